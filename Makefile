@@ -1,0 +1,67 @@
+# `make demo` and `make test` do everything on a fresh Debian or Ubuntu machine; CONTRIBUTING.md has the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
+BIN := .venv/bin
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
+
+.PHONY: help install install-dev system-packages demo test test-all lint types unit bench requirements clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+system-packages: ## what the sandbox needs from Debian or Ubuntu, installed where it is missing
+	@sandbox/system-packages
+
+install: .venv/.installed ## .venv with the command in .venv/bin/cluster
+
+install-dev: .venv/.installed-dev
+
+.venv/.python: | system-packages
+	$(if $(PYTHON),,$(error Python 3.11 or newer was not found; install it (apt-get install python3 python3-venv) or say PYTHON=/path/to/python3.11))
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.installed: .venv/.python requirements/run.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+demo: install ## the main job, end to end, on the sandbox (root or sudo)
+	@sandbox/demo
+
+lint: install-dev ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install-dev ## mypy, strict
+	$(BIN)/mypy
+
+unit: install-dev ## tests that need neither root nor the sandbox
+	$(BIN)/pytest -m 'not sandbox and not slow'
+
+test: lint types install-dev ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
+	$(SUDO) $(BIN)/pytest -m 'not slow'
+
+test-all: lint types install-dev ## also what is slow on purpose
+	$(SUDO) $(BIN)/pytest
+
+bench: install-dev ## side-by-side benchmarks; see bench/RESULTS.md
+	$(SUDO) $(BIN)/python -m bench
+
+PIN := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-emit-index-url --no-emit-find-links --no-annotate
+requirements: install-dev ## pin the requirements anew, with hashes
+	$(PIN) --extra sandbox --extra demo -o requirements/run.txt pyproject.toml
+	$(PIN) --all-extras -c requirements/run.txt -o requirements/dev.txt pyproject.toml
+
+clean: ## remove everything that make made here
+	@if [ -x $(BIN)/cluster ]; then $(SUDO) $(BIN)/cluster sandbox reset; fi
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info demo-data
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Fabric: running nodes in, nodes that can train out."""

@@ -1,0 +1,151 @@
+"""What every command shares: the configuration, the cloud's environment, and the two output streams."""
+
+import json
+import os
+import sys
+import threading
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from provision.errors import ConfigError, UsageError
+from provision.progress import Event
+
+if TYPE_CHECKING:
+    from cluster.config import ClusterConfig
+    from provision.files import ClusterFiles
+
+
+class App:
+    """One run of the command. Progress and messages go to stderr, results to stdout."""
+
+    def __init__(self, *, config_path: Path) -> None:
+        self.config_path = config_path
+        self.overrides: dict[str, Any] = {}
+        self._begun: list[str] = []
+        self._reporting = threading.Lock()  # nodes report from threads of their own
+
+    @cached_property
+    def config(self) -> "ClusterConfig":
+        """cluster.toml with this command line's overrides. Raises ConfigError."""
+        from cluster.config import load_config  # noqa: PLC0415 - pydantic is slow to import: not for --help
+
+        return load_config(self.config_path, self.overrides)
+
+    @property
+    def project_dir(self) -> Path:
+        """The folder of cluster.toml."""
+        return self.config_path.resolve().parent
+
+    @cached_property
+    def files(self) -> "ClusterFiles":
+        """Where this cluster's private key, known hosts and journal are. Call enter_cloud first."""
+        from provision.files import ClusterFiles  # noqa: PLC0415 - as above
+
+        if self.config.cloud == "aws":
+            return ClusterFiles(state_dir() / "aws" / self.config.provision.region / self.config.name)
+        return ClusterFiles(sandbox_files_dir(self.project_dir) / self.config.name)
+
+    def enter_cloud(self, *, start_sandbox: bool = False) -> None:
+        """Point AWS's environment variables at the configured cloud; the only place that does.
+
+        `cloud = "aws"` leaves them as the user set them. `cloud = "sandbox"` points them at this folder's sandbox,
+        which is started first where the command makes something. Raises SandboxError, ConfigError.
+        """
+        if self.config.cloud == "aws":
+            return
+        from sandbox import control  # noqa: PLC0415 - only a sandbox user pays for it
+
+        info = control.find_running(self.project_dir)
+        if info is None:
+            if not start_sandbox:
+                raise ConfigError(
+                    "the sandbox of this folder is not running, so there is no cluster",
+                    hint="cluster up (it starts the sandbox), or cluster sandbox start",
+                )
+            info = control.start(self.project_dir, region=self.config.provision.region, report=self.report)
+        for key in control.unset_environment(os.environ):
+            os.environ.pop(key, None)
+        os.environ.update(control.environment(info))
+
+    @cached_property
+    def console(self) -> Any:
+        """A rich Console on stderr."""
+        from rich.console import Console  # noqa: PLC0415 - slow to import: not for --help
+
+        return Console(stderr=True, highlight=False, soft_wrap=True)
+
+    @cached_property
+    def _spinner(self) -> Any:
+        return self.console.status("")
+
+    def report(self, event: Event) -> None:
+        """Show an event on stderr: what has begun as a passing line (on a terminal alone), what is done to stay."""
+        with self._reporting:
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
+        step = f"{event.where}: {event.what}" if event.where else event.what
+        if event.kind == "start":
+            self._begun.append(step)
+        elif event.kind in {"done", "same"}:
+            self._begun = [text for text in self._begun if text != step and not text.startswith(f"{event.where}: ")]
+        if self.console.is_terminal:
+            self._spinner.update(self._begun[-1] if self._begun else "")
+            if self._begun:
+                self._spinner.start()
+            else:
+                self._spinner.stop()
+        if event.kind == "start":
+            return
+        mark, style = {
+            "done": ("ok", "green"),
+            "same": ("==", "dim"),
+            "info": ("  ", ""),
+            "warn": ("!!", "yellow"),
+        }[event.kind]
+        duration = f" ({event.duration_s:.1f} s)" if event.duration_s is not None else ""
+        self.say(f"{mark} {step}{duration}", style=style)
+
+    def close(self) -> None:
+        """Give the terminal back as it was, on whatever way out."""
+        if self._begun and self.console.is_terminal:
+            self._spinner.stop()
+
+    def say(self, text: str, *, style: str = "") -> None:
+        """A message for the person at the terminal: stderr, never markup."""
+        self.console.print(text, style=style or None, markup=False)
+
+    def print(self, text: str) -> None:
+        """A result: stdout."""
+        click.echo(text)
+
+    def print_json(self, value: Any) -> None:
+        """A result as JSON: stdout."""
+        click.echo(json.dumps(value, indent=2, default=str))
+
+    def confirm(self, question: str, *, yes: bool) -> bool:
+        """Ask, unless `yes`. Without a terminal nobody can answer: UsageError naming --yes."""
+        if yes:
+            return True
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(f"{question} Without a terminal this needs --yes.")
+        return click.confirm(question, err=True)
+
+
+def state_dir() -> Path:
+    """Where clusters' files are kept: $XDG_STATE_HOME/cluster, as the XDG Base Directory Specification has it."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "cluster"
+
+
+def sandbox_files_dir(project_dir: Path) -> Path:
+    """The files of the clusters in the sandbox of a folder; they go with the sandbox."""
+    from sandbox.marks import place_of  # noqa: PLC0415 - only a sandbox user pays for it
+
+    return state_dir() / f"sandbox-{place_of(project_dir).id}"
+
+
+pass_app = click.make_pass_decorator(App)

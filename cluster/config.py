@@ -1,0 +1,150 @@
+"""cluster.toml -> ClusterConfig: every mistake is refused before anything happens, with what is allowed."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bootstrap.config import BootstrapConfig
+from provision.config import NAME_PATTERN, ProvisionConfig
+from provision.errors import ConfigError
+from train.config import DataConfig, TrainConfig
+
+FILE_NAME = "cluster.toml"
+
+
+class ClusterConfig(BaseModel):
+    """One cluster, as cluster.toml describes it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str = Field(
+        pattern=rf"^(?:{NAME_PATTERN.pattern})$",
+        description="names all that is created; lower-case letters, digits and hyphens, a letter first, 32 at most",
+    )
+    cloud: Literal["sandbox", "aws"] = Field(
+        default="sandbox",
+        description='"sandbox": a local stand-in for EC2 and S3, free of charge; "aws": your account',
+    )
+    provision: ProvisionConfig = ProvisionConfig()
+    bootstrap: BootstrapConfig = BootstrapConfig()
+    train: TrainConfig = TrainConfig()
+    data: DataConfig = DataConfig()
+
+
+def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
+    """Read and check `path`; `overrides` are command line values by dotted key, such as {"provision.nodes": 4}.
+
+    Raises ConfigError, naming the file, the key, the value, what is allowed and the nearest known key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        hint = "cluster init" if path.name == FILE_NAME else None
+        raise ConfigError(f"{path}: there is no such file", hint=hint) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    return parse_config(table, source=str(path), overrides=overrides)
+
+
+def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
+    """Check a parsed TOML table; `source` is named in errors. Pure. Raises ConfigError."""
+    merged: dict[str, Any] = {key: dict(v) if isinstance(v, dict) else v for key, v in table.items()}
+    for dotted, value in (overrides or {}).items():
+        section, _, key = dotted.rpartition(".")
+        target = merged.setdefault(section, {}) if section else merged
+        if isinstance(target, dict):
+            target[key] = value
+    try:
+        return ClusterConfig.model_validate(merged)
+    except ValidationError as error:
+        lines = render_problems(error.errors(include_url=False))
+        raise ConfigError("\n".join(f"{source}: {line}" for line in lines)) from None
+
+
+def render_problems(problems: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Pydantic's errors as sentences for the person who wrote the file, one for each key. Pure."""
+    by_key: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for problem in problems:
+        path, _ = _find_field([str(part) for part in problem["loc"]])
+        by_key.setdefault(tuple(path), []).append(problem)
+    # Every branch of a union reports its own error; together they only say that the value is not allowed.
+    return [
+        _render_problem(group[0] if len(group) == 1 else {**group[0], "msg": "not allowed", "type": "union"})
+        for group in by_key.values()
+    ]
+
+
+def _render_problem(problem: Mapping[str, Any]) -> str:
+    path, field = _find_field([str(part) for part in problem["loc"]])
+    key = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        return f"{key}: unknown key{_nearest(path)}"
+    if problem["type"] == "missing":
+        return f"{key}: missing; {_describe(field)}"
+    value = problem["input"]
+    reason = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] in {"model_type", "model_attributes_type"}:
+        return f"{key} = {_show(value)}: must be a table, written as [{key}]"
+    if problem["type"] == "value_error":
+        return f"{key} = {_show(value)}: {reason}"
+    return f"{key} = {_show(value)}: {reason[:1].lower()}{reason[1:]}; allowed: {_describe(field)}"
+
+
+def _find_field(location: list[str]) -> tuple[list[str], Any]:
+    """The dotted key that a pydantic location stands for (union branches left out), and its field if known."""
+    model: type[BaseModel] | None = ClusterConfig
+    path: list[str] = []
+    field: Any = None
+    for part in location:
+        if model is None:
+            if field is not None and part.isdigit():
+                path[-1] += f"[{part}]"
+            break
+        path.append(part)
+        field = model.model_fields.get(part)
+        annotation = field.annotation if field is not None else None
+        model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+        if field is None:
+            break
+    return path, field
+
+
+def _nearest(path: list[str]) -> str:
+    model: type[BaseModel] = ClusterConfig
+    for part in path[:-1]:
+        annotation = model.model_fields[part].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return ""
+        model = annotation
+    known = list(model.model_fields)
+    nearest = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.6)
+    suggestion = f'; did you mean "{nearest[0]}"?' if nearest else ""
+    elsewhere = [
+        f"[{section}] {path[-1]}"
+        for section, field in ClusterConfig.model_fields.items()
+        if isinstance(field.annotation, type)
+        and issubclass(field.annotation, BaseModel)
+        and path[-1] in field.annotation.model_fields
+    ]
+    if elsewhere and not nearest:
+        suggestion = f"; did you mean {elsewhere[0]}?"
+    return f"{suggestion} (known here: {', '.join(known)})"
+
+
+def _describe(field: Any) -> str:
+    return str(field.description) if field is not None and field.description else "see docs/configuration.md"
+
+
+def _show(value: object) -> str:
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    if isinstance(value, bool):
+        text = text.lower()
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,112 @@
+"""The command `cluster`: finds the command's module, and prints every error in one place."""
+
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from cluster.app import App
+from provision.errors import ClusterError
+
+# Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3, Fabric or rich.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("cluster.commands.init:command", "Write an annotated cluster.toml here."),
+    "up": ("cluster.commands.up:command", "Launch the cluster's nodes and make them ready to train."),
+    "status": ("cluster.commands.status:command", "Show the cluster's nodes."),
+    "verify": ("cluster.commands.verify:command", "Compute ones((2,3))*2+1 with MXNet on every node."),
+    "train": ("cluster.commands.train:command", "Run a training job on the cluster, to its end."),
+    "down": ("cluster.commands.down:command", "Delete everything that `up` made, and prove it."),
+    "data": ("cluster.commands.data:data", "Datasets to S3 and from S3."),
+    "sandbox": ("cluster.commands.sandbox:sandbox", "The local stand-in for EC2 and S3."),
+}
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they are used."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the table alone."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest the nearest command for one that does not exist."""
+        import difflib  # noqa: PLC0415 - only on the way to an error
+
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            nearest = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            suggestion = f' Did you mean "{nearest[0]}"?' if nearest else ""
+            ctx.fail(f'There is no command "{args[0]}".{suggestion}')
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-c",
+    "--config",
+    "config_path",
+    envvar="CLUSTER_CONFIG",
+    default="cluster.toml",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The cluster's description.",
+)
+@click.version_option(package_name="mxnet-cluster", prog_name="cluster")
+@click.pass_context
+def cli(ctx: click.Context, config_path: Path) -> None:
+    """GPU clusters on EC2 for distributed MXNet training: up, train, down."""
+    ctx.obj = App(config_path=config_path)
+    ctx.call_on_close(ctx.obj.close)
+
+
+def main() -> None:
+    """Run the command; exits 0 done, 1 it failed, 2 usage or configuration, or the failing process's code."""
+    # SIGTERM ends a command as Ctrl-C does, so that what it holds is let go in the same way.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        _fail("interrupted", None)
+        code = INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except ClusterError as error:
+        _fail(error.message, error.hint)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        _fail("interrupted", None)
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output is gone (`cluster ... | head`): nothing is left to say, nor a place to say it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, hint: str | None) -> None:
+    click.secho(f"error: {message}", fg="red", err=True)
+    if hint:
+        click.echo(f"  try: {hint}", err=True)

@@ -1,0 +1,185 @@
+"""Carries out the steps about who may reach the nodes: key pair and security group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from provision.aws import NOT_FOUND_TIMEOUT_S, error_code
+from provision.context import Context
+from provision.describe import SSH_RULE, describe_cluster, find_interfaces
+from provision.errors import AwsError, ClusterError
+from provision.model import TAG_NAME, SecurityGroup, tags
+from provision.steps import (
+    AuthorizeIngress,
+    CreateKeyPair,
+    CreateSecurityGroup,
+    DeleteKeyPair,
+    DeleteSecurityGroup,
+    ImportKeyPair,
+    RevokeIngress,
+)
+from provision.wait import poll
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.literals import ResourceTypeType
+    from mypy_boto3_ec2.type_defs import IpPermissionTypeDef, TagSpecificationTypeDef
+
+INTERFACES_TIMEOUT_S = 180.0
+
+
+def import_key_pair(step: CreateKeyPair | ImportKeyPair, context: Context) -> bool:
+    """Makes the private key if it is missing, and imports its public half. False: EC2 had it already."""
+    public_key = context.files.make_key()
+    try:
+        context.clients.ec2.import_key_pair(
+            KeyName=step.key_name,
+            PublicKeyMaterial=public_key.encode(),
+            TagSpecifications=[_tag_specification("key-pair", context)],
+        )
+    except ClientError as error:
+        if error_code(error) != "InvalidKeyPair.Duplicate":
+            raise
+        existing = poll(
+            lambda: describe_cluster(context.clients.ec2, name=context.cluster).key_pair,
+            timeout_s=NOT_FOUND_TIMEOUT_S,
+        )
+        if existing is None or not existing.ours or existing.public_key != public_key:
+            raise _not_ours(f"key pair {step.key_name}") from error
+        return False
+    return True
+
+
+def delete_key_pair(step: DeleteKeyPair, context: Context) -> bool:
+    """Deletes it. EC2 says yes even if it is gone."""
+    context.clients.ec2.delete_key_pair(KeyName=step.key_name)
+    return True
+
+
+def create_security_group(step: CreateSecurityGroup, context: Context) -> bool:
+    """Makes the group, or takes the one of that name if it is ours. False: it was there."""
+    try:
+        made = context.clients.ec2.create_security_group(
+            GroupName=step.group_name,
+            Description=f"Nodes of the cluster {context.cluster}",
+            VpcId=step.vpc_id,
+            TagSpecifications=[_tag_specification("security-group", context)],
+        )
+    except ClientError as error:
+        if error_code(error) != "InvalidGroup.Duplicate":
+            raise
+        existing = poll(lambda: _find_group(step, context), timeout_s=NOT_FOUND_TIMEOUT_S)
+        if existing is None or not existing.ours:
+            raise _not_ours(f"security group {step.group_name}") from error
+        context.made_group_id = existing.group_id
+        return False
+    context.made_group_id = made["GroupId"]
+    return True
+
+
+def authorize_ingress(step: AuthorizeIngress, context: Context) -> bool:
+    """Adds the rules in one call. False: they are there (an earlier run's reply was lost)."""
+    group_id = context.group_id(step.group_id)
+    permissions = ingress_permissions(step, group_id=group_id)
+
+    def authorize() -> bool | None:
+        try:
+            context.clients.ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=permissions)
+        except ClientError as error:
+            if error_code(error) == "InvalidPermission.Duplicate":
+                return False
+            if error_code(error) == "InvalidGroup.NotFound":
+                return None  # made a moment ago, and not known everywhere yet
+            raise
+        return True
+
+    changed = poll(authorize, timeout_s=NOT_FOUND_TIMEOUT_S)
+    if changed is None:
+        raise AwsError(
+            f"AWS did not know the security group {group_id} for {NOT_FOUND_TIMEOUT_S:.0f} s",
+            hint="the same command again goes on where this one stopped",
+        )
+    return changed
+
+
+def revoke_ingress(step: RevokeIngress, context: Context) -> bool:
+    """Takes rules back. False: they are gone already."""
+    try:
+        context.clients.ec2.revoke_security_group_ingress(
+            GroupId=step.group_id,
+            IpPermissions=[_ssh_permission(*step.ssh_from)],
+        )
+    except ClientError as error:
+        if error_code(error) != "InvalidPermission.NotFound":
+            raise
+        return False
+    return True
+
+
+def delete_security_group(step: DeleteSecurityGroup, context: Context) -> bool:
+    """Deletes it once nothing is in it: interfaces outlive their instance a little. False: it was gone."""
+    ec2 = context.clients.ec2
+    blocking: tuple[str, ...] = ()
+
+    def delete() -> bool | None:
+        nonlocal blocking
+        blocking = find_interfaces(ec2, group_id=step.group_id)
+        if blocking:
+            return None
+        try:
+            ec2.delete_security_group(GroupId=step.group_id)
+        except ClientError as error:
+            if error_code(error) == "InvalidGroup.NotFound":
+                return False
+            if error_code(error) != "DependencyViolation":
+                raise
+            blocking = (str(error),)
+            return None
+        return True
+
+    deleted = poll(delete, timeout_s=INTERFACES_TIMEOUT_S)
+    if deleted is None:
+        raise AwsError(
+            f"the security group {step.group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
+            f"{', '.join(blocking)}",
+            hint="take those out of the group if they are not this cluster's, then: cluster down",
+        )
+    return deleted
+
+
+def ingress_permissions(step: AuthorizeIngress, *, group_id: str) -> list[IpPermissionTypeDef]:
+    """The rules of one AuthorizeSecurityGroupIngress call."""
+    permissions: list[IpPermissionTypeDef] = []
+    if step.ssh_from is not None:
+        permissions.append(_ssh_permission(step.ssh_from))
+    if step.members:
+        members = {"GroupId": group_id, "Description": "cluster: between members"}
+        permissions.append({"IpProtocol": "-1", "UserIdGroupPairs": [members]})  # type: ignore[list-item]
+    return permissions
+
+
+def _find_group(step: CreateSecurityGroup, context: Context) -> SecurityGroup | None:
+    groups = describe_cluster(context.clients.ec2, name=context.cluster).security_groups
+    return next((group for group in groups if group.vpc_id == step.vpc_id), None)
+
+
+def _ssh_permission(*networks: str) -> IpPermissionTypeDef:
+    return {
+        "IpProtocol": "tcp",
+        "FromPort": 22,
+        "ToPort": 22,
+        "IpRanges": [{"CidrIp": network, "Description": SSH_RULE} for network in networks],
+    }
+
+
+def _tag_specification(kind: ResourceTypeType, context: Context) -> TagSpecificationTypeDef:
+    named = tags(name=context.cluster, owner=context.owner, role=kind)
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in named.items()]}
+
+
+def _not_ours(what: str) -> ClusterError:
+    return ClusterError(
+        f"a {what} is there that this program did not make for this cluster (no fitting tag {TAG_NAME})",
+        hint="give the cluster another name in cluster.toml, or remove it yourself",
+    )

@@ -1,0 +1,128 @@
+"""The [provision] section of cluster.toml: what to launch, where, and who may reach it."""
+
+from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
+from re import Pattern
+from re import compile as regex
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from provision.errors import ConfigError
+
+NAME_PATTERN: Pattern[str] = regex(r"[a-z][a-z0-9-]{0,31}")
+"""A cluster's name, to be matched in full: it becomes part of EC2 names, tags, file and host names."""
+
+SshAddress = Literal["public", "private"]
+
+MAX_NODES = 1000
+"""One RunInstances and one TerminateInstances call take no more
+(https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html)."""
+
+_WIDEST_SSH_PREFIX = 8
+
+
+def _shaped(pattern: str, allowed: str) -> AfterValidator:
+    """A string that matches `pattern` in full; else an error that says what is allowed."""
+    compiled = regex(pattern)
+
+    def check(value: str) -> str:
+        if compiled.fullmatch(value) is None:
+            raise ValueError(f"is allowed: {allowed}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _check_ssh_from(value: str) -> str:
+    """`auto`, or the network in its normal form: 203.0.113.7 becomes 203.0.113.7/32."""
+    if value == "auto":
+        return value
+    allowed = '"auto" (the address this machine is seen with) or an IPv4 network such as "203.0.113.0/24"'
+    try:
+        network = IPv4Network(value, strict=False)
+    except (AddressValueError, NetmaskValueError) as error:
+        raise ValueError(f"is allowed: {allowed}") from error
+    if network.prefixlen < _WIDEST_SSH_PREFIX:
+        raise ValueError(
+            f"would open ssh to {network.num_addresses:,} addresses, in effect to everybody; is allowed: "
+            f"{allowed}, no wider than /{_WIDEST_SSH_PREFIX}",
+        )
+    exact = "/" not in value or str(network).partition("/")[0] == value.partition("/")[0]
+    if not exact:
+        raise ValueError(f"has bits set behind its prefix; did you mean {network}? is allowed: {allowed}")
+    return str(network)
+
+
+class ProvisionConfig(BaseModel):
+    """What `cluster up` provides. Every field has a default; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    region: Annotated[
+        str,
+        _shaped(r"[a-z]{2}(-[a-z]+)+-[0-9]{1,2}", 'an AWS region such as "us-east-1"'),
+    ] = Field(default="us-east-1", description="The AWS region everything is made in.")
+    nodes: int = Field(
+        default=2,
+        ge=0,
+        le=MAX_NODES,
+        description=f"How many instances the cluster has, 0 to {MAX_NODES}. node-0 is the head: the node "
+        "that launch.py runs on, a worker like the others. `cluster up` needs at least 1.",
+    )
+    instance_type: Annotated[
+        str,
+        _shaped(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", 'an EC2 instance type such as "c5.xlarge" or "g5.xlarge"'),
+    ] = Field(default="c5.xlarge", description="The EC2 instance type of every node.")
+    ami: Annotated[
+        str,
+        _shaped(r"auto|ami-[0-9a-f]{8,17}", '"auto" or an image id such as "ami-0123456789abcdef0"'),
+    ] = Field(
+        default="auto",
+        description='The machine image. "auto" takes the newest Ubuntu 22.04: AWS\'s Deep Learning Base AMI '
+        "(with NVIDIA's driver) for an instance type with GPUs, Canonical's own for one without.",
+    )
+    user: Annotated[
+        str,
+        _shaped(r"[a-z_][a-z0-9_-]{0,31}", 'a Linux user name such as "ubuntu"'),
+    ] = Field(default="ubuntu", description="The user that the image gives the key pair to.")
+    volume_size_gib: int = Field(
+        default=100,
+        ge=8,
+        le=16384,
+        description="The size of each node's root volume in GiB, 8 to 16384: gp3, encrypted, deleted with "
+        "its instance.",
+    )
+    ssh_from: Annotated[str, AfterValidator(_check_ssh_from)] = Field(
+        default="auto",
+        description='Who may reach the nodes by ssh: an IPv4 network such as "203.0.113.0/24", or "auto" for '
+        "the one address that this machine is seen with. Nothing else is open to the outside.",
+    )
+    subnet_id: Annotated[
+        str,
+        _shaped(r"auto|subnet-[0-9a-f]{8,17}", '"auto" or a subnet id such as "subnet-0123456789abcdef0"'),
+    ] = Field(
+        default="auto",
+        description='The subnet all nodes are in. "auto" takes a default subnet in a zone that offers the '
+        "instance type.",
+    )
+    ssh_address: SshAddress = Field(
+        default="public",
+        description='The address that this machine reaches the nodes at: "public", or "private" from within '
+        "the VPC or over a VPN (the nodes then get no public address).",
+    )
+
+    @model_validator(mode="after")
+    def _private_needs_a_network(self) -> Self:
+        if self.ssh_address == "private" and self.ssh_from == "auto":
+            raise ValueError(
+                'ssh_address = "private" needs ssh_from to say a network such as "10.0.0.0/16": "auto" is '
+                "the address this machine is seen with on the Internet, not the one it has in the VPC",
+            )
+        return self
+
+
+def setting_error(config: ProvisionConfig, key: str, problem: str, *, hint: str) -> ConfigError:
+    """The error for a setting that is well formed, and that AWS cannot meet."""
+    value = getattr(config, key)
+    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    return ConfigError(f"[provision] {key} = {shown}: {problem}", hint=hint)

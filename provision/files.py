@@ -1,0 +1,188 @@
+"""What of a cluster is kept on the user's machine. All but the private key can be lost without harm."""
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from provision.errors import ClusterError
+from provision.keys import make_private_key, public_key_of
+
+
+TOKEN_LIFETIME_S = 600.0
+"""A launch this old is in EC2's lists, if it took effect. What is not listed then has ended since, and its token
+would bring back the ended instances."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """A RunInstances call that may have been made. digest: of its request; started_at: seconds since 1970."""
+
+    digest: str
+    token: str
+    indices: tuple[int, ...]
+    started_at: float
+
+
+class ClusterFiles:
+    """One folder of one cluster: private key, known hosts, journal of launches. Made at the first write."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.private_key = root / "id_ed25519"
+        self.known_hosts = root / "known_hosts"
+        self.journal = root / "journal.json"
+        self._lock = root / "lock"
+
+    def find_public_key(self) -> str | None:
+        """The public half of the private key as `type body`; None when there is no private key.
+
+        Raises ClusterError when the file is there and is no private key.
+        """
+        try:
+            return public_key_of(self.private_key.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ClusterError(
+                f"{self.private_key} is not an OpenSSH private key without passphrase: {error}",
+                hint=f"put the right key there, or move it away; without it running nodes are out of reach: "
+                f"rm {self.private_key}",
+            ) from error
+        except OSError as error:
+            _cannot(error, "read", self.private_key)
+
+    def make_key(self) -> str:
+        """Makes the private key (0600) unless it is there; its public half. On disk before it returns."""
+        existing = self.find_public_key()
+        if existing is not None:
+            return existing
+        key = make_private_key()
+        self._write(self.private_key, key)
+        return public_key_of(key)
+
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches that the last runs began and did not see through. Raises ClusterError."""
+        try:
+            return tuple(
+                Launch(
+                    digest=str(entry["digest"]),
+                    token=str(entry["token"]),
+                    indices=tuple(int(index) for index in entry["indices"]),
+                    started_at=float(entry["started_at"]),
+                )
+                for entry in json.loads(self.journal.read_bytes())["launches"]
+            )
+        except FileNotFoundError:
+            return ()
+        except (ValueError, KeyError, TypeError) as error:
+            # Not to be passed over: its token is what keeps a repeated launch from doubling the cluster.
+            raise ClusterError(
+                f"{self.journal} is damaged: {error}",
+                hint=f"look at `cluster status`; when no launch is under way: rm {self.journal}",
+            ) from error
+        except OSError as error:
+            _cannot(error, "read", self.journal)
+
+    def client_token(self, digest: str, *, indices: tuple[int, ...], now: float) -> str:
+        """The ClientToken of a launch: that of an interrupted run for the same request, else a new one.
+
+        A new one is on disk before this returns, so that a crash during the launch cannot lose it.
+        digest: of the request. indices: of the nodes launched. now: seconds since 1970. Raises ClusterError.
+        """
+        launches = self.launches()
+        for launch in launches:
+            if launch.digest == digest and now - launch.started_at < TOKEN_LIFETIME_S:
+                return launch.token
+        new = Launch(digest=digest, token=str(uuid.uuid4()), indices=indices, started_at=now)
+        self._write_launches((*(launch for launch in launches if launch.digest != digest), new))
+        return new.token
+
+    def forget_launch(self, digest: str) -> None:
+        """Drops one token: its launch was refused."""
+        self._write_launches(tuple(launch for launch in self.launches() if launch.digest != digest))
+
+    def forget_launches(self) -> None:
+        """Drops all tokens: what they launched has been seen, or is gone."""
+        self.journal.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Removes all files of the cluster, and the folder unless something else is in it."""
+        for path in (self.private_key, self.known_hosts, self.journal, self._lock):
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}.new").unlink(missing_ok=True)
+        if self.root.is_dir() and not any(self.root.iterdir()):
+            self.root.rmdir()
+
+    @property
+    def exist(self) -> bool:
+        """Whether there is anything to forget."""
+        return any(path.exists() for path in (self.private_key, self.known_hosts, self.journal, self._lock))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lets one command at a time change the cluster. Raises ClusterError when another one is at it.
+
+        The lock is the kernel's: it ends with the process that holds it, however that ends.
+        """
+        self._make_root()
+        try:
+            handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            _cannot(error, "write", self._lock)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise ClusterError(
+                    f"another command is changing this cluster (process {holder}, lock {self._lock})",
+                    hint="wait until it has ended",
+                ) from error
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(handle)
+
+    def _write_launches(self, launches: tuple[Launch, ...]) -> None:
+        content = {"launches": [asdict(launch) for launch in launches]}
+        self._write(self.journal, json.dumps(content, indent=1).encode())
+
+    def _make_root(self) -> None:
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            _cannot(error, "make", self.root)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """Writes a file (0600) so that after a crash there is all of it or nothing."""
+        self._make_root()
+        new = path.with_name(f"{path.name}.new")
+        try:
+            new.unlink(missing_ok=True)
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+            folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)  # the name is safe only when the folder is
+            finally:
+                os.close(folder)
+        except OSError as error:
+            _cannot(error, "write", path)
+
+
+def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:
+    raise ClusterError(
+        f"cannot {verb} {path}: {error.strerror}",
+        hint="check the folder's owner, permissions and free space",
+    ) from error

@@ -1,0 +1,87 @@
+"""One JSON object per API call, so that tests and benchmarks can count them."""
+
+import datetime
+import io
+import json
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+FORM = "application/x-www-form-urlencoded"
+CREDENTIAL_SCOPE = re.compile(r"Credential=([^/,]+)/\d{8}/([^/]*)/([^/]+)/aws4_request")
+XML_CODE = re.compile(rb"<Code>([^<]+)</Code>")
+JSON_TYPE = re.compile(rb'"__type"\s*:\s*"(?:[^"#]*#)?([^"]+)"')
+
+
+class ApiLog:
+    """WSGI middleware that writes the log.
+
+    Each line has `time` (ISO 8601, UTC), `duration_ms`, `service`, `region`, `action`, `status` (HTTP), `error`
+    (AWS's code, or null), `client_token` (the caller's, or null), `dry_run`, and `access_key_id`.
+    """
+
+    def __init__(self, app: WSGIApplication, path: Path) -> None:
+        self._app = app
+        self._file = path.open("a", buffering=1)
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Passes the call on and logs it when its answer is complete."""
+        begun = datetime.datetime.now(datetime.UTC)
+        entry = describe_call(environ)
+        status = [0]
+
+        def start(line: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
+            status[0] = int(line.split()[0])
+            return start_response(line, headers, exc_info)
+
+        body = self._app(environ, start)
+        if status[0] >= 400:
+            body = [b"".join(body)]
+        error = find_error_code(body[0]) if status[0] >= 400 and isinstance(body, list) else None
+        duration = datetime.datetime.now(datetime.UTC) - begun
+        entry |= {"status": status[0], "error": error, "time": begun.isoformat()}
+        entry["duration_ms"] = round(duration.total_seconds() * 1000, 1)
+        with self._lock:
+            self._file.write(json.dumps(entry) + "\n")
+        return body
+
+
+def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
+    """What is asked for, by whom. Reads a form's body and puts it back."""
+    scope = CREDENTIAL_SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
+    key, region, service = scope.groups() if scope else (None, None, None)
+    form = _read_form(environ)
+    target = environ.get("HTTP_X_AMZ_TARGET", "")
+    if "Action" in form:
+        action = form["Action"][0]
+    elif target:
+        action = target.rpartition(".")[2]
+    else:
+        action = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+    return {
+        "service": service or ("s3" if not form and not target else None),
+        "region": region,
+        "action": action,
+        "client_token": form.get("ClientToken", [None])[0],
+        "dry_run": form.get("DryRun", [""])[0] == "true",
+        "access_key_id": key,
+    }
+
+
+def _read_form(environ: WSGIEnvironment) -> dict[str, list[Any]]:
+    if not environ.get("CONTENT_TYPE", "").startswith(FORM):
+        return {}
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    return dict(parse_qs(body.decode(errors="replace")))
+
+
+def find_error_code(body: bytes) -> str | None:
+    """AWS's error code in an XML or a JSON answer."""
+    found = XML_CODE.search(body) or JSON_TYPE.search(body)
+    return found.group(1).decode() if found else None

@@ -1,0 +1,83 @@
+"""The sandbox's background process: serves the API and keeps one host for each instance that should run.
+
+    python -m sandbox.daemon MARK STATE_DIR
+
+Started by control.py; ends on SIGTERM, and takes every host with it however it ends.
+"""
+
+import logging
+import os
+import signal
+import ssl
+import sys
+import threading
+from pathlib import Path
+
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # moto reads it when it is imported; ours are in images.py
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+from sandbox import ec2
+from sandbox.api_log import ApiLog
+from sandbox.fleet import Fleet
+from sandbox.marks import Place
+from sandbox.network import open_network
+from sandbox.server import TlsServer, answer_checkip, catch_errors
+from sandbox.settings import DaemonStatus, read_settings, write_json
+
+RECONCILE_S = 0.2
+
+log = logging.getLogger("sandbox")
+
+
+def main() -> None:
+    """Runs until SIGTERM."""
+    place = Place(id=sys.argv[1].rpartition(":")[2], state_dir=Path(sys.argv[2]))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    settings = read_settings(place.settings_file)
+    wake, stop = threading.Event(), threading.Event()
+
+    def on_signal(*_: object) -> None:
+        stop.set()
+        wake.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    network = open_network(place, settings.ranges.gateway, settings.ranges.public)
+    fleet = Fleet(place, settings, network, wake.set)
+    backend = ec2.install(
+        ec2.Ec2Settings(
+            region=settings.region,
+            private=settings.ranges.private,
+            public=settings.ranges.public,
+            wake=wake.set,
+            read_console=fleet.read_console,
+        )
+    )
+    server = open_server(place, str(settings.ranges.gateway.ip))
+    threading.Thread(target=server.serve_forever, name="server", daemon=True).start()
+    published: DaemonStatus | None = None
+    # The main thread starts all hosts: they die with the thread that started them.
+    while not stop.is_set():
+        wake.clear()
+        fleet.reconcile(backend)
+        status = DaemonStatus(pid=os.getpid(), port=server.port, hosts=fleet.describe(backend))
+        if status != published:
+            write_json(place.status_file, status)
+            published = status
+        wake.wait(RECONCILE_S)
+    log.info("stopping")
+    server.shutdown()
+    fleet.end_all()
+
+
+def open_server(place: Place, address: str) -> TlsServer:
+    """The server, on the sandbox's own address only."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(place.server_pem)
+    moto = DomainDispatcherApplication(create_backend_app)
+    return TlsServer(address, answer_checkip(ApiLog(catch_errors(moto), place.api_log)), tls)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The machine images that a launcher asks for, and the SSM parameters that name them.
+
+Parameter names: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html and
+https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
+Image names and owners are those of the public images, the ids are made up. What boots is always the machine's own system.
+"""
+
+import datetime
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.amis import Ami
+from moto.ssm.models import Parameter, ssm_backends
+
+AMAZON = "898082745236"  # the account of the Deep Learning AMIs
+CANONICAL = "099720109477"
+RELEASES = {"22.04": ("jammy", "hvm-ssd", "ebs-gp2"), "24.04": ("noble", "hvm-ssd-gp3", "ebs-gp3")}
+DEEP_LEARNING_ROOT_GIB = 75
+UBUNTU_ROOT_GIB = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicImage:
+    """A public image and the parameter under which its newest version is found. `root_gib`: size of its root volume."""
+
+    parameter: str
+    name: str
+    description: str
+    owner_id: str
+    owner_alias: str | None
+    architecture: str
+    root_gib: int
+    created: datetime.datetime
+
+    @property
+    def id(self) -> str:
+        """Made from the name, so that it stays the same."""
+        return "ami-0" + hashlib.sha256(self.name.encode()).hexdigest()[:16]
+
+
+class SandboxAmi(Ami):
+    """An image whose root volume has the size and the kind of the real one; moto's always have 15 GB."""
+
+    root_gib = UBUNTU_ROOT_GIB
+
+    @property
+    def block_device_mappings(self) -> list[dict[str, Any]]:
+        """The root volume, which goes with the instance unless the launch says otherwise."""
+        [root] = super().block_device_mappings
+        ebs = {"VolumeSize": self.root_gib, "DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False}
+        return [{**root, "Ebs": {**root["Ebs"], **ebs}}]
+
+
+def public_images(created: datetime.datetime) -> Iterator[PublicImage]:
+    """Ubuntu's images and the Deep Learning AMIs on top of them, for both architectures.
+
+    created: when they were published; part of their names.
+    """
+    day = created.strftime("%Y%m%d")
+    for release, (codename, storage, ebs) in RELEASES.items():
+        for architecture, debian in (("x86_64", "amd64"), ("arm64", "arm64")):
+            arm = "ARM64 " if architecture == "arm64" else ""
+            kind = f"base-oss-nvidia-driver-gpu-ubuntu-{release}"
+            yield PublicImage(
+                parameter=f"/aws/service/deeplearning/ami/{architecture}/{kind}/latest/ami-id",
+                name=f"Deep Learning {arm}Base OSS Nvidia Driver GPU AMI (Ubuntu {release}) {day}",
+                description="Supported EC2 instances: G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5",
+                owner_id=AMAZON,
+                owner_alias="amazon",
+                architecture=architecture,
+                root_gib=DEEP_LEARNING_ROOT_GIB,
+                created=created,
+            )
+            yield PublicImage(
+                parameter=f"/aws/service/canonical/ubuntu/server/{release}/stable/current/{debian}/hvm/{ebs}/ami-id",
+                name=f"ubuntu/images/{storage}/ubuntu-{codename}-{release}-{debian}-server-{day}",
+                description=f"Canonical, Ubuntu, {release} LTS, {debian} {codename} image build on {day}",
+                owner_id=CANONICAL,
+                owner_alias=None,
+                architecture=architecture,
+                root_gib=UBUNTU_ROOT_GIB,
+                created=created,
+            )
+
+
+def publish(backend: EC2Backend, created: datetime.datetime) -> None:
+    """Makes the public images known to EC2 and to SSM in the backend's region."""
+    parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto has no other way to put what begins with /aws
+    for image in public_images(created):
+        ami = SandboxAmi(
+            backend,
+            image.id,
+            name=image.name,
+            description=image.description,
+            owner_id=image.owner_id,
+            owner_alias=image.owner_alias,
+            public=True,
+            virtualization_type="hvm",
+            architecture=image.architecture,
+            creation_date=image.created,
+            image_location=f"{image.owner_alias or image.owner_id}/{image.name}",
+            hypervisor="xen",
+            root_device_type="ebs",
+            boot_mode="uefi-preferred",
+        )
+        ami.root_gib = image.root_gib
+        backend.amis[image.id] = ami
+        parameters[image.parameter].append(
+            Parameter(
+                account_id=DEFAULT_ACCOUNT_ID,
+                name=image.parameter,
+                value=image.id,
+                parameter_type="String",
+                description=None,
+                allowed_pattern=None,
+                keyid=None,
+                last_modified_date=image.created,
+                version=1,
+                data_type="aws:ec2:image",
+            )
+        )

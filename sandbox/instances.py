@@ -1,0 +1,107 @@
+"""Instances as EC2 has them: states that take time, addresses of the sandbox's ranges, a network interface that goes
+with its instance. Everything else is moto's."""
+
+import copy
+from typing import Any
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instances import Instance, InstanceState, StateReason
+
+STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+ENDED = ("shutting-down", "terminated")
+
+
+class IncorrectInstanceStateError(EC2ClientError):
+    """The call is not possible in the state that the instance is in."""
+
+    def __init__(self, instance_id: str, action: str) -> None:
+        super().__init__(
+            "IncorrectInstanceState",
+            f"The instance '{instance_id}' is not in a state from which it can be {action}.",
+        )
+
+
+class SandboxInstance(Instance):
+    """An instance that the daemon takes from `pending` to `running` and from `shutting-down` to `terminated`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._state = InstanceState("pending", STATES["pending"])
+        # Of the key pair at launch: deleting that later does not take it from the instance.
+        self.public_key = ""
+        # Counts what asks for a fresh boot of the same instance; the daemon compares it with what it has done.
+        self.reboots = 0
+
+    def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
+        """As moto's, but the interface that comes with the instance goes with it, EC2's default."""
+        nics = nic_spec or [{"DeviceIndex": 0}]
+        for nic in nics:
+            if "NetworkInterfaceId" not in nic:
+                nic.setdefault("DeleteOnTermination", True)
+        super().prep_nics(nics, *args, **kwargs)
+
+    def _enter(self, state: str) -> InstanceState:
+        previous = copy.copy(self._state)
+        self._state.name, self._state.code = state, STATES[state]
+        return previous
+
+    def enter_running(self) -> None:
+        """The host is up."""
+        self._enter("running")
+
+    def fail_to_boot(self, reason: str) -> None:
+        """The host did not come up: EC2 ends such an instance, and says why in its state reason."""
+        self._enter("shutting-down")
+        self._reason = "Server.InternalError"
+        self.state_reason = StateReason(f"Server.InternalError: {reason}", "Server.InternalError")
+
+    def terminate(self) -> InstanceState:
+        """Begins to end the instance; `finish_termination` follows when its host is gone."""
+        if self.state in ENDED:
+            return copy.copy(self._state)
+        previous = self._enter("shutting-down")
+        self._reason = "User initiated"
+        self.state_reason = StateReason(
+            "Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown"
+        )
+        return previous
+
+    def finish_termination(self) -> None:
+        """The host is gone: interface, addresses and volumes go, too."""
+        reason, state_reason = self._reason, self.state_reason
+        super().terminate()
+        self._reason, self.state_reason = reason, state_reason
+
+    def stop(self) -> InstanceState:
+        """Begins to stop the instance; `finish_stop` follows when its host is gone."""
+        if self.state in ENDED:
+            raise IncorrectInstanceStateError(self.id, "stopped")
+        if self.state in ("stopping", "stopped"):
+            return copy.copy(self._state)
+        return self._enter("stopping")
+
+    def finish_stop(self) -> None:
+        """The host is gone; its disk stays, its public address does not."""
+        super().stop()
+
+    def start(self) -> InstanceState:
+        """A stopped instance boots again, with its disk and with another public address."""
+        if self.state in ("pending", "running"):
+            return copy.copy(self._state)
+        if self.state != "stopped":
+            raise IncorrectInstanceStateError(self.id, "started")
+        super().start()
+        self._enter("pending")
+        return InstanceState("stopped", STATES["stopped"])
+
+    def reboot(self) -> None:
+        """Asks for the same host to boot again; the instance stays `running`, as EC2's does."""
+        if self.state != "running":
+            raise IncorrectInstanceStateError(self.id, "rebooted")
+        self.reboots += 1
+
+    @property
+    def root_volume_bytes(self) -> int:
+        """The size of the root volume."""
+        gib: int = self.block_device_mapping[self.root_device_name].size
+        return gib << 30

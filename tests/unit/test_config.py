@@ -1,0 +1,104 @@
+"""cluster.toml: what is accepted, and what is said about what is not."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cluster.config import ClusterConfig, load_config, parse_config
+from provision.errors import ConfigError
+
+REPOSITORY = Path(__file__).parents[2]
+NAMED = 'name = "demo"\n'
+
+
+def parse(text: str) -> ClusterConfig:
+    return parse_config(tomllib.loads(text), source="cluster.toml")
+
+
+def test_the_shipped_file_is_a_two_node_sandbox_cluster() -> None:
+    config = load_config(REPOSITORY / "cluster.toml")
+    assert (config.cloud, config.provision.nodes, config.train.kv_store) == ("sandbox", 2, "dist_sync")
+
+
+def test_init_writes_the_shipped_file() -> None:
+    assert (REPOSITORY / "cluster" / "default.toml").read_text() == (REPOSITORY / "cluster.toml").read_text()
+
+
+def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
+    lines = (REPOSITORY / "cluster.toml").read_text().splitlines()
+    uncommented = [line[2:] if line.startswith("# ") and " = " in line.split("#")[1] else line for line in lines]
+    written = parse("\n".join(uncommented))
+    shipped = load_config(REPOSITORY / "cluster.toml")
+    # env's comment is an example, as its default is nothing at all.
+    assert written.train.env == {"OMP_NUM_THREADS": "4"}
+    assert written.model_copy(update={"train": written.train.model_copy(update={"env": {}})}) == shipped
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ["name: missing"]),
+        ('nam = "x"\n', ['nam: unknown key; did you mean "name"?']),
+        ('name = "Bad Name"', ['name = "Bad Name"', "lower-case letters, digits and hyphens"]),
+        ('name = "$(reboot)"', ['name = "$(reboot)"', "lower-case letters"]),
+        ('name = "../x"', ['name = "../x"']),
+        ('name = "a\\nb"', ["lower-case letters"]),
+        (f'name = "{"x" * 33}"', ["32 at most"]),
+        (NAMED + 'cloud = "gcp"', ['cloud = "gcp"', '"sandbox"', '"aws"']),
+        (NAMED + "[provision]\nnodez = 3", ['provision.nodez: unknown key; did you mean "nodes"?']),
+        (NAMED + "[provision]\nnodes = 'two'", ['provision.nodes = "two"', "integer"]),
+        (NAMED + "[provision]\nnodes = -1", ["provision.nodes = -1", "0 to 1000"]),
+        (NAMED + "[provision]\nnodes = true", ["provision.nodes = true"]),
+        (NAMED + "[provision]\nnodes = 1.5", ["provision.nodes = 1.5"]),
+        (NAMED + "nodes = 3", ["nodes: unknown key; did you mean [provision] nodes?"]),
+        (NAMED + "provision = 3", ["provision = 3: must be a table, written as [provision]"]),
+        (NAMED + "[provision]\nssh_from = '10.0.0.0/99'", ['ssh_from = "10.0.0.0/99"', "IPv4 network"]),
+        (NAMED + "[provision]\nvolume_size_gib = 1", ["volume_size_gib = 1"]),
+        (NAMED + "[provision]\nami = 'image'", ['ami = "image"']),
+        (NAMED + "[bootstrap]\nmxnet = 'x; rm -rf /'", ['mxnet = "x; rm -rf /"']),
+        (NAMED + "[bootstrap]\npackages = ['$(id)']", ['packages[0] = "$(id)"']),
+        (NAMED + "[bootstrap]\npython = 'python3'", ['python = "python3"', "absolute path"]),
+        (NAMED + "[train]\nworkers = 0", ["train.workers = 0", "one for each node"]),
+        (NAMED + "[train]\nkv_store = 'dist'", ['train.kv_store = "dist"', "dist_sync"]),
+        (NAMED + "[train]\nargs = [1]", ["train.args[0] = 1"]),
+        (NAMED + "[train]\nenv = {A = 3}", ["train.env"]),
+        (NAMED + "[train]\nenv = {'a b' = '3'}", ["train.env"]),
+        (NAMED + "[data]\nurl = 'http://x/y'", ['data.url = "http://x/y"', "S3"]),
+        (NAMED + "[sandbx]\nx = 1", ["sandbx: unknown key"]),
+    ],
+)
+def test_a_mistake_is_named_with_its_key_and_what_is_allowed(text: str, said: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(text)
+    assert raised.value.exit_code == 2
+    for words in said:
+        assert words in raised.value.message
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse("nodes = 1\n[provision]\nnodes = -1\nnodez = 2\n")
+    assert len(raised.value.message.splitlines()) == 4
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file") as raised:
+        load_config(tmp_path / "cluster.toml")
+    assert raised.value.hint == "cluster init"
+
+
+@pytest.mark.parametrize("content", [b"name = ", b"name = 'a'\nname = 'b'\n", b"\xff\xfe", b"[a\n"])
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"cluster\.toml"):
+        load_config(path)
+
+
+def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(NAMED + "[provision]\nnodes = 2\n")
+    assert load_config(path, {"provision.nodes": 4, "train.kv_store": "local"}).provision.nodes == 4
+    with pytest.raises(ConfigError, match=r"provision\.nodes = -3"):
+        load_config(path, {"provision.nodes": -3})

@@ -1,0 +1,1 @@
+"""A training job on ready nodes, and its data in S3."""

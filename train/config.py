@@ -1,0 +1,46 @@
+"""[train] and [data] of cluster.toml: what a job runs, and what it reads."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, Strict
+
+KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device"]
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class TrainConfig(BaseModel):
+    """What `cluster train` runs when its command line does not say otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    script: str = Field(
+        default="train_mnist.py",
+        min_length=1,
+        description="a script that ships with this project (train_mnist.py), or the path of your own",
+    )
+    args: Annotated[tuple[str, ...], Strict(strict=False)] = Field(
+        default=(), description="arguments of the script, passed on word for word"
+    )
+    kv_store: KvStore = Field(
+        default="dist_sync",
+        description="how gradients are exchanged; given to the script as --kv-store",
+    )
+    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
+        default="auto", description='worker processes; "auto": one for each node'
+    )
+    servers: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
+        default="auto", description='parameter server processes; "auto": as many as workers'
+    )
+    env: dict[EnvName, str] = Field(default={}, description="environment variables of every process of the job")
+
+
+class DataConfig(BaseModel):
+    """Where the records are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    url: str | None = Field(
+        default=None,
+        pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$",
+        description="the folder in S3 that training reads; the script finds it in $CLUSTER_DATA_URL",
+    )

@@ -1,0 +1,74 @@
+"""How MXNet's own S3 reader (dmlc-core, src/io/s3_filesys.cc) is told where S3 is and who asks.
+
+It reads the environment once, knows no instance profile and no configuration file, and always speaks https.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
+from provision.errors import AwsError, ConfigError
+
+SESSION_HOURS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Access:
+    """Environment variables for a job. `secrets` never stand on a command line, in a file or in a log."""
+
+    env: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
+
+
+def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -> dict[str, str]:
+    """The variables that tell MXNet's reader where S3 is. Pure.
+
+    endpoint_url: as in AWS_ENDPOINT_URL; None is AWS itself. private_ca: its certificate is signed by a CA of its own,
+    which the reader cannot be told about. Raises ConfigError for an endpoint that it cannot use.
+    """
+    env = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region, "S3_REGION": region}
+    if endpoint_url is None:
+        if region != "us-east-1":
+            # Otherwise the reader asks us-east-1 and cannot follow the redirect to the bucket's region.
+            env |= {"S3_IS_AWS": "0", "S3_ENDPOINT": f"s3.{region}.amazonaws.com"}
+        return env
+    parts = urlsplit(endpoint_url)
+    if parts.scheme != "https" or not parts.netloc or parts.path.strip("/"):
+        raise ConfigError(
+            f'AWS_ENDPOINT_URL = "{endpoint_url}": MXNet reads from https:// endpoints without a path only'
+        )
+    env |= {"S3_IS_AWS": "0", "S3_ENDPOINT": parts.netloc, "AWS_ENDPOINT_URL": endpoint_url}
+    if private_ca:
+        env["S3_VERIFY_SSL"] = "0"
+    return env
+
+
+def find_s3_access(*, region: str) -> S3Access:
+    """The caller's access to S3 for the length of a job.
+
+    A user's long-lived key stays where it is: the job gets temporary credentials made from it (STS GetSessionToken,
+    12 hours). Temporary ones (a role, SSO) are passed on as they are. Raises AwsError.
+    """
+    session = boto3.Session(region_name=region)
+    env = s3_environment(
+        region=region,
+        endpoint_url=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
+        private_ca=bool(os.environ.get("AWS_CA_BUNDLE")),
+    )
+    try:
+        credentials = session.get_credentials()
+        if credentials is None:
+            raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+        frozen = credentials.get_frozen_credentials()
+        keys = (frozen.access_key, frozen.secret_key, frozen.token)
+        if not frozen.token:
+            made = session.client("sts").get_session_token(DurationSeconds=SESSION_HOURS * 3600)["Credentials"]
+            keys = (made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"])
+    except (ClientError, BotoCoreError) as error:
+        raise AwsError(f"no temporary credentials for the job: {error}", hint="aws sts get-caller-identity") from error
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    return S3Access(env=env, secrets={name: value for name, value in zip(names, keys, strict=True) if value})
