@@ -24,6 +24,7 @@ from provision.errors import ClusterError, ConnectError, NodeCommandError
 
 CONNECT_TIMEOUT_S = 10
 FIRST_CONTACT_TIMEOUT_S = 300.0
+KEY_TIMEOUT_S = 20.0
 LAST_LINES = 10
 MAX_PARALLEL = 64
 
@@ -160,6 +161,9 @@ def wait_for_connection(
         try:
             return connect(host, private_key=private_key, pins=pins)
         except ConnectError as error:
+            if isinstance(error.__cause__, paramiko.AuthenticationException):
+                # cloud-init adds the key a little after sshd has begun to answer; later it will not come any more.
+                deadline = min(deadline, time.monotonic() + KEY_TIMEOUT_S)
             if time.monotonic() + pause_s > deadline or not may_be_booting(error.__cause__):
                 raise
         time.sleep(pause_s)
@@ -170,7 +174,6 @@ def may_be_booting(error: BaseException | None) -> bool:
     """Whether a connection failed in a way that a node's boot explains. Pure."""
     if isinstance(error, paramiko.BadHostKeyException):
         return False
-    # cloud-init makes the user and its key after sshd has begun to answer.
     return isinstance(error, OSError | EOFError | paramiko.SSHException)
 
 
@@ -195,7 +198,7 @@ def explain(host: Host, error: BaseException) -> str:  # noqa: PLR0911 - a sente
         return f"{where}: connection refused on port 22: the host is there, but its sshd is not"
     if number in {errno.EHOSTUNREACH, errno.ENETUNREACH}:
         return f"{where}: there is no route to that address"
-    return f"{where}: ssh failed: {error or type(error).__name__}"
+    return f"{where}: ssh failed: {str(error) or type(error).__name__}"
 
 
 def _next_step(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.errors import ConfigError, UsageError
+from provision.errors import NotFoundError, UsageError
 from provision.progress import Event
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class App:
         """Point AWS's environment variables at the configured cloud; the only place that does.
 
         `cloud = "aws"` leaves them as the user set them. `cloud = "sandbox"` points them at this folder's sandbox,
-        which is started first where the command makes something. Raises SandboxError, ConfigError.
+        which is started first where the command makes something.
+        Raises SandboxError, and NotFoundError when it does not run.
         """
         if self.config.cloud == "aws":
             return
@@ -61,7 +62,7 @@ class App:
         info = control.find_running(self.project_dir)
         if info is None:
             if not start_sandbox:
-                raise ConfigError(
+                raise NotFoundError(
                     "the sandbox of this folder is not running, so there is no cluster",
                     hint="cluster up (it starts the sandbox), or cluster sandbox start",
                 )
@@ -69,6 +70,15 @@ class App:
         for key in control.unset_environment(os.environ):
             os.environ.pop(key, None)
         os.environ.update(control.environment(info))
+
+    def find_cloud(self) -> bool:
+        """Like enter_cloud, for commands to which no sandbox is as good as an empty one: whether there is a cloud."""
+        try:
+            self.enter_cloud()
+        except NotFoundError as error:
+            self.say(error.message)
+            return False
+        return True
 
     @cached_property
     def console(self) -> Any:

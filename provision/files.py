@@ -13,7 +13,6 @@ from typing import NoReturn
 from provision.errors import ClusterError
 from provision.keys import make_private_key, public_key_of
 
-
 TOKEN_LIFETIME_S = 600.0
 """A launch this old is in EC2's lists, if it took effect. What is not listed then has ended since, and its token
 would bring back the ended instances."""

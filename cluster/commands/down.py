@@ -18,7 +18,9 @@ def command(app: App, *, yes: bool) -> None:
 
     Ends with a receipt: what was deleted, and what a fresh look over the account still found (nothing).
     """
-    app.enter_cloud()
+    if not app.find_cloud():
+        app.print(f"cluster {app.config.name}: there is nothing to delete")
+        return
     clients = make_clients(app.config.provision.region)
     plan = prepare_down(clients, name=app.config.name, files=app.files, report=app.report)
     if not plan:

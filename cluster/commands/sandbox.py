@@ -2,11 +2,12 @@
 
 import os
 import shlex
+import shutil
 from dataclasses import asdict
 
 import click
 
-from cluster.app import App, pass_app
+from cluster.app import App, pass_app, sandbox_files_dir
 from provision.errors import SandboxError
 from sandbox import control
 from sandbox.control import SandboxStatus
@@ -32,14 +33,18 @@ def start(app: App) -> None:
 @pass_app
 def stop(app: App) -> None:
     """End the sandbox with all its instances and objects."""
-    control.stop(app.project_dir, report=app.report)
+    if not control.stop(app.project_dir, report=app.report):
+        app.say("no sandbox is running in this folder")
+    _forget_clusters(app)
 
 
 @sandbox.command("reset")
 @pass_app
 def reset(app: App) -> None:
     """Remove all of the sandbox from this machine, in whatever state it is."""
-    control.reset(app.project_dir, report=app.report)
+    if not control.reset(app.project_dir, report=app.report):
+        app.say("there is nothing of a sandbox of this folder on this machine")
+    _forget_clusters(app)
 
 
 @sandbox.command("status")
@@ -67,6 +72,13 @@ def env(app: App) -> None:
         app.print(f"export {name}={shlex.quote(value)}")
 
 
+def _forget_clusters(app: App) -> None:
+    """The keys of clusters that ended with their sandbox open nothing any more."""
+    folder = sandbox_files_dir(app.project_dir)
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
 def render_status(status: SandboxStatus) -> str:
     """The status for people. Pure."""
     if status.state == "stopped":
@@ -79,7 +91,6 @@ def render_status(status: SandboxStatus) -> str:
     ]
     for host in status.hosts:
         pid = f"pid {host.pid}" if host.pid is not None else ""
-        lines.append(
-            f"{host.instance_id:<20} {host.state:<14} {host.private_ip or '-':<16} {host.public_ip or '-':<16} {pid}".rstrip()
-        )
+        addresses = f"{host.private_ip or '-':<16} {host.public_ip or '-':<16}"
+        lines.append(f"{host.instance_id:<20} {host.state:<14} {addresses} {pid}".rstrip())
     return "\n".join(lines)

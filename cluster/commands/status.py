@@ -6,6 +6,7 @@ from cluster.app import App, pass_app
 from cluster.status import render_nodes, status_document
 from provision.aws import make_clients
 from provision.describe import describe_cluster
+from provision.model import ClusterState
 
 
 @click.command("status")
@@ -13,9 +14,11 @@ from provision.describe import describe_cluster
 @pass_app
 def command(app: App, *, as_json: bool) -> None:
     """Show the cluster's nodes, as EC2 has them."""
-    app.enter_cloud()
-    clients = make_clients(app.config.provision.region)
-    state = describe_cluster(clients.ec2, name=app.config.name)
+    name = app.config.name
+    if app.find_cloud():
+        state = describe_cluster(make_clients(app.config.provision.region).ec2, name=name)
+    else:
+        state = ClusterState(name=name)
     if as_json:
         app.print_json(status_document(state))
     else:

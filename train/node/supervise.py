@@ -65,6 +65,7 @@ class Supervisor(object):
         self.selector = selectors.DefaultSelector()
         self.roles = []
         self.launcher = None
+        self.launcher_runs = False
         self.launcher_lines = wire.LineBuffer()
         self.deadline = time.time() + job["start_timeout_s"]
         self.on_deadline = self.start_timed_out
@@ -99,6 +100,7 @@ class Supervisor(object):
         env["CLUSTER_ORDER"] = json.dumps(self.order(self.names[self.job["hosts"][0]["ip"]], {}))
         env[processes.JOB_VARIABLE] = self.job["job"]
         self.launcher = processes.start(command, env, self.folder)
+        self.launcher_runs = True
         self.selector.register(self.launcher.stdout.fileno(), selectors.EVENT_READ, self.read_launcher)
 
     def order(self, host, secrets):
@@ -123,6 +125,10 @@ class Supervisor(object):
             if time.time() > told + ALIVE_EVERY_S:
                 told = time.time()
                 wire.write_all(sys.stdout.fileno(), wire.encode({"alive": True}))
+            if self.launcher_runs and self.launcher.poll() is not None:
+                self.launcher_runs = False
+                self.deadline = time.time() + LAUNCHER_GRACE_S
+                self.on_deadline = self.launcher_ended
             if self.deadline is not None and time.time() > self.deadline:
                 self.on_deadline()
 
@@ -192,8 +198,6 @@ class Supervisor(object):
             say("[%s launch.py] %s" % (self.job["hosts"][0]["name"], wire.text(line)))
         if not data:
             self.selector.unregister(descriptor)
-            self.deadline = time.time() + LAUNCHER_GRACE_S
-            self.on_deadline = self.launcher_ended
 
     def read_control(self, descriptor):
         data = os.read(descriptor, 4096)

@@ -7,7 +7,7 @@ workers.
 
 import argparse
 import os
-from typing import Callable, List, Mapping, NamedTuple, Sequence
+from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 KV_STORES = ("local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device")
 OPTIMIZERS = (
@@ -30,11 +30,16 @@ class Defaults(NamedTuple):
     num_classes: int
 
 
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, but not that there is none."""
+
+    def _get_help_string(self, action: argparse.Action) -> Optional[str]:
+        return super()._get_help_string(action) if action.default else action.help
+
+
 def make_parser(description: str, networks: Sequence[str], defaults: Defaults) -> argparse.ArgumentParser:
     """The parser with every group of options."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=_Formatter, allow_abbrev=False)
     _add_network(parser, networks, defaults)
     _add_data(parser)
     _add_fit(parser, defaults)
@@ -50,6 +55,8 @@ def parse(
     options = parser.parse_args(arguments)
     if options.kv_store is None:
         options.kv_store = "dist_sync" if "DMLC_ROLE" in environment else "local"
+    if options.lr_step_epochs is None:
+        options.lr_step_epochs = sorted({options.num_epochs // 2, options.num_epochs * 3 // 4} - {0})
     if not (options.data_dir or options.data_train or options.data_val):
         options.data_dir = environment.get(DATA_URL)
     for problem in _problems(options, environment):
@@ -76,9 +83,7 @@ def _add_network(parser: argparse.ArgumentParser, networks: Sequence[str], defau
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "data", "local paths, or s3:// read by MXNet itself; each worker reads its part"
-    )
+    group = parser.add_argument_group("data", "local paths, or s3:// read by MXNet itself; each worker reads its part")
     group.add_argument(
         "--data-dir",
         metavar="URI",
@@ -89,18 +94,14 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         metavar="URI",
         help="RecordIO: one .rec, 'a.rec;b.rec', or a folder with a trailing slash",
     )
-    group.add_argument(
-        "--data-val", metavar="URI", help="the same for validation; every worker reads all of it"
-    )
+    group.add_argument("--data-val", metavar="URI", help="the same for validation; every worker reads all of it")
     group.add_argument(
         "--num-examples",
         type=_at_least(1),
         metavar="N",
         help="training examples in all workers' parts together; counted at the start where it is not given",
     )
-    group.add_argument(
-        "--data-nthreads", type=_at_least(1), default=2, metavar="N", help="threads that decode images"
-    )
+    group.add_argument("--data-nthreads", type=_at_least(1), default=2, metavar="N", help="threads that decode images")
     group.add_argument("--test-io", action="store_true", help="only read the training data and tell how fast")
 
 
@@ -114,40 +115,27 @@ def _add_fit(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
         metavar="N",
         help="examples per worker and step",
     )
-    group.add_argument(
-        "--num-epochs", type=number, default=defaults.num_epochs, metavar="N", help="epochs in all"
-    )
+    group.add_argument("--num-epochs", type=number, default=defaults.num_epochs, metavar="N", help="epochs in all")
     group.add_argument("--lr", type=_positive, default=defaults.lr, help="learning rate to begin with")
     group.add_argument("--lr-factor", type=_positive, default=0.1, help="what a step multiplies it with")
     group.add_argument(
         "--lr-step-epochs",
         type=_numbers,
-        default=[],
         metavar="N,N",
-        help="epochs at which it steps, as in 10,20",
+        help="after which epochs it steps, as in 10,15; '' for never; by default after 1/2 and 3/4 of them",
     )
     group.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help="MXNet's optimizer")
     group.add_argument("--mom", type=float, default=0.9, help="momentum; for " + ", ".join(_WITH_MOMENTUM))
     group.add_argument("--wd", type=float, default=defaults.wd, help="weight decay")
-    group.add_argument(
-        "--top-k", type=_at_least(0), default=0, metavar="K", help="report top-k accuracy too; 0: no"
-    )
-    group.add_argument(
-        "--seed", type=_at_least(0), default=0, metavar="N", help="of weights and of data order"
-    )
-    group.add_argument(
-        "--disp-batches", type=number, default=20, metavar="N", help="batches between two reports"
-    )
-    group.add_argument(
-        "--monitor", type=_at_least(0), default=0, metavar="N", help="log norms every N batches; 0: no"
-    )
+    group.add_argument("--top-k", type=_at_least(0), default=0, metavar="K", help="report top-k accuracy too; 0: no")
+    group.add_argument("--seed", type=_at_least(0), default=0, metavar="N", help="of weights and of data order")
+    group.add_argument("--disp-batches", type=number, default=20, metavar="N", help="batches between two reports")
+    group.add_argument("--monitor", type=_at_least(0), default=0, metavar="N", help="log norms every N batches; 0: no")
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
-    group.add_argument(
-        "--model-prefix", metavar="PREFIX", help="save here after each epoch: a local path or s3://"
-    )
+    group.add_argument("--model-prefix", metavar="PREFIX", help="save here after each epoch: a local path or s3://")
     group.add_argument(
         "--load-epoch",
         type=_at_least(1),
@@ -163,9 +151,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         choices=KV_STORES,
         help="how workers exchange gradients; dist_sync under launch.py, else local",
     )
-    group.add_argument(
-        "--gpus", type=_numbers, default=[], metavar="N,N", help="this machine's GPUs, as in 0,1,2,3"
-    )
+    group.add_argument("--gpus", type=_numbers, default=[], metavar="N,N", help="this machine's GPUs, as in 0,1,2,3")
     group.add_argument("--gc-type", choices=("none", "2bit"), default="none", help="gradient compression")
     group.add_argument("--gc-threshold", type=_positive, default=0.5, help="its threshold")
 

@@ -26,8 +26,7 @@ def batches_per_epoch(examples_per_worker: Sequence[int], batch_size: int) -> in
 def split_examples(num_examples: int, num_workers: int) -> List[int]:
     """About how many of `num_examples` each worker reads, by rank."""
     return [
-        num_examples * (rank + 1) // num_workers - num_examples * rank // num_workers
-        for rank in range(num_workers)
+        num_examples * (rank + 1) // num_workers - num_examples * rank // num_workers for rank in range(num_workers)
     ]
 
 
@@ -39,6 +38,7 @@ def learning_rate(
     updates_per_epoch: updates of one parameter in an epoch: one per batch, but one per worker and batch with
     dist_async.
     """
-    past = [epoch for epoch in step_epochs if epoch <= begin_epoch]
-    steps = sorted((epoch - begin_epoch) * updates_per_epoch for epoch in step_epochs if epoch > begin_epoch)
+    epochs = sorted(set(step_epochs))
+    past = [epoch for epoch in epochs if epoch <= begin_epoch]
+    steps = [(epoch - begin_epoch) * updates_per_epoch for epoch in epochs if epoch > begin_epoch]
     return start * factor ** len(past), steps

@@ -1,0 +1,39 @@
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from project import REPOSITORY, Project
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sandbox tests need root on Linux; elsewhere they are skipped, and say why."""
+    if os.geteuid() == 0 and platform.system() == "Linux":
+        return
+    for item in items:
+        if item.get_closest_marker("sandbox"):
+            item.add_marker(pytest.mark.skip(reason="needs root on Linux: sudo make test"))
+
+
+@pytest.fixture(scope="session")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A sandbox cluster of two nodes, made from the shipped cluster.toml; what tests do to it they undo."""
+    project = Project(tmp_path_factory.mktemp("two-nodes"))
+    project.write((REPOSITORY / "cluster.toml").read_text())
+    try:
+        project.run("up")
+        yield project
+    finally:
+        project.run("sandbox", "reset")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A project folder with the shipped cluster.toml; its sandbox, if a test starts it, is removed at the end."""
+    made = Project(tmp_path)
+    made.write((REPOSITORY / "cluster.toml").read_text())
+    yield made
+    if os.geteuid() == 0:
+        made.run("sandbox", "reset", code=None)

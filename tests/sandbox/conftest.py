@@ -1,0 +1,47 @@
+"""A running sandbox for the tests of this folder, and what it takes to look at it from outside."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, start_sandbox
+
+from provision.progress import silent
+from sandbox import control
+
+
+@pytest.fixture(scope="session")
+def shared_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
+    """The one sandbox of this test run; use `sandbox`, which also sets the environment."""
+    project_dir = tmp_path_factory.mktemp("project")
+    try:
+        yield start_sandbox(project_dir)
+    finally:
+        control.reset(project_dir, report=silent)
+        assert not find_leftovers(project_dir)
+
+
+@pytest.fixture
+def sandbox(shared_sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> RunningSandbox:
+    """The shared sandbox, with this test's environment pointing at it."""
+    enter(shared_sandbox, monkeypatch)
+    return shared_sandbox
+
+
+@pytest.fixture
+def own_project(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose sandbox, if the test starts one, is the test's own to break."""
+    try:
+        yield tmp_path
+    finally:
+        control.reset(tmp_path, report=silent)
+
+
+@pytest.fixture(scope="session")
+def ssh(tmp_path_factory: pytest.TempPathFactory) -> Ssh:
+    key = tmp_path_factory.mktemp("ssh") / "id_ed25519"
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
+    return Ssh(key=key)
+
+

@@ -1,0 +1,94 @@
+"""Steps that the tests against a sandbox share."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+from provision.progress import silent
+from sandbox import control, leftovers, marks
+
+REGION = "us-east-1"
+UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
+UP_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningSandbox:
+    """A sandbox that runs; `environment` is what leads AWS clients to it, in this process and in child processes."""
+
+    project_dir: Path
+    info: control.SandboxInfo
+    environment: dict[str, str]
+
+
+def start_sandbox(project_dir: Path) -> RunningSandbox:
+    info = control.start(project_dir, region=REGION, report=silent)
+    return RunningSandbox(project_dir=project_dir, info=info, environment=control.environment(info))
+
+
+def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in control.unset_environment(os.environ):
+        monkeypatch.delenv(name)
+    for name, value in sandbox.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def find_leftovers(project_dir: Path) -> leftovers.Leftovers:
+    return leftovers.find_leftovers(marks.place_of(project_dir))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ssh:
+    """The ssh client with one key, for hosts whose keys change all the time."""
+
+    key: Path
+
+    def run(self, address: str, command: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+        options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=5",
+                   "IdentitiesOnly=yes", "BatchMode=yes")  # fmt: skip
+        words = [word for option in options for word in ("-o", option)]
+        done = subprocess.run(
+            ("ssh", "-F", "none", *words, "-i", str(self.key), f"ubuntu@{address}", command),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done
+
+    def read(self, address: str, command: str) -> str:
+        return self.run(address, command).stdout.strip()
+
+
+def launch(ssh: Ssh, count: int, key_name: str = "test") -> list[InstanceTypeDef]:
+    """Launches instances that the key of `ssh` opens, and waits until they run."""
+    ec2 = boto3.client("ec2")
+    if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
+        ec2.import_key_pair(KeyName=key_name, PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
+    reservation = ec2.run_instances(
+        ImageId=find_image(), MinCount=count, MaxCount=count, KeyName=key_name, InstanceType="g4dn.xlarge"
+    )
+    ids = [instance["InstanceId"] for instance in reservation["Instances"]]
+    wait_for(ec2, "instance_running", ids)
+    return describe(ec2, ids)
+
+
+def find_image() -> str:
+    return boto3.client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
+
+
+def wait_for(ec2: EC2Client, waiter: str, ids: list[str]) -> None:
+    waiting = ec2.get_waiter(waiter)  # type: ignore[call-overload]
+    waiting.wait(InstanceIds=ids, WaiterConfig={"Delay": 0.2, "MaxAttempts": UP_TIMEOUT_S * 5})
+
+
+def describe(ec2: EC2Client, ids: list[str]) -> list[InstanceTypeDef]:
+    reservations = ec2.describe_instances(InstanceIds=ids)["Reservations"]
+    return [instance for reservation in reservations for instance in reservation["Instances"]]

@@ -1,0 +1,198 @@
+"""What goes wrong in a job ends it: everywhere, with the right exit code and the name of what failed."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from project import Project, processes_of
+
+pytestmark = pytest.mark.sandbox
+
+END_S = 10.0
+# Joins a distributed job, says so, and would then sleep for longer than any test lasts.
+PROGRAM = """
+import mxnet as mx, time
+kv = mx.kv.create("dist_sync")
+print("rank", kv.rank, flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def training(project: Project) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A job whose two workers have joined, and its id."""
+    with project.running("train", "--", "python", "-c", PROGRAM) as process:
+        assert process.stdout is not None
+        joined = 0
+        while joined < 2:
+            line = process.stdout.readline()
+            assert line, process.communicate()[1]
+            joined += " worker] rank" in line
+        jobs = {env["CLUSTER_JOB_ID"] for env in processes_of("CLUSTER_JOB_ID").values()}
+        (job,) = [job for job in jobs if len(processes_of("CLUSTER_JOB_ID", job)) >= 5]
+        yield process, job
+
+
+def ends(process: subprocess.Popen[str], job: str) -> tuple[int, str]:
+    """Wait for the command's end and that of every process of its job; its exit code and messages."""
+    _, said = process.communicate(timeout=END_S)
+    assert "Traceback" not in said
+    gone(job)
+    return process.returncode, said
+
+
+def gone(job: str) -> None:
+    deadline = time.monotonic() + END_S
+    while (left := processes_of("CLUSTER_JOB_ID", job)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
+def role_process(job: str, role: str) -> int:
+    """The training process of one role: the one whose parent is role.py."""
+    for pid, env in processes_of("CLUSTER_JOB_ID", job).items():
+        if env.get("DMLC_ROLE") == role and command_line(pid)[0] == "python":
+            return pid
+    raise AssertionError(role)
+
+
+def command_line(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/cmdline", "rb") as stream:
+        return stream.read().decode().split("\0")
+
+
+def node_program(name: str, *, within: Project) -> list[int]:
+    """Pids of one of our node-side programs on the project's nodes."""
+    del within
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                words = command_line(int(entry))
+            except OSError:
+                continue
+            if any(re.fullmatch(rf".*/tree/[0-9a-f]+/node/{name}", word) for word in words[:2]):
+                found.append(int(entry))
+    return found
+
+
+@pytest.mark.parametrize("role", ["worker", "server", "scheduler"])
+def test_a_killed_process_ends_the_job_everywhere(two_nodes: Project, role: str) -> None:
+    with training(two_nodes) as (process, job):
+        os.kill(role_process(job, role), signal.SIGKILL)
+        code, said = ends(process, job)
+    assert code == 128 + signal.SIGKILL
+    assert re.search(rf"node-[01] {role} \(process \d+\) was killed by signal 9", said)
+
+
+@pytest.mark.parametrize("program", ["supervise.py", "launch.py", "role.py", "ssh_proxy.py"])
+def test_a_job_ends_with_any_of_the_programs_that_run_it(two_nodes: Project, program: str) -> None:
+    with training(two_nodes) as (process, job):
+        os.kill(node_program(program, within=two_nodes)[-1], signal.SIGKILL)
+        code, said = ends(process, job)
+    assert code not in {0, 2}
+    assert "node-" in said
+    assert "cluster" in said or "job" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_job_on_all_nodes(two_nodes: Project, number: signal.Signals) -> None:
+    with training(two_nodes) as (process, job):
+        process.send_signal(number)
+        code, said = ends(process, job)
+    assert code == 130
+    assert "interrupted" in said
+
+
+def test_a_job_does_not_outlive_a_client_that_was_killed(two_nodes: Project) -> None:
+    with training(two_nodes) as (process, job):
+        process.kill()
+        process.communicate()
+        gone(job)
+
+
+def test_the_exit_code_is_that_of_the_process_that_failed(two_nodes: Project) -> None:
+    program = "import os, sys, time; sys.exit(7) if os.environ['DMLC_ROLE'] == 'worker' else time.sleep(600)"
+    done = two_nodes.run("train", "--", "python", "-c", program, code=7)
+    assert re.search(r"node-[01] worker \(process \d+\) ended with exit code 7", done.stderr)
+
+
+def test_a_command_that_does_not_exist_is_named(two_nodes: Project) -> None:
+    done = two_nodes.run("train", "--", "no-such-program", code=127)
+    assert "cannot start 'no-such-program'" in done.stdout
+
+
+def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:
+    """A child in a session of its own, with the pipe still open, is not waited for and does not survive."""
+    program = (
+        "import os, subprocess, sys; "
+        "subprocess.Popen(['sleep', '600'], start_new_session=True) if os.environ['DMLC_ROLE'] == 'worker' else None; "
+        "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('done', kv.rank)"
+    )
+    done = two_nodes.run("train", "--", "python", "-c", program)
+    assert done.stdout.count(" worker] done") == 2
+    (job,) = set(re.findall(r"job ([0-9a-f-]+): done", done.stderr))
+    assert not processes_of("CLUSTER_JOB_ID", job)
+
+
+def test_words_reach_the_command_as_they_are(two_nodes: Project) -> None:
+    words = ["it's", 'a "quote"', "$(reboot)", "`id`", "a\nb", "", "*", "--kv-store", "ünïcode"]
+    program = (
+        "import os, sys\n"
+        "if os.environ['DMLC_ROLE'] == 'worker': print(ascii(sys.argv[1:]))\n"
+        "import mxnet as mx\n"
+        "mx.kv.create('dist_sync')"
+    )
+    done = two_nodes.run("train", "--", "python", "-c", program, *words)
+    assert done.stdout.count(f" worker] {words!a}") == 2
+
+
+def test_no_secret_stands_where_others_can_read_it(two_nodes: Project) -> None:
+    """The job's credentials are in its processes' environment, and on no command line, disk or log."""
+    with training(two_nodes) as (process, job):
+        env = next(env for env in processes_of("CLUSTER_JOB_ID", job).values() if "AWS_SECRET_ACCESS_KEY" in env)
+        secrets = [env["AWS_SECRET_ACCESS_KEY"], env["AWS_SESSION_TOKEN"]]
+        lines = [words for pid in all_pids() for words in [read(f"/proc/{pid}/cmdline")]]
+        scheduler = processes_of("CLUSTER_JOB_ID", job)[role_process(job, "scheduler")]
+        roots = {f"/proc/{pid}/root" for pid in processes_of("CLUSTER_JOB_ID", job)}
+        on_disk = [
+            path
+            for root in roots
+            for folder in ("home", "tmp", "var/log", "run")
+            for path in files_below(f"{root}/{folder}")
+            if any(secret.encode() in read(path) for secret in secrets)
+        ]
+        process.send_signal(signal.SIGINT)
+        _, said = ends(process, job)
+    assert not [line for line in lines if any(secret.encode() in line for secret in secrets)]
+    assert not on_disk
+    assert "AWS_SECRET_ACCESS_KEY" not in scheduler
+    assert not any(secret in said for secret in secrets)
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""
+
+
+def files_below(folder: str) -> Iterator[str]:
+    for place, _, names in os.walk(folder):
+        if "/env/" in place or "/files/" in place:  # wheels and what is unpacked from them
+            continue
+        for name in names:
+            path = os.path.join(place, name)
+            if os.path.isfile(path) and not os.path.islink(path):
+                yield path

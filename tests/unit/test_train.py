@@ -1,0 +1,314 @@
+"""Deciding what a job is, and the node-side programs' ways with bytes and processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import boto3
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootstrap.apply import ReadyNode
+from bootstrap.connection import Host, NodeConnection
+from provision.errors import ConfigError
+from test_bootstrap import FACTS
+from train.config import TrainConfig
+from train.job import Job, new_job_id, plan_job
+from train.payload import collect_files, shipped_scripts
+from train.s3_environment import find_s3_access, s3_environment
+
+NODE_DIR = Path(__file__).parents[2] / "train" / "node"
+sys.path.insert(0, str(NODE_DIR))
+import processes  # noqa: E402 - runs by path on the nodes, so it is found by path here
+import ssh_proxy  # noqa: E402
+import wire  # noqa: E402
+
+
+def node(index: int, cores: int = 8) -> ReadyNode:
+    host = Host(
+        name=f"node-{index}",
+        instance_id=f"i-{index}",
+        address=f"198.18.0.{index}",
+        private_ip=f"10.0.0.{4 + index}",
+        user="ubuntu",
+        is_head=index == 0,
+    )
+    return ReadyNode(
+        host=host,
+        connection=cast("NodeConnection", None),
+        facts=replace(FACTS, cores=cores),
+        python="/home/ubuntu/.cluster/env/ab/bin/python",
+        tree_dir="/home/ubuntu/.cluster/tree/cd",
+        changed=False,
+    )
+
+
+def plan(config: TrainConfig, nodes: int, **more: Any) -> Job:
+    settings: dict[str, Any] = {"job_id": "j", "script": "scripts/train_mnist.py", "data_url": None, "env": {}, **more}
+    return plan_job(config, [node(index) for index in range(nodes)], **settings)
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes", "workers", "servers", "threads"),
+    [
+        (TrainConfig(), 2, 2, 2, "4"),
+        (TrainConfig(), 16, 16, 16, "4"),
+        (TrainConfig(workers=4, servers=1), 2, 4, 1, "2"),
+        (TrainConfig(workers=2), 1, 2, 2, "2"),
+        (TrainConfig(workers=40), 2, 40, 40, "1"),
+        (TrainConfig(kv_store="local", workers=1, servers=1), 2, 1, 1, "8"),
+    ],
+)
+def test_workers_servers_and_threads(config: TrainConfig, nodes: int, workers: int, servers: int, threads: str) -> None:
+    job = plan(config, nodes)
+    assert (job.workers, job.servers, job.env["OMP_NUM_THREADS"]) == (workers, servers, threads)
+    assert job.hosts[0] == ("node-0", "10.0.0.4")
+    assert len(job.hosts) == nodes
+
+
+def test_the_configured_script_gets_its_arguments_and_the_kv_store() -> None:
+    job = plan(TrainConfig(args=("--network", "mlp"), kv_store="dist_async"), 2)
+    assert job.command == (
+        "/home/ubuntu/.cluster/env/ab/bin/python",
+        "/home/ubuntu/.cluster/tree/cd/scripts/train_mnist.py",
+        *("--network", "mlp", "--kv-store", "dist_async"),
+    )
+
+
+def test_a_command_is_taken_word_for_word() -> None:
+    words = ("python", "x.py", "--kv-store", "it's", "$(id)")
+    assert plan(TrainConfig(), 2, command=words).command == words
+
+
+def test_the_users_environment_goes_over_ours() -> None:
+    job = plan(
+        TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}), 2, env={"A": "0", "B": "2"}, data_url="s3://bucket/x/"
+    )
+    wanted = {"OMP_NUM_THREADS": "3", "A": "1", "B": "2", "CLUSTER_DATA_URL": "s3://bucket/x/"}
+    assert {key: job.env[key] for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes", "said"),
+    [
+        (TrainConfig(), 1, "with one worker there is nobody"),
+        (TrainConfig(kv_store="local"), 2, "would train 2 models"),
+        (TrainConfig(kv_store="device", workers=4), 1, "would train 4 models"),
+    ],
+)
+def test_jobs_that_make_no_sense_are_refused(config: TrainConfig, nodes: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plan(config, nodes)
+
+
+def test_a_job_has_no_secrets_of_its_own() -> None:
+    job = plan(TrainConfig(), 2)
+    assert "hush" not in repr(job)
+    order = job.order(secrets={"AWS_SECRET_ACCESS_KEY": "hush"})
+    assert order["secrets"] == {"AWS_SECRET_ACCESS_KEY": "hush"}
+    assert "hush" not in json.dumps({key: value for key, value in order.items() if key != "secrets"})
+
+
+def test_job_ids_sort_by_time_and_differ() -> None:
+    ids = [new_job_id() for _ in range(50)]
+    assert len(set(ids)) == 50
+
+
+@pytest.mark.parametrize(
+    ("region", "endpoint", "private_ca", "wanted"),
+    [
+        ("us-east-1", None, False, {"S3_REGION": "us-east-1"}),
+        ("eu-west-1", None, False, {"S3_IS_AWS": "0", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}),
+        ("us-east-1", "https://10.0.0.1:4443", True, {"S3_ENDPOINT": "10.0.0.1:4443", "S3_VERIFY_SSL": "0"}),
+        ("us-east-1", "https://minio.example/", False, {"S3_ENDPOINT": "minio.example", "S3_IS_AWS": "0"}),
+    ],
+)
+def test_mxnets_reader_is_told_where_s3_is(
+    region: str, endpoint: str | None, wanted: dict[str, str], *, private_ca: bool
+) -> None:
+    env = s3_environment(region=region, endpoint_url=endpoint, private_ca=private_ca)
+    assert wanted.items() <= env.items()
+    assert ("S3_VERIFY_SSL" in env) is private_ca
+    assert ("S3_IS_AWS" in env) is (region != "us-east-1" or endpoint is not None)
+
+
+@pytest.mark.parametrize("endpoint", ["http://10.0.0.1:80", "10.0.0.1:443", "https://host/path"])
+def test_endpoints_that_mxnet_cannot_read_from_are_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="https"):
+        s3_environment(region="us-east-1", endpoint_url=endpoint, private_ca=False)
+
+
+def test_a_long_lived_key_stays_and_a_temporary_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto import mock_aws  # noqa: PLC0415 - slow to import, and for this test alone
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACANARY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "longlivedsecret")
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    with mock_aws():
+        access = find_s3_access(region="us-east-1")
+    assert set(access.secrets) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+    assert "longlivedsecret" not in access.secrets.values()
+    assert access.secrets["AWS_SECRET_ACCESS_KEY"] not in repr(access)
+
+
+def test_temporary_credentials_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ASIA1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
+    monkeypatch.setattr(boto3.Session, "client", None)  # no call may be made for it
+    assert find_s3_access(region="us-east-1").secrets == {
+        "AWS_ACCESS_KEY_ID": "ASIA1",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_SESSION_TOKEN": "t",
+    }
+
+
+def test_scripts_are_found_in_the_project_first(tmp_path: Path) -> None:
+    assert "train_mnist.py" in shipped_scripts()
+    tree, path = collect_files("train_mnist.py", project_dir=tmp_path)
+    assert path == "scripts/train_mnist.py"
+    assert {path, "node/supervise.py", "node/role.py"} <= set(tree.content)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train_mnist.py").write_text("print('mine')")
+    tree, path = collect_files("mine/train_mnist.py", project_dir=tmp_path)
+    assert path == "user/train_mnist.py"
+    assert tree.content[path] == b"print('mine')"
+    with pytest.raises(ConfigError, match=r"no-such\.py.*train_mnist\.py"):
+        collect_files("no-such.py", project_dir=tmp_path)
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=30))
+def test_lines_are_cut_the_same_however_the_bytes_arrive(data: bytes, sizes: list[int]) -> None:
+    buffer = wire.LineBuffer()
+    lines: list[bytes] = []
+    rest = data
+    for size in sizes:
+        lines += buffer.feed(rest[:size])
+        rest = rest[size:]
+    lines += buffer.feed(rest) + buffer.flush()
+    wanted = data.split(b"\n")
+    assert lines == (wanted if wanted[-1] else wanted[:-1])
+
+
+def test_endless_lines_do_not_fill_the_memory() -> None:
+    buffer = wire.LineBuffer(limit=10)
+    assert buffer.feed(b"x" * 25) == [b"x" * 10, b"x" * 10]
+    assert buffer.flush() == [b"x" * 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [(b"plain", "plain"), (b"10%\r20%\r30%", "30%"), (b"windows\r", "windows"), (b"\xff\xfe", "\ufffd\ufffd")],
+)
+def test_output_is_shown_as_a_terminal_would_leave_it(line: bytes, shown: str) -> None:
+    assert wire.text(line) == shown
+
+
+def test_launch_pys_ssh_command_is_understood() -> None:
+    program = "export OMP_NUM_THREADS=1; export DMLC_ROLE=worker; export DMLC_PS_ROOT_PORT=9091; cd /x/; run it"
+    assert ssh_proxy.parse_arguments(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == (
+        "10.0.0.5",
+        "22",
+        program,
+    )
+    assert dict(ssh_proxy.EXPORT.findall(program)) == {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091"}
+
+
+def test_all_processes_of_a_job_are_found_and_ended() -> None:
+    """Also one that ignores SIGTERM, and one in a session of its own."""
+    job = new_job_id()
+    program = "trap '' TERM; setsid sleep 600 & echo ready; while :; do sleep 1; done"
+    child = processes.start(["/bin/sh", "-c", program], {**os.environ, processes.JOB_VARIABLE: job}, "/")
+    assert child.stdout.readline() == b"ready\n"
+    deadline = time.monotonic() + 10
+    while len(processes.find(job)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert {words.split()[0] for _, _, words in processes.find(job)} >= {"/bin/sh", "sleep"}
+    first, left = processes.end(job)
+    assert len(first) >= 3
+    assert left == []
+    assert processes.find(job) == []
+    child.wait()
+    child.stdout.close()
+
+
+def test_a_process_dies_with_the_program_that_started_it() -> None:
+    program = f"""
+import sys, time
+sys.path.insert(0, {str(NODE_DIR)!r})
+import processes
+child = processes.start(["sleep", "600"], {{"PATH": "/usr/bin:/bin"}}, "/")
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and state_of(pid) != "Z" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pid}").exists() or state_of(pid) == "Z"
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
+def run_role(order: dict[str, Any], *, hang_up: bool = False) -> tuple[int, list[dict[str, Any]]]:
+    """role.py as ssh runs it: the order on stdin, framed messages on stdout."""
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen(
+        [sys.executable, str(NODE_DIR / "role.py")], stdin=theirs, stdout=subprocess.PIPE, text=True
+    ) as role:
+        theirs.close()
+        ours.sendall(wire.encode(order))
+        assert role.stdout is not None
+        messages = [json.loads(role.stdout.readline())]
+        if hang_up:
+            ours.close()
+        messages += [json.loads(line) for line in role.stdout]
+        code = role.wait(timeout=20)
+    ours.close()
+    return code, messages
+
+
+def order(*words: str) -> dict[str, Any]:
+    return {"job": new_job_id(), "command": list(words), "env": {"X": "it's"}, "cwd": "/", "host": "node-0"}
+
+
+def test_a_role_reports_start_lines_and_exit() -> None:
+    code, messages = run_role(order("/bin/sh", "-c", 'echo "$X"; echo more >&2; exit 5'))
+    assert code == 5
+    assert "started" in messages[0]
+    assert messages[1:] == [{"line": "it's"}, {"line": "more"}, {"exit": 5, "signal": None}]
+
+
+def test_a_role_tells_a_signal_from_an_exit_code() -> None:
+    code, messages = run_role(order("/bin/sh", "-c", "kill -9 $$"))
+    assert (code, messages[-1]) == (137, {"exit": 137, "signal": 9})
+
+
+def test_a_role_ends_its_process_when_the_line_is_cut() -> None:
+    wanted = order("/bin/sh", "-c", "sleep 600 & sleep 600")
+    code, messages = run_role(wanted, hang_up=True)
+    assert code == 137
+    assert messages[-1] == {"exit": 137, "signal": 9}
+    assert processes.find(wanted["job"]) == []
+
+
+def test_a_role_does_not_pass_on_the_environment_it_was_started_in() -> None:
+    code, messages = run_role(order("/bin/sh", "-c", "env"))
+    names = {message["line"].partition("=")[0] for message in messages if "line" in message}
+    assert code == 0
+    assert names <= {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR", "X", "CLUSTER_JOB_ID", "PWD"}
