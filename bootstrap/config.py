@@ -16,7 +16,7 @@ class BootstrapConfig(BaseModel):
     python: str = Field(
         default="auto",
         pattern=PYTHON_PATTERN,
-        description='"auto" takes the image\'s own python3; or the absolute path of a Python 3.6 to 3.13 on the nodes',
+        description='"auto" takes the image\'s own python3; or the absolute path of a Python 3.8 to 3.12 on the nodes',
     )
     mxnet: str = Field(
         default="auto",

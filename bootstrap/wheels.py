@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from bootstrap.facts import NodeFacts
 from provision.errors import ClusterError, ConfigError
 
-# MXNet's wheels are pure ctypes and run on Python 3.6 and later; NumPy 1.26, the last 1.x, ends at 3.12, and MXNet 1.7
-# works with it once np.bool and its kin are put back (_cluster_compat.py). NumPy 2 is untried.
-OLDEST_PYTHON = (3, 6)
-NEWEST_PYTHON = (3, 13)
+# MXNet's wheels are pure ctypes; uv, which makes the environment, begins at Python 3.8. NumPy 1.26, the last that MXNet
+# can be made to work with (_cluster_compat.py puts np.bool and its kin back), has wheels up to 3.12; with NumPy 2
+# `import mxnet` fails: np.PZERO is gone.
+OLDEST_PYTHON = (3, 8)
+NEWEST_PYTHON = (3, 12)
 
 CPU_WHEEL = "mxnet==1.7.0.post2"  # the newest CPU wheel that reads s3:// by itself
 
@@ -50,7 +51,7 @@ def choose_wheels(facts: NodeFacts, *, mxnet: str, packages: Sequence[str], node
     if not OLDEST_PYTHON <= facts.python_version <= NEWEST_PYTHON:
         version = ".".join(map(str, facts.python_version))
         raise ClusterError(
-            f"{node}: {facts.python} is Python {version}; MXNet's wheels run on 3.6 to 3.13",
+            f"{node}: {facts.python} is Python {version}; MXNet can be set up on 3.8 to 3.12",
             hint="set [bootstrap] python to another Python of the nodes, or take another image",
         )
     if facts.machine != "x86_64":
@@ -66,12 +67,13 @@ def choose_wheels(facts: NodeFacts, *, mxnet: str, packages: Sequence[str], node
             hint=f'write "{mxnet}==..." with the version you want',
         )
     libraries = GPU_WHEEL_LIBRARIES if mxnet == GPU_WHEEL else ()
-    numpy = "numpy<1.24" if facts.python_version < (3, 12) else "numpy<2"
+    # setuptools has the distutils that Python 3.12 dropped and MXNet imports.
+    numpy = ("numpy<1.24",) if facts.python_version < (3, 12) else ("numpy<2", "setuptools<81")
     return WheelTarget(
         python_version=facts.python_version,
         machine=facts.machine,
         glibc=facts.glibc,
-        requirements=(mxnet, numpy, *libraries, *packages),
+        requirements=(mxnet, *numpy, *libraries, *packages),
     )
 
 

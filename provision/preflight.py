@@ -157,7 +157,7 @@ def _named_subnet(ec2: EC2Client, config: ProvisionConfig, zones: frozenset[str]
     try:
         subnets = ec2.describe_subnets(SubnetIds=[config.subnet_id])["Subnets"]
     except ClientError as error:
-        if not error_code(error).startswith("InvalidSubnetI"):  # ...ID.NotFound, and moto's ...Id.Malformed
+        if error_code(error) not in {"InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed"}:
             raise
         subnets = []
     if not subnets:

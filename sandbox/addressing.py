@@ -70,14 +70,13 @@ def describe_taken() -> tuple[IPv4Network, ...]:
     Default routes are none of them, nor what VPN clients split them into (0.0.0.0/1 and 128.0.0.0/1): the sandbox's
     own routes are more specific.
     """
-    found = []
-    for route in _ip_json("route", "show", "table", "all"):
-        if route.get("dst", "default") != "default":
-            found.append(IPv4Network(route["dst"], strict=False))
-    for link in _ip_json("addr", "show"):
-        for address in link.get("addr_info", []):
-            if address.get("family") == "inet":
-                found.append(IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False))
+    routes = [route["dst"] for route in _ip_json("route", "show", "table", "all") if route["dst"] != "default"]
+    addresses = [
+        f"{address['local']}/{address['prefixlen']}"
+        for link in _ip_json("addr", "show")
+        for address in link.get("addr_info", [])
+    ]
+    found = [IPv4Network(text, strict=False) for text in (*routes, *addresses)]
     return tuple(network for network in found if network.prefixlen >= 8)
 
 
@@ -85,3 +84,11 @@ def _ip_json(*words: str) -> list[dict[str, Any]]:
     output = subprocess.run(("ip", "-json", "-4", *words), check=True, capture_output=True, text=True).stdout
     found: list[dict[str, Any]] = json.loads(output or "[]")
     return found
+
+
+def mac_address_of(private_ip: str) -> str:
+    """The hardware address that goes with a private address: the same for each instance that has it in its turn.
+
+    With another one, whoever had spoken with the address before would send to the old one for most of a minute.
+    """
+    return "06:00:" + ":".join(f"{int(part):02x}" for part in private_ip.split("."))

@@ -1,8 +1,9 @@
 """One JSON object per API call, so that tests and benchmarks can count them."""
 
-import datetime
+import datetime as dt
 import io
 import json
+import logging
 import re
 import threading
 from collections.abc import Iterable
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+log = logging.getLogger("sandbox.api_log")
 
 FORM = "application/x-www-form-urlencoded"
 CREDENTIAL_SCOPE = re.compile(r"Credential=([^/,]+)/\d{8}/([^/]*)/([^/]+)/aws4_request")
@@ -31,23 +34,26 @@ class ApiLog:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Passes the call on and logs it when its answer is complete."""
-        begun = datetime.datetime.now(datetime.UTC)
+        begun = dt.datetime.now(dt.UTC)
         entry = describe_call(environ)
         status = [0]
 
         def start(line: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
-            status[0] = int(line.split()[0])
+            status[0] = int(line[:3])
             return start_response(line, headers, exc_info)
 
         body = self._app(environ, start)
         if status[0] >= 400:
             body = [b"".join(body)]
         error = find_error_code(body[0]) if status[0] >= 400 and isinstance(body, list) else None
-        duration = datetime.datetime.now(datetime.UTC) - begun
+        duration = dt.datetime.now(dt.UTC) - begun
         entry |= {"status": status[0], "error": error, "time": begun.isoformat()}
         entry["duration_ms"] = round(duration.total_seconds() * 1000, 1)
-        with self._lock:
-            self._file.write(json.dumps(entry) + "\n")
+        try:
+            with self._lock:
+                self._file.write(json.dumps(entry) + "\n")
+        except OSError:  # a full disk must not take the answer from the caller
+            log.exception("the API log cannot be written")
         return body
 
 

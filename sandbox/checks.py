@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,15 @@ SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 COMMANDS = (
     "sshd", "ssh-keygen", "ip", "unshare", "nsenter", "setpriv", "mount", "pivot_root", "mkfs.ext4", "sudo",
 )  # fmt: skip
+# In namespaces of its own, all that a sandbox does with the kernel, once; nothing of it is left when it ends.
+TRIAL = """
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
+ip link add bridge type bridge
+ip link add one type veth peer name two
+"""
+TRIAL_TIMEOUT_S = 30
 
 
 def check_machine() -> None:
@@ -20,13 +30,14 @@ def check_machine() -> None:
     if sys.platform != "linux":
         raise SandboxError(
             f"The sandbox needs Linux, and this is {sys.platform}.",
-            hint='a Linux machine or virtual machine; or cloud = "aws" in cluster.toml',
+            hint='a Linux machine or virtual machine, or cloud = "aws" in cluster.toml',
         )
     if os.geteuid() != 0:
         raise SandboxError(
-            "The sandbox starts network namespaces and mounts, which needs root.", hint="sudo -E cluster ..."
+            "The sandbox makes network namespaces and mounts, for which it must be root.",
+            hint=f"sudo -E {sys.argv[0]} {' '.join(sys.argv[1:])}".rstrip(),
         )
-    extend_path()
+    _extend_path()
     missing = [name for name in COMMANDS if shutil.which(name) is None]
     if not Path(PYTHON).exists():
         missing.append(PYTHON)
@@ -36,7 +47,22 @@ def check_machine() -> None:
         )
 
 
-def extend_path() -> None:
-    """Puts the folders of the system's own commands on this process's PATH."""
+def check_kernel() -> None:
+    """Raises SandboxError when the kernel refuses what hosts are made of, as it does in most containers."""
+    done = subprocess.run(
+        ("unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child", "sh", "-ec", TRIAL),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TRIAL_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise SandboxError(
+            f"This machine does not let root make what the sandbox's hosts consist of: {done.stderr.strip()}",
+            hint="a virtual machine, or a container with full privileges (--privileged)",
+        )
+
+
+def _extend_path() -> None:
     path = os.environ.get("PATH", "").split(":")
     os.environ["PATH"] = ":".join([*path, *(folder for folder in SBIN if folder not in path)])

@@ -4,48 +4,29 @@ A sandbox belongs to a project's folder. Its EC2 lives in the daemon's memory, s
 nothing worth keeping, and all of it goes.
 """
 
-import fcntl
 import json
 import os
-import secrets
 import signal
-import string
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Literal
 
 from provision.errors import SandboxError
 from provision.progress import Event, Report
-from sandbox.addressing import choose_ranges, describe_taken
-from sandbox.certificates import write_certificates
-from sandbox.checks import check_machine, extend_path
-from sandbox.leftovers import find_leftovers, remove
-from sandbox.marks import STATE_ROOT, Place, place_of, read_arguments
-from sandbox.settings import DaemonStatus, HostStatus, Settings, read_settings, read_status, write_json
+from sandbox.checks import check_kernel, check_machine
+from sandbox.launching import AccessKey, find_daemon, launch, locked, prepare, remove_all
+from sandbox.leftovers import find_leftovers
+from sandbox.marks import Place, place_of
+from sandbox.settings import CHECKIP_PATH, DaemonStatus, HostStatus, Settings, read_settings
 
-START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
-CHECKIP_PATH = "/.sandbox/checkip"
-LOG_LINES = 10
 # What would lead an AWS client past the sandbox, or show it credentials that are not the sandbox's.
 UNSET = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ROLE_ARN",
          "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")  # fmt: skip
 UNSET_PREFIX = "AWS_ENDPOINT_URL_"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AccessKey:
-    """The sandbox's credentials, made anew at each start."""
-
-    access_key_id: str
-    secret_access_key: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +67,7 @@ def start(project_dir: Path, *, region: str, report: Report) -> SandboxInfo:
     """
     check_machine()
     place = place_of(project_dir)
-    with _locked():
+    with locked():
         info = find_running(project_dir)
         if info is not None:
             if info.region != region:
@@ -98,14 +79,18 @@ def start(project_dir: Path, *, region: str, report: Report) -> SandboxInfo:
             return info
         if find_leftovers(place):
             report(Event(kind="warn", what="the sandbox had crashed: removing what is left of it"))
-            _remove_all(place)
+            remove_all(place)
+        check_kernel()
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
-        _prepare(place, project_dir, region)
-        _launch(place)
+        prepare(place, project_dir, region)
+        launch(place)
         info = find_running(project_dir)
         if info is None:
-            raise SandboxError(f"The sandbox ended as soon as it had started.\n{_read_log(place)}")
+            raise SandboxError(
+                f"The sandbox ended as soon as it had started; {place.daemon_log} says why.",
+                hint="cluster sandbox reset",
+            )
         report(Event(kind="done", what=f"the sandbox runs at {info.endpoint_url}", duration_s=time.monotonic() - begun))
         return info
 
@@ -114,12 +99,12 @@ def stop(project_dir: Path, *, report: Report) -> bool:
     """Ends the sandbox with all its instances; False when there was none. Raises SandboxError as `reset` does."""
     check_machine()
     place = place_of(project_dir)
-    with _locked():
-        status = _find_daemon(place)
+    with locked():
+        status = find_daemon(place)
         if status is not None:
             os.kill(status.pid, signal.SIGTERM)
             deadline = time.monotonic() + STOP_TIMEOUT_S
-            while _find_daemon(place) is not None and time.monotonic() < deadline:
+            while find_daemon(place) is not None and time.monotonic() < deadline:
                 time.sleep(POLL_S)
         return _remove_reported(place, report)
 
@@ -130,7 +115,7 @@ def reset(project_dir: Path, *, report: Report) -> bool:
     Raises SandboxError naming what could not be removed.
     """
     check_machine()
-    with _locked():
+    with locked():
         return _remove_reported(place_of(project_dir), report)
 
 
@@ -138,7 +123,7 @@ def _remove_reported(place: Place, report: Report) -> bool:
     if not find_leftovers(place):
         report(Event(kind="same", what="there is no sandbox here"))
         return False
-    _remove_all(place)
+    remove_all(place)
     report(Event(kind="done", what="the sandbox is gone, with all that was in it"))
     return True
 
@@ -146,7 +131,7 @@ def _remove_reported(place: Place, report: Report) -> bool:
 def find_running(project_dir: Path) -> SandboxInfo | None:
     """The project's sandbox if it runs. Raises SandboxError when it does but belongs to another user."""
     place = place_of(project_dir)
-    status = _find_daemon(place)
+    status = find_daemon(place)
     if status is None:
         return None
     try:
@@ -179,7 +164,7 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
 def describe(project_dir: Path) -> SandboxStatus:
     """What there is of the project's sandbox, for people; needs no rights and never fails over damaged files."""
     place = place_of(project_dir)
-    status = _find_daemon(place)
+    status = find_daemon(place)
     if status is None:
         state: Literal["crashed", "stopped"] = "crashed" if find_leftovers(place) else "stopped"
         return SandboxStatus(id=place.id, state=state)
@@ -223,103 +208,3 @@ def unset_environment(names: Iterable[str]) -> list[str]:
 
 def _endpoint_url(settings: Settings, status: DaemonStatus) -> str:
     return f"https://{settings.ranges.gateway.ip}:{status.port}"
-
-
-def _find_daemon(place: Place) -> DaemonStatus | None:
-    """The daemon's status, if its process lives; a pid that another process has by now does not count."""
-    try:
-        status = read_status(place.status_file)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return status if place.mark in read_arguments(status.pid) else None
-
-
-def _prepare(place: Place, project_dir: Path, region: str) -> None:
-    """Writes what the daemon reads: settings, credentials, certificates."""
-    ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
-    place.hosts_dir.mkdir(parents=True)
-    settings = Settings(
-        project_dir=str(project_dir.resolve()),
-        region=region,
-        private=str(ranges.private),
-        public=str(ranges.public),
-    )
-    write_json(place.settings_file, settings)
-    write_json(place.credentials_file, _make_access_key(), mode=0o600)
-    # Started with sudo: the credentials are for the one who typed it.
-    if "SUDO_UID" in os.environ:
-        os.chown(place.credentials_file, int(os.environ["SUDO_UID"]), -1)
-    write_certificates(place, str(ranges.gateway.ip))
-
-
-def _make_access_key() -> AccessKey:
-    letters = string.ascii_uppercase + "234567"
-    return AccessKey(
-        access_key_id="AKIA" + "".join(secrets.choice(letters) for _ in range(16)),
-        secret_access_key=secrets.token_urlsafe(30),
-    )
-
-
-def _launch(place: Place) -> None:
-    """Starts the daemon and waits until it serves. Raises SandboxError with the end of its log."""
-    with place.daemon_log.open("ab") as log:
-        daemon = subprocess.Popen(
-            (sys.executable, "-m", "sandbox.daemon", place.mark, str(place.state_dir)),
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True, env=_clean_environment(),
-        )  # fmt: skip
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while _find_daemon(place) is None:
-        code = daemon.poll()
-        if code is not None or time.monotonic() > deadline:
-            said = _read_log(place)
-            _remove_all(place)
-            what = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
-            raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{said}".rstrip())
-        time.sleep(POLL_S)
-    # The daemon outlives this process; nobody here waits for it.
-    daemon.returncode = 0
-
-
-def _clean_environment() -> dict[str, str]:
-    """Nothing of the user's environment reaches the daemon and its hosts but where Python finds its code."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "TMPDIR") if name in os.environ}
-    return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-
-
-def _read_log(place: Place) -> str:
-    try:
-        lines = place.daemon_log.read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return ""
-    return "\n".join(lines[-LOG_LINES:])
-
-
-def _remove_all(place: Place) -> None:
-    left = remove(place)
-    if left:
-        raise SandboxError(f"This could not be removed of the sandbox {place.id}: {left}", hint="cluster sandbox reset")
-
-
-@contextmanager
-def _locked() -> Iterator[None]:
-    """One start, stop or reset at a time on this machine: they choose addresses that nobody else has.
-
-    The lock is on the folder of all sandboxes, which goes when its last sandbox does; whoever got the lock of a folder
-    that is gone by then takes the next one.
-    """
-    while True:
-        STATE_ROOT.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = os.open(STATE_ROOT, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if STATE_ROOT.exists() and os.path.samestat(os.fstat(descriptor), STATE_ROOT.stat()):
-            break
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        if not any(STATE_ROOT.iterdir()):
-            STATE_ROOT.rmdir()
-        os.close(descriptor)

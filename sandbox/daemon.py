@@ -8,7 +8,6 @@ Started by control.py; ends on SIGTERM, and takes every host with it however it 
 import logging
 import os
 import signal
-import ssl
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +18,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 
 from sandbox import ec2
 from sandbox.api_log import ApiLog
+from sandbox.certificates import make_tls_context
 from sandbox.fleet import Fleet
 from sandbox.marks import Place
 from sandbox.network import open_network
@@ -26,6 +26,7 @@ from sandbox.server import TlsServer, answer_checkip, catch_errors
 from sandbox.settings import DaemonStatus, read_settings, write_json
 
 RECONCILE_S = 0.2
+SERVER_POLL_S = 0.1
 
 log = logging.getLogger("sandbox")
 
@@ -44,6 +45,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     network = open_network(place, settings.ranges.gateway, settings.ranges.public)
+    server = open_server(place, str(settings.ranges.gateway.ip))
     fleet = Fleet(place, settings, network, wake.set)
     backend = ec2.install(
         ec2.Ec2Settings(
@@ -54,12 +56,13 @@ def main() -> None:
             read_console=fleet.read_console,
         )
     )
-    server = open_server(place, str(settings.ranges.gateway.ip))
-    threading.Thread(target=server.serve_forever, name="server", daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     published: DaemonStatus | None = None
     # The main thread starts all hosts: they die with the thread that started them.
     while not stop.is_set():
         wake.clear()
+        if not network.is_up:
+            sys.exit("the process that holds the network was killed: no host can be reached any more")
         fleet.reconcile(backend)
         status = DaemonStatus(pid=os.getpid(), port=server.port, hosts=fleet.describe(backend))
         if status != published:
@@ -69,12 +72,14 @@ def main() -> None:
     log.info("stopping")
     server.shutdown()
     fleet.end_all()
+    logging.shutdown()
+    # Taking moto's modules apart in an orderly way would take another second, and there is nothing left to save.
+    os._exit(0)
 
 
 def open_server(place: Place, address: str) -> TlsServer:
     """The server, on the sandbox's own address only."""
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(place.server_pem)
+    tls = make_tls_context(place, address)
     moto = DomainDispatcherApplication(create_backend_app)
     return TlsServer(address, answer_checkip(ApiLog(catch_errors(moto), place.api_log)), tls)
 

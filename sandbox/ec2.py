@@ -5,23 +5,26 @@ MinCount to MaxCount, ClientToken, unknown images, key pairs and instance types 
 console output of real hosts.
 """
 
-import datetime
+import datetime as dt
 import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Network
-from typing import Any
+from typing import Any, cast
 
-import moto.ec2.models as ec2_models
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.responses import ActionResult
 from moto.core.types import Base64EncodedString
 from moto.core.utils import utcnow
 from moto.ec2 import urls as ec2_urls
-from moto.ec2.exceptions import DependencyViolationError, EC2ClientError, InvalidSecurityGroupNotFoundError
-from moto.ec2.models import EC2Backend, ec2_backends
-from moto.ec2.models import elastic_ip_addresses, elastic_network_interfaces, instances
+from moto.ec2.exceptions import (
+    DependencyViolationError,
+    EC2ClientError,
+    InvalidSecurityGroupNotFoundError,
+    MissingParameterError,
+)
+from moto.ec2.models import EC2Backend, ec2_backends, elastic_ip_addresses, elastic_network_interfaces, instances
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Reservation
 from moto.ec2.models.vpcs import VPC
@@ -44,6 +47,8 @@ class Ec2Settings:
     wake: Callable[[], None]
     read_console: Callable[[str], str]
 
+
+DEFAULT_INSTANCE_TYPE = "m1.small"  # what EC2 takes when a launch names none
 
 # moto's backends take no lock, and its requests come from many threads.
 lock = threading.RLock()
@@ -70,7 +75,9 @@ class SandboxEC2Backend(EC2Backend):
         self, image_id: str, count: int, user_data: Any, security_group_names: list[str], **kwargs: Any
     ) -> Reservation:
         """As moto's, after the checks that it does not make. Without a subnet a default one is taken, as on EC2."""
-        self._check_launch(image_id, kwargs)
+        if not image_id and kwargs.get("launch_template"):
+            image_id = self._get_template_from_args(kwargs["launch_template"]).image_id
+        self.check_launch(image_id, kwargs.get("key_name"), kwargs["instance_type"], kwargs.get("placement"))
         nics = kwargs.get("nics") or []
         if not kwargs.get("subnet_id") and not any("SubnetId" in nic for nic in nics):
             subnet_id = self._default_subnet_id(kwargs.get("placement"))
@@ -80,13 +87,14 @@ class SandboxEC2Backend(EC2Backend):
                 kwargs["subnet_id"] = subnet_id
         kwargs["block_device_mappings"] = self._complete_mappings(image_id, kwargs.get("block_device_mappings") or [])
         reservation = super().run_instances(image_id, count, user_data, security_group_names, **kwargs)
-        if kwargs.get("key_name"):
-            for instance in reservation.instances:
-                instance.public_key = self.key_pairs[kwargs["key_name"]].public_key
+        for instance in reservation.instances:
+            if instance.key_name:
+                cast("SandboxInstance", instance).public_key = self.key_pairs[instance.key_name].public_key
         self.settings.wake()
         return reservation
 
-    def _check_launch(self, image_id: str, kwargs: dict[str, Any]) -> None:
+    def check_launch(self, image_id: str, key_name: str | None, instance_type: str, zone: str | None) -> None:
+        """Raises EC2ClientError, in EC2's words, for what a launch names and is not there."""
         if self.region_name != self.settings.region:
             raise EC2ClientError(
                 "OptInRequired",
@@ -94,13 +102,12 @@ class SandboxEC2Backend(EC2Backend):
             )
         if image_id not in self.amis:
             raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
-        key_name = kwargs.get("key_name")
         if key_name and key_name not in self.key_pairs:
             raise EC2ClientError("InvalidKeyPair.NotFound", f"The key pair '{key_name}' does not exist")
-        if kwargs["instance_type"] not in INSTANCE_TYPES:
-            raise EC2ClientError(
-                "InvalidParameterValue", f"Invalid value '{kwargs['instance_type']}' for InstanceType."
-            )
+        if instance_type not in INSTANCE_TYPES:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{instance_type}' for InstanceType.")
+        if zone and zone not in {known.name for known in self.describe_availability_zones()}:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
 
     def _default_subnet_id(self, zone: str | None) -> str:
         subnets = self.get_default_subnets()
@@ -117,7 +124,12 @@ class SandboxEC2Backend(EC2Backend):
             said = {k: v for k, v in own["Ebs"].items() if v is not None} if own else {}
             complete.append({"DeviceName": mapping["DeviceName"], "Ebs": {**mapping["Ebs"], **said}})
         names = {mapping["DeviceName"] for mapping in complete}
-        return complete + [mapping for mapping in mappings if mapping["DeviceName"] not in names]
+        further = [mapping for mapping in mappings if mapping["DeviceName"] not in names]
+        for mapping in further:
+            if mapping.get("NoDevice") is None and not (mapping["Ebs"]["VolumeSize"] or mapping["Ebs"]["SnapshotId"]):
+                raise MissingParameterError("size or snapshotId")
+            mapping["Ebs"] = {key: value for key, value in mapping["Ebs"].items() if value is not None}
+        return complete + further
 
     def delete_security_group(self, name: str | None = None, group_id: str | None = None) -> None:
         """As moto's, but not while a network interface or another group's rule uses it."""
@@ -186,12 +198,33 @@ class SandboxEC2Response(EC2Response):
                     "The client token has been used with other parameters before.",
                 )
             return ActionResult(reservation)
+        if self._get_param("DryRun"):
+            backend.check_launch(
+                self._get_param("ImageId"),
+                self._get_param("KeyName"),
+                self._get_param("InstanceType", DEFAULT_INSTANCE_TYPE),
+                self._get_param("Placement.AvailabilityZone"),
+            )
         self.params = {**self.params, "MinCount": high}
         result = super().run_instances()
         if token:
             newest = next(reversed(backend.reservations.values()))
             backend.launches[token] = (asked, newest)
         return result
+
+    @staticmethod
+    def _validate_block_device_mapping(device_mapping: dict[str, Any]) -> None:
+        """As moto's, but the size of the image's own volumes need not be said."""
+        if "NoDevice" not in device_mapping and "Ebs" not in device_mapping:
+            raise MissingParameterError("ebs")
+
+    def _parse_block_device_mapping(self) -> list[dict[str, Any]]:
+        """As moto's, but what the caller did not say stays unsaid, so that the image can say it."""
+        mappings = super()._parse_block_device_mapping()
+        for mapping, asked in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
+            for option in ("DeleteOnTermination", "Encrypted"):
+                mapping["Ebs"][option] = asked.get("Ebs", {}).get(option)
+        return mappings
 
     def terminate_instances(self) -> ActionResult:
         """As moto's, with the state that each instance is really in."""
@@ -213,7 +246,7 @@ class SandboxEC2Response(EC2Response):
         return result
 
     def _with_states(self, result: ActionResult, key: str) -> ActionResult:
-        for entry in result.result[key]:
+        for entry in cast("dict[str, list[dict[str, Any]]]", result.result)[key]:
             state = self.ec2_backend.get_instance(entry["InstanceId"]).instance_state
             entry["CurrentState"] = {"Code": state.code, "Name": state.name}
         self.ec2_backend.settings.wake()
@@ -241,13 +274,13 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
     backend = ec2_backends[DEFAULT_ACCOUNT_ID][settings.region]
     assert isinstance(backend, SandboxEC2Backend)  # noqa: S101 -- made by the line above that names it
     addresses = PublicAddresses(settings.public, backend)
-    elastic_network_interfaces.random_public_ip = addresses.take
-    elastic_ip_addresses.random_ip = addresses.take
+    elastic_network_interfaces.random_public_ip = addresses.take  # type: ignore[attr-defined]
+    elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
     images.publish(backend, _some_weeks_ago())
     return backend
 
 
-def _some_weeks_ago() -> datetime.datetime:
+def _some_weeks_ago() -> dt.datetime:
     """When the public images were published: recent, and the same for all of one month's sandboxes."""
     month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return (month - datetime.timedelta(days=1)).replace(day=10)
+    return (month - dt.timedelta(days=1)).replace(day=10)

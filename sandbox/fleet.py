@@ -82,7 +82,12 @@ class Fleet:
 
     def _launch(self, instance: SandboxInstance) -> None:
         self._launched += 1
-        host = hosts.spawn(self._place, instance.id)
+        try:
+            host = hosts.spawn(self._place, instance.id)
+        except OSError as error:
+            log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the traceback says nothing more
+            instance.fail_to_boot(str(error))
+            return
         spec = self._describe_host(instance, host)
         number, address = self._launched, str(instance.private_ip)
         boot = self._pool.submit(host.boot, self._network, number, spec, address)
@@ -115,11 +120,9 @@ class Fleet:
         if not berth.boot.done():
             return
         error = berth.boot.exception()
-        if isinstance(error, BootError):
-            log.error("%s: %s", instance.id, error)
+        if error is not None:
+            log.error("%s: %s", instance.id, error, exc_info=None if isinstance(error, BootError) else error)
             instance.fail_to_boot(str(error))
-        elif error is not None:
-            raise error
         elif berth.host.exit_code is not None:
             log.warning("%s: its host ended by itself", instance.id)
             instance.stop()
@@ -131,6 +134,7 @@ class Fleet:
 
     def _begin_end(self, instance: SandboxInstance, berth: Berth) -> None:
         log.info("%s: ending its host", instance.id)
+        berth.host.kill()
         berth.end = self._pool.submit(berth.host.end)
         berth.end.add_done_callback(lambda _: self._wake())
 
@@ -138,7 +142,10 @@ class Fleet:
         assert berth.end is not None  # noqa: S101 -- the caller looked
         if not berth.end.done():
             return
-        berth.end.result()
+        if error := berth.end.exception():
+            log.error("%s: its host does not end: %s", instance.id, error)
+            berth.end = None
+            return
         del self._berths[instance.id]
         self._settle(instance)
 
@@ -182,6 +189,8 @@ class Fleet:
 
     def end_all(self) -> None:
         """Ends every host and waits for it."""
+        for berth in self._berths.values():
+            berth.host.kill()
         for future in [self._pool.submit(berth.host.end) for berth in self._berths.values()]:
             future.result()
         self._pool.shutdown()

@@ -40,6 +40,41 @@ root ALL=(ALL:ALL) ALL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Hiding:
+    """What of a folder of the machine's system a host does not get to see. All paths are relative to that folder.
+
+    emptied: folders that are there but empty, with their mode. hidden: entries that are not there.
+    all_but: folders of which nothing is there but the named entries.
+    """
+
+    emptied: tuple[tuple[str, int], ...] = ()
+    hidden: tuple[str, ...] = ()
+    all_but: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+# Of /etc, what is a secret of the machine, says who may do what there, or whom it talks to. Of /var, everything but the
+# package database and what belongs to it.
+HIDING = {
+    "etc": Hiding(
+        emptied=(("ssh", 0o755), ("sudoers.d", 0o755), ("ssl/private", 0o700), ("cron.d", 0o755), ("netplan", 0o755)),
+        hidden=(
+            "shadow-", "gshadow-", "passwd-", "group-", "subuid", "subgid", "subuid-", "subgid-", "fstab", "crypttab",
+            "krb5.keytab", "NetworkManager", "systemd/network", "wpa_supplicant", "wireguard", "openvpn", "ppp",
+            "ipsec.secrets", "ipsec.d", "letsencrypt", "kubernetes", "rancher", "docker", "postgresql", "mysql",
+            "exports",
+        ),
+    ),
+    "var": Hiding(
+        emptied=(*((name, 0o755) for name in ("cache", "local", "log", "mail", "opt", "spool")), ("tmp", 0o1777)),
+        all_but=(
+            ("", ("lib",)),
+            ("lib", ("dpkg", "apt", "pam", "python", "ucf", "sgml-base", "xml-core", "man-db", "ca-certificates")),
+        ),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HostFile:
     """One file of a host. `directory_mode` is for the folders that have to be made for it, owned by `uid` too."""
 
@@ -65,7 +100,8 @@ class HostSpec:
     disk: str
     disk_bytes: int
     network: str
-    files: tuple[HostFile, ...] = field(default=())
+    files: tuple[HostFile, ...]
+    hiding: dict[str, Hiding] = field(default_factory=lambda: HIDING)
 
     def render(self) -> dict[str, Any]:
         """As JSON for pid1.py."""

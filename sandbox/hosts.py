@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.addressing import mac_address_of
 from sandbox.host_files import PATH, HostSpec
 from sandbox.marks import Place
 from sandbox.network import CommandError, Network, run_quietly
@@ -82,10 +83,12 @@ class Host:
                 self._describe(spec)
                 while not _has_own_network(self._process.pid):
                     self._still_booting(deadline)
-                network.plug_in(number, self._process.pid)
+                network.plug_in(number, self._process.pid, mac_address_of(address))
             except (OSError, CommandError) as error:
                 raise BootError(f"the host could not be started: {error}") from error
-            while not select.select([self._ready_fd], [], [], POLL_S)[0]:
+            ready = select.poll()
+            ready.register(self._ready_fd, select.POLLIN)
+            while not ready.poll(POLL_S * 1000):
                 self._still_booting(deadline)
             while not _answers(address):
                 self._still_booting(deadline)
@@ -103,17 +106,17 @@ class Host:
         if time.monotonic() > deadline:
             raise BootError(f"sshd did not answer within {BOOT_TIMEOUT_S:.0f} s; see the console output")
 
-    def end(self) -> None:
-        """Ends every process of the host and waits until its namespaces and its loop device are gone.
+    def kill(self) -> None:
+        """Kills every process of the host, at once; `end` waits for it.
 
         SIGKILL to process 1 is enough: the kernel ends the rest of its pid namespace before it is reaped.
         """
         self._ending.set()
-        pid = self.pid
-        if pid is not None:
-            _kill(pid)
-        else:
-            _kill(self._process.pid)
+        _kill(self.pid or self._process.pid)
+
+    def end(self) -> None:
+        """Kills the host and waits until its namespaces and its loop device are gone."""
+        self.kill()
         self._process.wait(END_TIMEOUT_S)
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -141,7 +144,7 @@ def spawn(place: Place, instance_id: str) -> Host:
         process = subprocess.Popen(
             ("setpriv", "--pdeathsig", "KILL", "--",
              "unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child", "--",
-             PYTHON, "-I", "-S", str(PID1), f"{place.mark}:{instance_id}", str(ready_write)),
+             PYTHON, "-I", "-S", "-B", str(PID1), f"{place.mark}:{instance_id}", str(ready_write)),
             stdin=subprocess.PIPE, stdout=console, stderr=console, start_new_session=True, cwd="/",
             env={"PATH": PATH, "LANG": "C.UTF-8"}, pass_fds=(ready_write,),
         )  # fmt: skip
@@ -187,7 +190,7 @@ def wait_for_loop_devices(path: Path, timeout_s: float) -> bool:
 
 def _has_own_network(pid: int) -> bool:
     try:
-        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+        return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
     except FileNotFoundError:
         return False
 

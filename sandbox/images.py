@@ -2,16 +2,16 @@
 
 Parameter names: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html and
 https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
-Image names and owners are those of the public images, the ids are made up. What boots is always the machine's own system.
+Image names and owners are those of the public images, the ids are made up. What boots is the machine's own system.
 """
 
-import datetime
+import datetime as dt
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter, ssm_backends
@@ -34,7 +34,7 @@ class PublicImage:
     owner_alias: str | None
     architecture: str
     root_gib: int
-    created: datetime.datetime
+    created: dt.datetime
 
     @property
     def id(self) -> str:
@@ -55,7 +55,7 @@ class SandboxAmi(Ami):
         return [{**root, "Ebs": {**root["Ebs"], **ebs}}]
 
 
-def public_images(created: datetime.datetime) -> Iterator[PublicImage]:
+def public_images(created: dt.datetime) -> Iterator[PublicImage]:
     """Ubuntu's images and the Deep Learning AMIs on top of them, for both architectures.
 
     created: when they were published; part of their names.
@@ -87,7 +87,7 @@ def public_images(created: datetime.datetime) -> Iterator[PublicImage]:
             )
 
 
-def publish(backend: EC2Backend, created: datetime.datetime) -> None:
+def publish(backend: EC2Backend, created: dt.datetime) -> None:
     """Makes the public images known to EC2 and to SSM in the backend's region."""
     parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto has no other way to put what begins with /aws
     for image in public_images(created):
@@ -110,7 +110,7 @@ def publish(backend: EC2Backend, created: datetime.datetime) -> None:
         ami.root_gib = image.root_gib
         backend.amis[image.id] = ami
         parameters[image.parameter].append(
-            Parameter(
+            Parameter(  # type: ignore[abstract]  # as moto itself makes them
                 account_id=DEFAULT_ACCOUNT_ID,
                 name=image.parameter,
                 value=image.id,

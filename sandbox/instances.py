@@ -1,11 +1,15 @@
-"""Instances as EC2 has them: states that take time, addresses of the sandbox's ranges, a network interface that goes
-with its instance. Everything else is moto's."""
+"""Instances as EC2 has them: states that take time, and a network interface that goes with its instance.
+
+Everything else is moto's.
+"""
 
 import copy
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
+
+from sandbox.addressing import mac_address_of
 
 STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 ENDED = ("shutting-down", "terminated")
@@ -39,6 +43,8 @@ class SandboxInstance(Instance):
             if "NetworkInterfaceId" not in nic:
                 nic.setdefault("DeleteOnTermination", True)
         super().prep_nics(nics, *args, **kwargs)
+        for interface in self.nics.values():
+            interface.mac_address = mac_address_of(str(interface.private_ip_address))
 
     def _enter(self, state: str) -> InstanceState:
         previous = copy.copy(self._state)

@@ -51,9 +51,9 @@ def remove(place: Place) -> Leftovers:
     wait_for_loop_devices(place.state_dir, KILL_TIMEOUT_S)
     for device in loop_devices_below(place.state_dir):
         subprocess.run(("losetup", "--detach", f"/dev/{device}"), check=False, capture_output=True)
+    # The kernel would take it away by itself, but with many hosts only after seconds.
+    subprocess.run(("ip", "link", "delete", place.interface), check=False, capture_output=True)
     _wait_for_interface(place)
-    if Path("/sys/class/net", place.interface).exists():
-        subprocess.run(("ip", "link", "delete", place.interface), check=False, capture_output=True)
     if place.state_dir.exists():
         shutil.rmtree(place.state_dir)
     return find_leftovers(place)
@@ -73,7 +73,7 @@ def _kill_all(place: Place) -> None:
 
 
 def _wait_for_interface(place: Place) -> None:
-    """The kernel takes a dead namespace's links away a little later, in the background."""
+    """For when `ip link delete` came while the kernel was already at it."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while Path("/sys/class/net", place.interface).exists() and time.monotonic() < deadline:
         time.sleep(POLL_S)

@@ -50,11 +50,6 @@ class Place:
         return self.state_dir / "ca.pem"
 
     @property
-    def server_pem(self) -> Path:
-        """The server's private key and certificate chain; for root alone."""
-        return self.state_dir / "server.pem"
-
-    @property
     def daemon_log(self) -> Path:
         """What the daemon says."""
         return self.state_dir / "daemon.log"
@@ -63,6 +58,11 @@ class Place:
     def api_log(self) -> Path:
         """One JSON object per API call."""
         return self.state_dir / "api.jsonl"
+
+    @property
+    def objects_dir(self) -> Path:
+        """Where moto spools what S3's objects hold, in files without a name."""
+        return self.state_dir / "objects"
 
     @property
     def hosts_dir(self) -> Path:
@@ -78,10 +78,10 @@ def place_of(project_dir: Path) -> Place:
 
 
 def read_arguments(pid: int) -> list[str]:
-    """A process's command line; empty when it is gone or a kernel thread."""
+    """A process's command line; empty when it is gone, a kernel thread, or hidden from this user (hidepid)."""
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return []
     return [os.fsdecode(word) for word in raw.split(b"\0")[:-1]]
 

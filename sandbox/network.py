@@ -38,11 +38,19 @@ class Network:
     place: Place
     holder: subprocess.Popen[bytes]
 
-    def plug_in(self, instance_number: int, host_pid: int) -> None:
-        """Gives the network namespace of `host_pid` an eth0 that is plugged into the bridge, down as yet."""
-        link = f"h{instance_number}"
+    @property
+    def is_up(self) -> bool:
+        """Whether the namespace is still held; nothing is reachable any more when it is not."""
+        return self.holder.poll() is None
+
+    def plug_in(self, number: int, host_pid: int, mac_address: str) -> None:
+        """Gives the network namespace of `host_pid` an eth0 that is plugged into the bridge, down as yet.
+
+        number: another one for each host that is plugged in.
+        """
+        link = f"h{number}"
         batch = (
-            f"link add {link} mtu {MTU} type veth peer name eth0 mtu {MTU} netns {host_pid}\n"
+            f"link add {link} mtu {MTU} type veth peer name eth0 address {mac_address} mtu {MTU} netns {host_pid}\n"
             f"link set {link} master {BRIDGE} up\n"
         )
         run_quietly(_in_namespace(self.holder.pid), batch)

@@ -1,12 +1,13 @@
 """Process 1 of a sandbox host: builds the host's file system, starts sshd, reaps, and stays.
 
-Started by the daemon as `/usr/bin/python3 -I -S pid1.py MARK READY_FD` inside new mount, pid, uts, ipc and network
+Started by the daemon as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD` inside new mount, pid, uts, ipc and network
 namespaces. Standard library only and Python >= 3.10, because it is the machine's own Python that runs it: the one of
 the virtual environment may live in a folder that the host does not see.
 
-The first line of standard input is the host's description (`HostSpec.render` in host_files.py); after that it stays open for
-as long as the daemon lives, and its end is the host's end. Standard output is the console. On the descriptor
-READY_FD one byte is written when the network is up and sshd started: connecting earlier would cost a second in the kernel's ARP timer.
+The first line of standard input is the host's description (`HostSpec.render` in host_files.py); after that it stays
+open for as long as the daemon lives, and its end is the host's end. Standard output is the console. On the descriptor
+READY_FD one byte is written when the network is up and sshd started: connecting earlier would cost a second in the
+kernel's ARP timer.
 
 Everything is mounted in the host's own mount namespace, and the disk is a loop device that detaches itself:
 when the last process of the host dies, by whatever cause, the kernel takes all of it away.
@@ -17,63 +18,26 @@ import errno
 import json
 import os
 import select
-import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
-MNT_DETACH = 2
+# Started by path and isolated, so that nothing else of the user's Python comes along; needs its neighbour all the same.
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from sandbox.host_root import ENVIRONMENT, build_root, libc, say
+
 PR_CAPBSET_DROP = 24
 # Root in a host may do as it likes to the host, and nothing to the machine's clock, kernel modules or block devices.
 # linux/capability.h: SYS_MODULE, SYS_RAWIO, SYS_TIME, MKNOD, MAC_OVERRIDE, MAC_ADMIN, SYSLOG, WAKE_ALARM
 DROPPED_CAPABILITIES = (16, 17, 25, 27, 32, 33, 34, 35)
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 SSHD = ("/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log", "-f", "/etc/ssh/sshd_config")
 SSHD_RESTART_S = 0.1  # as Ubuntu's ssh.service: Restart=on-failure, RestartSec=100ms
 NETWORK_TIMEOUT_S = 20.0
-
-# What of the machine's /var a host needs: the package database and what belongs to it. The rest is not the host's.
-VAR_KEPT = frozenset({"lib"})
-VAR_LIB_KEPT = frozenset({"dpkg", "apt", "pam", "python", "ucf", "sgml-base", "xml-core", "man-db", "ca-certificates"})
-VAR_FRESH = ("cache", "local", "log", "mail", "opt", "spool", "tmp")
-# What of the machine's /etc is a secret of the machine or says who it is.
-ETC_EMPTIED = ("ssh", "sudoers.d", "ssl/private", "cron.d", "systemd/network", "netplan")
-ETC_HIDDEN = (
-    "shadow-", "gshadow-", "passwd-", "group-", "subuid-", "subgid-", "fstab", "crypttab", "krb5.keytab",
-    "NetworkManager", "wpa_supplicant", "wireguard", "openvpn", "ipsec.secrets", "ipsec.d", "letsencrypt",
-    "kubernetes", "rancher", "docker", "postgresql", "mysql", "exports", "ppp",
-)  # fmt: skip
-OS_DIRECTORIES = ("etc", "usr", "opt", "var")
-MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-OWN_DIRECTORIES = (("home", 0o755), ("root", 0o700), ("srv", 0o755), ("mnt", 0o755), ("media", 0o755), ("boot", 0o755),
-                   ("run", 0o755), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777))  # fmt: skip
-DEVICES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))
-DEVICE_LINKS = (
-    ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
-    ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
-)  # fmt: skip
-# Through these, root in a host would reach the whole machine.
-PROC_READ_ONLY = ("sysrq-trigger", "sys/kernel", "sys/vm", "irq", "bus")
-
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-def say(text: str) -> None:
-    """A line on the console, with the time since the machine's boot as the kernel's own lines have it."""
-    os.write(1, f"[{time.monotonic():12.6f}] {text}\n".encode())
-
-
-def mount(source: str, target: Path, kind: str, flags: int = 0, options: str = "") -> None:
-    """mount(2). OSError names the target."""
-    if libc.mount(source.encode(), str(target).encode(), kind.encode(), flags, options.encode()) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"mount {kind}: {os.strerror(code)}", str(target))
 
 
 def read_spec() -> dict[str, Any]:
@@ -86,126 +50,6 @@ def read_spec() -> dict[str, Any]:
         line += chunk
     spec: dict[str, Any] = json.loads(line)
     return spec
-
-
-def attach_disk(disk: str, root: Path, size_bytes: int) -> None:
-    """The root volume: a loop device over a sparse ext4 image, or memory where there is no loop device (containers)."""
-    attached = subprocess.run(
-        ("mount", "-t", "ext4", "-o", "loop,noinit_itable,noatime", disk, str(root)),
-        capture_output=True, text=True, check=False, env=ENVIRONMENT,
-    )  # fmt: skip
-    if attached.returncode == 0:
-        say(f"EXT4-fs: mounted root volume, {size_bytes >> 30} GiB")
-        return
-    say(f"no loop device here ({attached.stderr.strip()}): the root volume is kept in memory")
-    mount("tmpfs", root, "tmpfs", MS_NODEV, f"mode=0755,size={size_bytes}")
-
-
-def whiteout(path: Path) -> None:
-    """Hides the lower layer's entry of that name (kernel.org/doc/html/latest/filesystems/overlayfs.html)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.mknod(path, stat.S_IFCHR, 0)
-
-
-def opaque(path: Path, mode: int = 0o755) -> None:
-    """A directory of the upper layer that shows nothing of the lower one's."""
-    path.mkdir(parents=True)
-    path.chmod(mode)
-    os.setxattr(path, "trusted.overlay.opaque", b"y")
-
-
-def prepare_upper(name: str, upper: Path) -> None:
-    """Fills a fresh upper layer with what hides the machine's own affairs from the host."""
-    upper.mkdir(parents=True, mode=0o755)
-    if name == "etc":
-        for entry in ETC_EMPTIED:
-            if Path("/etc", entry).is_dir():
-                opaque(upper / entry, 0o700 if entry == "ssl/private" else 0o755)
-        for entry in ETC_HIDDEN:
-            if os.path.lexists(Path("/etc", entry)):
-                whiteout(upper / entry)
-    if name == "var":
-        for fresh in VAR_FRESH:
-            opaque(upper / fresh, 0o1777 if fresh == "tmp" else 0o755)
-        for path in Path("/var").iterdir():
-            if path.name not in VAR_KEPT and path.name not in VAR_FRESH and not path.is_symlink():
-                whiteout(upper / path.name)
-        for path in Path("/var/lib").iterdir():
-            if path.name not in VAR_LIB_KEPT:
-                whiteout(upper / "lib" / path.name)
-
-
-def mount_os(root: Path, *, first_boot: bool) -> None:
-    """The operating system: overlays over the machine's, whose upper layers are on the host's disk."""
-    layers = root / ".overlay"
-    layers.mkdir(mode=0o700, exist_ok=True)
-    for name in (*OS_DIRECTORIES, *MERGED_USR):
-        lower, target = Path("/", name), root / name
-        if lower.is_symlink():
-            if first_boot:
-                target.symlink_to(lower.readlink())
-            continue
-        if not lower.is_dir():
-            continue
-        upper, work = layers / name / "upper", layers / name / "work"
-        if first_boot:
-            prepare_upper(name, upper)
-            work.mkdir()
-            target.mkdir()
-        mount("overlay", target, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
-
-
-def mount_kernel_filesystems(root: Path) -> None:
-    """/proc, /sys, /dev and /run of the host's own namespaces."""
-    mount("proc", root / "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for name in PROC_READ_ONLY:
-        path = root / "proc" / name
-        if path.exists():
-            mount(str(path), path, "", MS_BIND)
-            mount("", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    mount("sysfs", root / "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
-    mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
-    (root / "run/sshd").mkdir(mode=0o755)
-    (root / "run/lock").mkdir(mode=0o1777)
-    dev = root / "dev"
-    mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=0755,size=64k")
-    for name, major, minor in DEVICES:
-        os.mknod(dev / name, stat.S_IFCHR, os.makedev(major, minor))
-        (dev / name).chmod(0o666)
-    for name, target in DEVICE_LINKS:
-        (dev / name).symlink_to(target)
-    (dev / "pts").mkdir()
-    mount("devpts", dev / "pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,gid=5,mode=0620,ptmxmode=0666")
-    (dev / "shm").mkdir()
-    mount("tmpfs", dev / "shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
-
-
-def write_files(root: Path, files: list[dict[str, Any]]) -> None:
-    """The host's own settings, accounts and keys; `append` adds to what the machine's file holds."""
-    for file in files:
-        path = root / file["path"].lstrip("/")
-        for parent in reversed(path.parents):
-            if parent.is_relative_to(root) and not parent.exists():
-                parent.mkdir(mode=file["directory_mode"])
-                os.chown(parent, file["uid"], file["uid"])
-        if file["append"]:
-            with path.open("a") as stream:
-                stream.write(file["content"])
-            continue
-        path.unlink(missing_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file["mode"]), "w") as stream:
-            os.fchmod(stream.fileno(), file["mode"])
-            os.fchown(stream.fileno(), file["uid"], file["uid"])
-            stream.write(file["content"])
-
-
-def enter(root: Path) -> None:
-    """Makes `root` the root of this namespace and lets go of the machine's."""
-    os.chdir(root)
-    subprocess.run(("pivot_root", ".", "."), check=True, env=ENVIRONMENT)
-    if libc.umount2(b".", MNT_DETACH) != 0:
-        raise OSError(ctypes.get_errno(), "umount2 of the old root")
-    os.chdir("/")
 
 
 def configure_network(commands: str) -> None:
@@ -230,10 +74,10 @@ def print_host_keys() -> None:
     """What cloud-init writes to the console at every boot, so that a client can compare before it trusts."""
     publics = sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub"))
     for name, show in (("FINGERPRINTS", ("ssh-keygen", "-l", "-f")), ("KEYS", ("cat",))):
-        print(f"-----BEGIN SSH HOST KEY {name}-----", flush=True)
+        os.write(1, f"-----BEGIN SSH HOST KEY {name}-----\n".encode())
         for public in publics:
             subprocess.run((*show, str(public)), check=True, env=ENVIRONMENT)
-        print(f"-----END SSH HOST KEY {name}-----", flush=True)
+        os.write(1, f"-----END SSH HOST KEY {name}-----\n".encode())
 
 
 def drop_capabilities() -> None:
@@ -244,7 +88,7 @@ def drop_capabilities() -> None:
 
 
 def start_sshd() -> int:
-    """sshd in a session of its own; its pid."""
+    """Sshd in a session of its own; its pid."""
     null = os.open("/dev/null", os.O_RDWR)
     try:
         return os.posix_spawn(
@@ -278,7 +122,7 @@ def stay(ready_fd: int) -> NoReturn:
 
 def reap() -> list[int]:
     """The pids of all children, adopted ones too, that have ended since the last time."""
-    ended = []
+    ended: list[int] = []
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -291,21 +135,7 @@ def reap() -> list[int]:
 
 def boot(spec: dict[str, Any]) -> None:
     """From a bare namespace to a host that is ready for sshd."""
-    root = Path(spec["root"])
-    os.umask(0o022)
-    attach_disk(spec["disk"], root, spec["disk_bytes"])
-    root.chmod(0o755)
-    first_boot = not (root / ".overlay").exists()
-    if first_boot:
-        shutil.rmtree(root / "lost+found", ignore_errors=True)
-        for name, mode in OWN_DIRECTORIES:
-            (root / name).mkdir()
-            (root / name).chmod(mode)
-    mount_os(root, first_boot=first_boot)
-    mount_kernel_filesystems(root)
-    if first_boot:
-        write_files(root, spec["files"])
-    enter(root)
+    first_boot = build_root(spec)
     socket.sethostname(spec["hostname"])
     if first_boot:
         make_host_keys()
@@ -314,8 +144,9 @@ def boot(spec: dict[str, Any]) -> None:
 
 
 def main() -> NoReturn:
+    """Boots the host and stays."""
     ready_fd = int(sys.argv[2])
-    os.set_inheritable(ready_fd, False)
+    os.set_inheritable(ready_fd, False)  # noqa: FBT003 -- takes it by position only
     spec = read_spec()
     say(f"{spec['instance_id']}: booting {spec['hostname']}")
     boot(spec)

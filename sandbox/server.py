@@ -1,7 +1,7 @@
 """The sandbox's HTTPS server: moto's application behind TLS, with connections that stay open.
 
-moto's own server (Werkzeug's) closes every connection after one request and does each TLS handshake in the thread that accepts, where
-one silent client holds up everybody.
+Moto's own server (Werkzeug's) closes every connection after one request and does each TLS handshake in the thread that
+accepts, where one silent client holds up everybody.
 """
 
 import io
@@ -17,10 +17,11 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import BaseWSGIServer
 
+from sandbox.settings import CHECKIP_PATH
+
 IDLE_TIMEOUT_S = 120.0
 # What a client may still be sending when the answer is out, before its connection is closed instead of drained.
 DRAIN_BYTES = 64 << 20
-CHECKIP_PATH = "/.sandbox/checkip"
 
 log = logging.getLogger("sandbox.server")
 
@@ -193,21 +194,24 @@ class TlsServer(ThreadingMixIn, BaseWSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """An error in a connection's thread: to the log, and the other connections go on."""
+        del request
         log.error("connection of %s: %s", client_address, traceback.format_exc())
 
 
+BROKEN = "<Code>InternalError</Code><Message>The sandbox broke here; see its daemon.log</Message>"
+
+
 def catch_errors(app: WSGIApplication) -> WSGIApplication:
-    """Answers 500 in EC2's words when the application breaks, with the traceback in the daemon's log."""
+    """Answers 500 in AWS's words when the application breaks, with the traceback in the daemon's log."""
 
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return list(app(environ, start_response))
-        except Exception:  # noqa: BLE001 -- the boundary of a server's thread: whatever broke, the client gets an answer
-            log.error("%s %s: %s", environ["REQUEST_METHOD"], environ["PATH_INFO"], traceback.format_exc())
-            body = (
-                b"<Response><Errors><Error><Code>InternalError</Code><Message>The sandbox broke here; "
-                b"see its daemon.log</Message></Error></Errors></Response>"
-            )
+        except Exception:  # the boundary of a server's thread: whatever broke, the client gets an answer
+            log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            is_s3 = "/s3/aws4_request" in environ.get("HTTP_AUTHORIZATION", "")
+            error = f"<Error>{BROKEN}</Error>"
+            body = (error if is_s3 else f"<Response><Errors>{error}</Errors></Response>").encode()
             headers = [("Content-Type", "text/xml"), ("Content-Length", str(len(body)))]
             start_response("500 Internal Server Error", headers, sys.exc_info())
             return [body]

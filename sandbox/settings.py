@@ -9,6 +9,9 @@ from typing import Any
 
 from sandbox.addressing import Ranges
 
+# No bucket's name begins with a dot.
+CHECKIP_PATH = "/.sandbox/checkip"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -48,7 +51,7 @@ class DaemonStatus:
 def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
     """Writes a dataclass whole: a reader sees the old file or the new one."""
     fresh = path.with_name(f".{path.name}.new")
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as stream:
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as stream:
         json.dump(asdict(value), stream, indent=2)
     fresh.replace(path)
 

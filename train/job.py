@@ -137,7 +137,7 @@ def run_job(
         channel.close()
     if result is None:
         left = end_everywhere(job, nodes)
-        said = f"; still running: {_render_left(left)}" if left else "; its processes have been ended"
+        said = f"\n  not known to have ended: {_render_left(left)}" if left else "; its processes have been ended"
         raise JobError(
             f"job {job.id}: the connection to its supervisor on {nodes[0].host.name} was lost{said}",
             exit_code=1,
@@ -210,7 +210,7 @@ def _stop(channel: paramiko.Channel, job: Job, nodes: Sequence[ReadyNode], on_li
 
 def _check(job: Job, result: Mapping[str, Any]) -> None:
     left = result["left"]
-    remains = f"\n  not ended: {_render_left(left)}" if left else ""
+    remains = f"\n  not known to have ended: {_render_left(left)}" if left else ""
     if result["exit_code"] != 0 or result["reason"]:
         raise JobError(
             f"job {job.id} failed: {result['reason']}{remains}",
@@ -221,4 +221,9 @@ def _check(job: Job, result: Mapping[str, Any]) -> None:
 
 
 def _render_left(left: Mapping[str, Sequence[Sequence[object]]]) -> str:
-    return "; ".join(f"{node}: process {pid} ({words})" for node, found in left.items() for pid, words in found)
+    # A process number of 0 stands for a whole host that could not be searched.
+    return "; ".join(
+        f"{node}: process {pid} ({words})" if pid else f"{node} {words}"
+        for node, found in left.items()
+        for pid, words in found
+    )

@@ -27,8 +27,8 @@ class S3Access:
 def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -> dict[str, str]:
     """The variables that tell MXNet's reader where S3 is. Pure.
 
-    endpoint_url: as in AWS_ENDPOINT_URL; None is AWS itself. private_ca: its certificate is signed by a CA of its own,
-    which the reader cannot be told about. Raises ConfigError for an endpoint that it cannot use.
+    endpoint_url: as in AWS_ENDPOINT_URL; None is AWS itself. private_ca: its certificate is signed by a CA of
+    its own, which the reader cannot be told about. Raises ConfigError for an endpoint that it cannot use.
     """
     env = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region, "S3_REGION": region}
     if endpoint_url is None:
@@ -50,8 +50,8 @@ def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -
 def find_s3_access(*, region: str) -> S3Access:
     """The caller's access to S3 for the length of a job.
 
-    A user's long-lived key stays where it is: the job gets temporary credentials made from it (STS GetSessionToken,
-    12 hours). Temporary ones (a role, SSO) are passed on as they are. Raises AwsError.
+    A user's long-lived key stays where it is: the job gets temporary credentials made from it (STS
+    GetSessionToken, 12 hours). Temporary ones (a role, SSO) are passed on as they are. Raises AwsError.
     """
     session = boto3.Session(region_name=region)
     env = s3_environment(

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, start_sandbox
 
 from provision.progress import silent
 from sandbox import control
+from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, start_sandbox
 
 
 @pytest.fixture(scope="session")
@@ -43,5 +43,3 @@ def ssh(tmp_path_factory: pytest.TempPathFactory) -> Ssh:
     key = tmp_path_factory.mktemp("ssh") / "id_ed25519"
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
     return Ssh(key=key)
-
-

@@ -11,11 +11,10 @@ from pathlib import Path
 import boto3
 import pytest
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
-from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_leftovers, launch, start_sandbox, wait_for
 
 from provision.progress import silent
 from sandbox import control, marks
-
+from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_leftovers, launch, start_sandbox, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -96,7 +95,9 @@ def test_files_are_the_hosts_own(hosts: list[InstanceTypeDef], ssh: Ssh) -> None
 def test_machines_own_folders_are_not_there(hosts: list[InstanceTypeDef], ssh: Ssh, tmp_path: Path) -> None:
     address = hosts[0]["PrivateIpAddress"]
     (tmp_path / "secret").write_text("of the machine")
-    assert ssh.read(address, "ls -A /root /mnt /srv /media 2>/dev/null; sudo ls -A /root") == "/media:\n\n/mnt:\n\n/srv:"
+    assert (
+        ssh.read(address, "ls -A /root /mnt /srv /media 2>/dev/null; sudo ls -A /root") == "/media:\n\n/mnt:\n\n/srv:"
+    )
     assert ssh.read(address, "ls /home") == "ubuntu"
     assert ssh.run(address, f"sudo ls {tmp_path}", check=False).returncode != 0
     assert ssh.run(address, "sudo ls /var/lib/cluster-sandbox", check=False).returncode != 0

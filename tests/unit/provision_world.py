@@ -1,5 +1,9 @@
-"""What the provision tests share: values to plan with, and an EC2 (moto's, in this process) to apply to."""
+"""What the provision tests share: values to plan with, and an EC2 (moto's, in this process) to apply to.
 
+Its fixtures reach the tests by conftest.py beside it.
+"""
+
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,9 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+from moto import mock_aws
+from moto.ec2.models import amis
+from moto.ec2.models.instances import InstanceBackend
 from moto.moto_api._internal import moto_api_backend
 
-from provision.aws import Clients
+import provision.instances
+import provision.launch
+import provision.settle
+import provision.wait
+from provision.aws import Clients, make_clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
@@ -186,3 +198,53 @@ def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int],
         calls.after("ListFsync")
 
     return fsync
+
+
+@pytest.fixture(scope="module")
+def ec2() -> Iterator[World]:
+    """Clients take a second to make: one set for the module, and an empty EC2 for each test."""
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        # An empty EC2 has this image only: moto makes volumes for each of its own hundreds, at each reset.
+        patch.setenv("MOTO_AMIS_PATH", "see the next line")
+        patch.setattr(amis, "AMIS", [image for image in amis.AMIS if image["ami_id"] == MOTO_IMAGE])
+        clock = FakeTime()
+        for module in (provision.wait, provision.settle, provision.launch, provision.instances):
+            patch.setattr(module, "time", clock)
+        calls = Calls()
+        patch.setattr(os, "fsync", counting_fsync(calls, os.fsync))
+        clients = make_clients("us-east-1")
+        calls.watch(clients)
+        yield World(clients=clients, files=ClusterFiles(Path("/nonexistent")), calls=calls, time=clock)
+
+
+@pytest.fixture
+def world(ec2: World, tmp_path: Path) -> World:
+    ec2.reset(tmp_path / "cluster")
+    return ec2
+
+
+@pytest.fixture
+def late_lists(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """An EC2 as it is: tokens count, and lists show new instances only some looks later (moto does neither)."""
+    run = InstanceBackend.run_instances
+    by_token: dict[str, Any] = {}
+
+    def run_once(self: InstanceBackend, *args: Any, client_token: str, **kwargs: Any) -> Any:
+        if client_token not in by_token:
+            by_token[client_token] = run(self, *args, client_token=client_token, **kwargs)
+            blind["looks"] = 4
+        return by_token[client_token]
+
+    blind = {"looks": 0}
+
+    def hide(parsed: dict[str, Any], **_: Any) -> None:
+        if blind["looks"]:
+            blind["looks"] -= 1
+            parsed["Reservations"] = []
+
+    monkeypatch.setattr(InstanceBackend, "run_instances", run_once)
+    world.clients.ec2.meta.events.register("after-call.ec2.DescribeInstances", hide)
+    yield world
+    world.clients.ec2.meta.events.unregister("after-call.ec2.DescribeInstances", hide)

@@ -107,7 +107,7 @@ def test_a_node_without_python_is_named(lines: str) -> None:
     ("change", "mxnet", "first", "numpy"),
     [
         ({}, "auto", CPU_WHEEL, "numpy<1.24"),
-        ({"python_version": (3, 6)}, "auto", CPU_WHEEL, "numpy<1.24"),
+        ({"python_version": (3, 8)}, "auto", CPU_WHEEL, "numpy<1.24"),
         ({"python_version": (3, 12)}, "auto", CPU_WHEEL, "numpy<2"),
         ({"gpus": (("8.6", "A10G"),)}, "auto", GPU_WHEEL, "numpy<1.24"),
         ({"gpus": (("7.5", "T4"),)}, "auto", GPU_WHEEL, "numpy<1.24"),
@@ -126,8 +126,8 @@ def test_wheels_are_chosen_for_the_node(change: dict[str, object], mxnet: str, f
 @pytest.mark.parametrize(
     ("change", "mxnet", "said"),
     [
-        ({"python_version": (3, 5)}, "auto", "Python 3.5"),
-        ({"python_version": (3, 14)}, "auto", "Python 3.14"),
+        ({"python_version": (3, 7)}, "auto", "Python 3.7"),
+        ({"python_version": (3, 13)}, "auto", "Python 3.13"),
         ({"machine": "aarch64"}, "auto", "aarch64"),
         ({"gpus": (("9.0", "NVIDIA H100"),)}, "auto", "no MXNet wheel has code for NVIDIA H100"),
         ({"gpus": (("3.7", "Tesla K80"),)}, "auto", "no MXNet wheel has code for Tesla K80"),

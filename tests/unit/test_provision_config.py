@@ -87,7 +87,7 @@ def test_private_addresses_need_a_network() -> None:
 
 def test_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        ProvisionConfig().nodes = 3  # type: ignore[misc]
+        ProvisionConfig().nodes = 3
 
 
 @pytest.mark.parametrize("name", ["a", "demo", "my-cluster-2", "a" * 32])

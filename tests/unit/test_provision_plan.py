@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from provision_world import CALLER, LAUNCHED_AT, NAME, make_config, make_node, make_target
 
 from provision.errors import ClusterError, ConfigError, NotFoundError
 from provision.model import (
@@ -34,6 +33,7 @@ from provision.steps import (
     WaitForRunning,
     WaitForTerminated,
 )
+from provision_world import CALLER, NAME, make_config, make_node, make_target
 
 OUR_KEY = "ssh-ed25519 AAAAours"
 OTHER_KEY = "ssh-ed25519 AAAAother"
@@ -83,17 +83,13 @@ def test_from_nothing_to_everything() -> None:
         MAKE_KEY,
         CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1"),
         AuthorizeIngress(group_id=None, ssh_from=CALLER, members=True),
-        RunInstances(
-            indices=(0, 1), group_id=None, key_name="cluster-demo", volume_size_gib=100, target=make_target()
-        ),
+        RunInstances(indices=(0, 1), group_id=None, key_name="cluster-demo", volume_size_gib=100, target=make_target()),
         WaitForRunning(nodes=2, public_address=True),
     )
 
 
 def test_nothing_to_do() -> None:
-    whole = plan_up(
-        name=NAME, config=make_config(), state=state(), target=make_target(), local_key=OUR_KEY
-    )
+    whole = plan_up(name=NAME, config=make_config(), state=state(), target=make_target(), local_key=OUR_KEY)
     assert not whole
     assert render_plan(whole) == "cluster demo: nothing to do\n"
 
@@ -193,9 +189,7 @@ def test_launches_what_is_missing(
 
 @pytest.mark.parametrize("values", [{"state": "pending"}, {"public_ip": None}])
 def test_waits_for_nodes_that_are_not_ready(values: dict[str, Any]) -> None:
-    assert plan(state(nodes=(make_node(0), make_node(1, **values)))) == (
-        WaitForRunning(nodes=2, public_address=True),
-    )
+    assert plan(state(nodes=(make_node(0), make_node(1, **values)))) == (WaitForRunning(nodes=2, public_address=True),)
 
 
 @pytest.mark.parametrize(
@@ -342,4 +336,3 @@ def test_the_receipt_says_what_is_left() -> None:
         "  left     1 x instance: i-0\n"
         "  ran      2.50 node hours, cost $1.25\n"
     )
-    assert LAUNCHED_AT.tzinfo is not None

@@ -78,7 +78,18 @@ def record_source(train: str, val: Optional[str], seed: int, threads: int) -> So
 
 def count_examples(source: Source, part: Part) -> int:
     """Reads the part once to count its examples: neither format says how many there are in a part."""
-    return sum(1 for _ in source.open_train(part, 1))
+    try:
+        return sum(1 for _ in source.open_train(part, 1))
+    except StopIteration:  # MXNet reads the first batch at once
+        return 0
+
+
+def open_epochs(source: Source, part: Part, batch_size: int, batches: int) -> "EpochIter":
+    """The part in batches, so many per epoch. Raises ScriptError where it does not fill one."""
+    try:
+        return EpochIter(source.open_train(part, batch_size), batches)
+    except StopIteration:
+        raise _too_small(batch_size) from None
 
 
 class EpochIter(mx.io.DataIter):
@@ -111,10 +122,14 @@ class EpochIter(mx.io.DataIter):
         try:
             return self._inner.next()
         except StopIteration:
-            raise ScriptError(
-                f"this worker's part of the training data does not fill one batch of {self.batch_size}; "
-                "use a smaller --batch-size or fewer workers"
-            ) from None
+            raise _too_small(self.batch_size) from None
+
+
+def _too_small(batch_size: int) -> ScriptError:
+    return ScriptError(
+        f"this worker's part of the training data does not fill one batch of {batch_size}; "
+        "use a smaller --batch-size or fewer workers"
+    )
 
 
 def _rebatched(single: mx.io.DataIter, batch_size: int) -> Iterator[mx.io.DataBatch]:

@@ -23,7 +23,7 @@ def plain_words(message: str) -> str:
     lines = message.partition("Stack trace")[0].splitlines()
     words = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "Traceback"))]
     text = " ".join(words) or message.strip()
-    return re.sub("^MXNetError: ", "", text)
+    return re.sub("^MXNetError: |Check failed: allow_null: :?", "", text)
 
 
 def run(main: Callable[[Optional[Sequence[str]]], None]) -> None:

@@ -1,6 +1,7 @@
 """Training by MXNet's Module API, alone or as one of several workers."""
 
 import argparse
+import functools
 import logging
 import os
 import random
@@ -12,7 +13,7 @@ import mxnet as mx
 import numpy as np
 
 from common import schedule
-from common.data import EpochIter, Part, Source, count_examples
+from common.data import EpochIter, Part, Source, count_examples, open_epochs
 from common.errors import ScriptError
 from common.options import has_momentum
 
@@ -34,10 +35,10 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
     """
     contexts = _contexts(options.gpus)
     _seed(options.seed)
-    workers = _join(options.kv_store)
+    workers = _join(options)
     _log_as(workers.part.index)
     batches = _batches_per_epoch(options, source, workers)
-    data = EpochIter(source.open_train(workers.part, options.batch_size), batches)
+    data = open_epochs(source, workers.part, options.batch_size, batches)
     if options.test_io:
         _measure_reading(data, options)
         return
@@ -85,12 +86,20 @@ def _seed(seed: int) -> None:
     mx.random.seed(seed)
 
 
-def _join(kv_store: str) -> Workers:
+def _join(options: argparse.Namespace) -> Workers:
     """Join the other workers, which waits until all are there."""
-    if not kv_store.startswith("dist"):
-        return Workers(kv_store, Part(0, 1), in_step=False)
-    store = mx.kv.create(kv_store)
-    return Workers(store, Part(store.rank, store.num_workers), in_step="async" not in kv_store)
+    if not options.kv_store.startswith("dist"):
+        return Workers(options.kv_store, Part(0, 1), in_step=False)
+    store = mx.kv.create(options.kv_store)
+    if options.gc_type != "none":
+        # MXNet 1.7's Module calls pushpull, which refuses compressed gradients; its two halves take them.
+        store.pushpull = functools.partial(_push_and_pull, store)
+    return Workers(store, Part(store.rank, store.num_workers), in_step="async" not in options.kv_store)
+
+
+def _push_and_pull(store: mx.kv.KVStore, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+    store.push(key, value, priority)
+    store.pull(key, out=value if out is None else out, priority=priority)
 
 
 def _log_as(rank: int) -> None:
@@ -185,7 +194,7 @@ def _after_epoch(options: argparse.Namespace, module: mx.mod.Module, source: Sou
     """What module.fit calls after each epoch: rank 0 saves the model, everyone validates it."""
     saves = options.model_prefix and workers.part.index == 0
     if saves and "://" not in options.model_prefix:
-        os.makedirs(os.path.dirname(os.path.abspath(options.model_prefix)), exist_ok=True)
+        _make_folder(os.path.dirname(os.path.abspath(options.model_prefix)))
     metrics = _metrics(options.top_k)
 
     def after_epoch(epoch: int, symbol: mx.sym.Symbol, arg_params: Any, aux_params: Any) -> None:
@@ -197,6 +206,13 @@ def _after_epoch(options: argparse.Namespace, module: mx.mod.Module, source: Sou
                 logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
 
     return after_epoch
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise ScriptError(f"--model-prefix: the folder {path} cannot be made: {error.strerror}") from error
 
 
 def _validate(module: mx.mod.Module, batches: Any, metrics: mx.metric.EvalMetric) -> None:

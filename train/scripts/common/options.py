@@ -204,8 +204,8 @@ def _cluster_problems(options: argparse.Namespace, environment: Mapping[str, str
             f"--kv-store {options.kv_store} under launch.py: every worker would train alone and the servers "
             "wait for ever; use --kv-store dist_sync"
         )
-    if options.gc_type != "none" and options.kv_store == "local":
-        problems.append(f"--gc-type {options.gc_type} needs --kv-store device or dist_*")
+    if options.gc_type != "none" and not distributed:
+        problems.append(f"--gc-type {options.gc_type} needs --kv-store dist_*: it compresses what goes over the net")
     if options.optimizer == "dcasgd" and options.kv_store != "dist_async":
         problems.append("--optimizer dcasgd is for --kv-store dist_async")
     return problems

@@ -1,0 +1,175 @@
+"""AWS's refusals in our words, from botocore's own exceptions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    ProfileNotFound,
+    SSLError,
+)
+from moto import mock_aws
+
+import provision.wait
+from provision.aws import RETRY_CODES, aws_errors, make_clients
+from provision.describe import describe_cluster
+from provision.errors import AwsError, ClusterError
+from provision.files import ClusterFiles
+from provision.lifecycle import prepare_up
+from provision_world import FakeTime, make_config
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def translate(error: Exception) -> AwsError:
+    with pytest.raises(AwsError) as caught, aws_errors("trying it"):
+        raise error
+    return caught.value
+
+
+def refusal(code: str, words: str = "no way") -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": words}}, "RunInstances")
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("AuthFailure", "check your credentials"),
+        ("InvalidClientTokenId", "check your credentials"),
+        ("ExpiredToken", "the session has ended"),
+        ("RequestExpired", "the session has ended"),
+        ("UnauthorizedOperation", "ec2:RunInstances"),
+        ("InsufficientInstanceCapacity", "instance_type"),
+        ("VcpuLimitExceeded", "higher limit"),
+        ("Unsupported", "another zone"),
+        ("OptInRequired", "the account"),
+        ("PendingVerification", "verifying the account"),
+        ("InvalidAMIID.NotFound", "[provision] ami"),
+        ("InvalidKeyPair.NotFound", "makes it again"),
+        *((code, "again in a minute") for code in sorted(RETRY_CODES)),
+    ],
+)
+def test_awss_own_words_first_then_what_to_do(code: str, hint: str) -> None:
+    error = translate(refusal(code))
+    assert error.message == f"AWS says: no way ({code}, while trying it)"
+    assert hint in (error.hint or "")
+
+
+def test_a_code_that_nobody_knows_is_shown_without_advice() -> None:
+    error = translate(refusal("Brand.New"))
+    assert (error.message, error.hint) == ("AWS says: no way (Brand.New, while trying it)", None)
+
+
+def test_the_missing_permission_is_the_one_that_aws_names() -> None:
+    words = "User: arn:aws:iam::1:user/ada is not authorized to perform: ec2:CreateTags on resource: *"
+    assert "ec2:CreateTags:" in (translate(refusal("UnauthorizedOperation", words)).hint or "")
+
+
+def test_the_encoded_message_is_left_out() -> None:
+    words = f"You are not authorized. Encoded authorization failure message: {'x9-_' * 300}"
+    assert translate(refusal("UnauthorizedOperation", words)).message == (
+        "AWS says: You are not authorized. (UnauthorizedOperation, while trying it)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (NoCredentialsError(), "aws configure"),
+        (CredentialRetrievalError(provider="sso", error_msg="x"), "check your credentials"),
+        (ProfileNotFound(profile="x"), "list-profiles"),
+        (EndpointConnectionError(endpoint_url="https://ec2"), "network"),
+        (ConnectTimeoutError(endpoint_url="https://ec2"), "network"),
+        (SSLError(endpoint_url="https://ec2", error=OSError("x")), "AWS_CA_BUNDLE"),
+    ],
+)
+def test_aws_was_not_reached(error: Exception, hint: str) -> None:
+    translated = translate(error)
+    assert translated.message.endswith("(while trying it)")
+    assert hint in (translated.hint or "")
+
+
+def test_our_own_mistakes_are_not_dressed_up() -> None:
+    with pytest.raises(ParamValidationError), aws_errors("trying it"):
+        raise ParamValidationError(report="x")
+    with pytest.raises(KeyError), aws_errors("trying it"):
+        raise KeyError("x")
+
+
+def test_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+
+    with pytest.raises(AwsError, match="Unable to locate credentials") as caught:
+        describe_cluster(make_clients("us-east-1").ec2, name="demo")
+    assert "sandbox" in (caught.value.hint or "")
+
+
+def test_a_profile_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(AwsError, match="nobody"):
+        make_clients("us-east-1")
+
+
+def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("botocore.retries.standard.time.sleep", lambda _: None)
+
+    with pytest.raises(AwsError, match="Could not connect") as caught:
+        describe_cluster(make_clients("us-east-1").ec2, name="demo")
+    assert "very-secret" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_the_launching_client_does_not_retry_by_itself() -> None:
+    clients = make_clients("us-east-1")
+    assert clients.run_ec2.meta.config.retries == {"mode": "standard", "total_max_attempts": 1}
+    assert clients.ec2.meta.config.retries == {"mode": "standard", "total_max_attempts": 5}
+
+
+# --- each error of a table against a whole `up` or `down` ------------------------------------------------------------
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Any]:
+    monkeypatch.setattr(provision.wait, "time", FakeTime())
+    with mock_aws():
+        yield make_clients("us-east-1"), ClusterFiles(tmp_path / "demo")
+
+
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [
+        ("DescribeInstances", "UnauthorizedOperation"),
+        ("DescribeSecurityGroups", "RequestExpired"),
+        ("GetCallerIdentity", "ExpiredToken"),
+        ("DescribeSubnets", "UnauthorizedOperation"),
+        ("DescribeInstanceTypes", "AuthFailure"),
+    ],
+)
+def test_any_refused_read_of_up_is_an_aws_error(aws: Any, operation: str, code: str) -> None:
+    clients, files = aws
+
+    def refuse(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": code, "Message": "no way"}}, operation)
+
+    for client in (clients.ec2, clients.sts):
+        client.meta.events.register(f"before-call.*.{operation}", refuse)
+    with pytest.raises(AwsError, match=f"no way \\({code}, while "):
+        prepare_up(clients, name="demo", config=make_config(), files=files)
+    assert issubclass(AwsError, ClusterError)

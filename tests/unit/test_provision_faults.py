@@ -1,0 +1,157 @@
+"""Calls that AWS refuses, loses or answers late, and nodes that do not start."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from provision.errors import AwsError
+from provision.lifecycle import prepare_up, up
+from provision.progress import silent
+from provision.receipt import render_receipt
+from provision_world import NAME, World, complete, make_config
+
+
+@contextmanager
+def failing_once(world: World, operation: str, code: str, *, when: str = "before") -> Iterator[list[str]]:
+    """The first call of an operation answers with an error: `before` it took effect, or `after`."""
+    failed: list[str] = []
+
+    def fail(**_: Any) -> None:
+        if not failed:
+            failed.append(operation)
+            raise ClientError({"Error": {"Code": code, "Message": "in AWS's words"}}, operation)
+
+    clients = (world.clients.ec2, world.clients.run_ec2)
+    for client in clients:
+        client.meta.events.register(f"{when}-call.ec2.{operation}", fail)
+    try:
+        yield failed
+    finally:
+        for client in clients:
+            client.meta.events.unregister(f"{when}-call.ec2.{operation}", fail)
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "when"),
+    [
+        ("AuthorizeSecurityGroupIngress", "InvalidGroup.NotFound", "before"),
+        ("RunInstances", "RequestLimitExceeded", "before"),
+        ("RunInstances", "InvalidGroup.NotFound", "before"),
+        ("RunInstances", "InvalidKeyPair.NotFound", "before"),
+    ],
+)
+def test_up_asks_again_where_that_helps(world: World, operation: str, code: str, when: str) -> None:
+    with failing_once(world, operation, code, when=when) as failed:
+        world.up(make_config())
+    assert failed
+    assert world.resources() == complete(2)
+
+
+def test_a_launch_whose_reply_was_an_error_is_not_repeated(late_lists: World) -> None:
+    with failing_once(late_lists, "RunInstances", "InternalError", when="after") as failed:
+        late_lists.up(make_config())
+    assert failed
+    assert late_lists.resources() == complete(2)
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "when"),
+    [
+        ("DeleteSecurityGroup", "DependencyViolation", "before"),
+        ("DeleteSecurityGroup", "InvalidGroup.NotFound", "after"),
+        ("TerminateInstances", "InvalidInstanceID.NotFound", "before"),
+        ("TerminateInstances", "InvalidInstanceID.NotFound", "after"),
+    ],
+)
+def test_down_goes_on_where_that_helps(world: World, operation: str, code: str, when: str) -> None:
+    world.up(make_config())
+    with failing_once(world, operation, code, when=when) as failed:
+        assert world.down().leftovers == ()
+    assert failed
+    assert not world.resources()
+
+
+def test_a_rule_that_is_gone_already(world: World) -> None:
+    world.up(make_config())
+    with failing_once(world, "RevokeSecurityGroupIngress", "InvalidPermission.NotFound", when="after") as failed:
+        state = world.up(make_config(ssh_from="198.51.100.1"))
+    assert failed
+    assert state.security_groups[0].ssh_from == ("198.51.100.1/32",)
+
+
+@pytest.mark.parametrize(
+    "operation", ["ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "RunInstances"]
+)
+def test_a_refused_call_is_told_in_awss_words_and_up_goes_on_later(world: World, operation: str) -> None:
+    with (
+        failing_once(world, operation, "UnauthorizedOperation"),
+        pytest.raises(AwsError, match="AWS says: in AWS's words") as caught,
+    ):
+        world.up(make_config())
+    assert f"ec2:{operation}" in str(caught.value.hint)
+    assert world.files.launches() == ()
+
+    world.up(make_config())
+    assert world.resources() == complete(2)
+
+
+@pytest.mark.parametrize("operation", ["TerminateInstances", "DeleteSecurityGroup", "DeleteKeyPair"])
+def test_a_refused_call_of_down(world: World, operation: str) -> None:
+    world.up(make_config())
+    with (
+        failing_once(world, operation, "UnauthorizedOperation"),
+        pytest.raises(AwsError, match="UnauthorizedOperation, while trying to"),
+    ):
+        world.down()
+    assert world.down().leftovers == ()
+    assert not world.resources()
+
+
+def test_down_names_what_keeps_the_group_in_use(world: World) -> None:
+    state = world.up(make_config())
+    foreign = world.clients.ec2.create_network_interface(
+        SubnetId=str(state.nodes[0].subnet_id),
+        Groups=[state.security_groups[0].group_id],
+        Description="somebody's database",
+    )["NetworkInterface"]["NetworkInterfaceId"]
+
+    with pytest.raises(AwsError, match=f"still in use after 180 s: {foreign} of somebody's database"):
+        world.down()
+    assert world.resources() == {"interfaces": 1, "groups": 1, "keys": 1}
+
+    world.clients.ec2.delete_network_interface(NetworkInterfaceId=foreign)
+    assert world.down().leftovers == ()
+
+
+def test_nodes_that_do_not_start_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = prepare_up(world.clients, name=NAME, config=make_config(), files=world.files)
+
+    def pending(parsed: dict[str, Any], **_: Any) -> None:
+        for instance in [i for r in parsed["Reservations"] for i in r["Instances"]]:
+            instance["State"]["Name"] = "pending"
+
+    events = world.clients.ec2.meta.events
+    events.register("after-call.ec2.DescribeInstances", pending)
+    try:
+        with pytest.raises(AwsError, match="nodes 0-1 do not run after 600 s"):
+            up(plan, clients=world.clients, files=world.files, report=silent)
+    finally:
+        events.unregister("after-call.ec2.DescribeInstances", pending)
+    assert len(world.up(make_config()).nodes) == 2
+
+
+def test_what_is_left_is_on_the_receipt(world: World) -> None:
+    state = world.up(make_config())
+    volume = world.clients.ec2.create_volume(
+        AvailabilityZone=state.nodes[0].zone,
+        Size=1,
+        TagSpecifications=[{"ResourceType": "volume", "Tags": [{"Key": "cluster:name", "Value": NAME}]}],
+    )["VolumeId"]
+
+    receipt = world.down()
+
+    assert [(resource.kind, resource.resource_id) for resource in receipt.leftovers] == [("volume", volume)]
+    assert f"left     1 x volume: {volume}" in render_receipt(receipt)

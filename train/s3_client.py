@@ -1,0 +1,165 @@
+"""A connection to S3 through s3fs, and what S3's refusals mean in plain words.
+
+Where S3 is and who asks is found as by every AWS tool: AWS_ENDPOINT_URL, AWS_CA_BUNDLE, AWS_PROFILE, keys in
+the environment, ~/.aws, an instance's role.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import s3fs
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+from provision.errors import AwsError, ClusterError, NotFoundError
+from train.s3_url import S3Url
+
+MAX_CONNECTIONS = 32
+_WHO_AM_I = "aws sts get-caller-identity"
+_ACTIONS = {
+    "abort_multipart_upload": "s3:AbortMultipartUpload",
+    "create_bucket": "s3:CreateBucket",
+    "delete_bucket": "s3:DeleteBucket",
+    "delete_objects": "s3:DeleteObject",
+    "get_object": "s3:GetObject",
+    "head_bucket": "s3:ListBucket",
+    "list_buckets": "s3:ListAllMyBuckets",
+    "list_objects_v2": "s3:ListBucket",
+    "put_public_access_block": "s3:PutBucketPublicAccessBlock",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Object:
+    """An object as a listing shows it; `etag` changes with its content."""
+
+    url: S3Url
+    size_bytes: int
+    modified: datetime
+    etag: str
+
+
+class S3Client:
+    """Calls S3's API by boto3's names for it, in `region` where the endpoint does not say otherwise."""
+
+    def __init__(self, filesystem: s3fs.S3FileSystem, *, region: str) -> None:
+        self._filesystem = filesystem
+        self._region = region
+
+    async def call(self, method: str, **request: Any) -> dict[str, Any]:
+        """One call, repeated by s3fs where that helps. Raises ClusterError's kinds."""
+        try:
+            # s3fs's asynchronous interface is its underscored methods (fsspec's convention for
+            # AsyncFileSystem).
+            response: dict[str, Any] = await self._filesystem._call_s3(method, **request)  # noqa: SLF001 - see above
+        except (ClientError, BotoCoreError, OSError) as error:
+            raise explain(error, method, bucket=request.get("Bucket"), key=request.get("Key")) from error
+        return response
+
+    async def list_objects(self, folder: S3Url, *, limit: int | None = None) -> AsyncIterator[S3Object]:
+        """The objects whose keys begin with the URL's key, in the order of their keys. Raises ClusterError's kinds."""
+        async for page in self._pages(folder, limit):
+            for item in page.get("Contents", ()):
+                yield _object(folder.bucket, item)
+
+    async def list_level(self, folder: S3Url) -> AsyncIterator[S3Object | S3Url]:
+        """What stands directly in a folder: objects, and folders as URLs. Raises ClusterError's kinds."""
+        async for page in self._pages(folder, None, Delimiter="/"):
+            for item in page.get("CommonPrefixes", ()):
+                yield S3Url(bucket=folder.bucket, key=item["Prefix"])
+            for item in page.get("Contents", ()):
+                yield _object(folder.bucket, item)
+
+    async def _pages(self, folder: S3Url, limit: int | None, **request: Any) -> AsyncIterator[dict[str, Any]]:
+        request |= {"Bucket": folder.bucket, "Prefix": folder.key, "MaxKeys": limit or 1000}
+        while True:
+            page = await self.call("list_objects_v2", **request)
+            yield page
+            if limit or not page.get("IsTruncated"):
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+    async def bucket_exists(self, bucket: str) -> bool:
+        """Whether there is such a bucket, ours or another's. Raises AwsError where it may not be asked."""
+        try:
+            await self.call("head_bucket", Bucket=bucket)
+        except NotFoundError:
+            return False
+        return True
+
+    async def create_bucket(self, bucket: str) -> None:
+        """Make a bucket that nobody outside of the account can read, whatever is done to it later.
+
+        Raises AwsError where the name is taken, or this caller may not make buckets.
+        """
+        request: dict[str, Any] = {"Bucket": bucket}
+        if self._region != "us-east-1":  # which S3 wants unnamed
+            request["CreateBucketConfiguration"] = {"LocationConstraint": self._region}
+        await self.call("create_bucket", **request)
+        block = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+        await self.call(
+            "put_public_access_block",
+            Bucket=bucket,
+            PublicAccessBlockConfiguration=dict.fromkeys(block, True),
+        )
+
+
+@asynccontextmanager
+async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
+    """A client on its own connections, which are closed in the end. Raises AwsError where there are no credentials."""
+    filesystem = s3fs.S3FileSystem(
+        asynchronous=True,
+        skip_instance_cache=True,
+        client_kwargs={"region_name": region},
+        config_kwargs={"max_pool_connections": MAX_CONNECTIONS},
+    )
+    session = None
+    try:
+        session = await filesystem.set_session()
+        yield S3Client(filesystem, region=region)
+    except BotoCoreError as error:
+        raise explain(error, "connect", bucket=None, key=None) from error
+    finally:
+        if session is not None:
+            await session.close()
+
+
+def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
+    """The error that a user reads for what botocore or s3fs raised."""
+    # s3fs turns botocore's errors into OSError's kinds, and keeps the original as their cause.
+    cause = error if isinstance(error, ClientError) else error.__cause__
+    if isinstance(cause, ClientError):
+        refusal = cause.response["Error"]
+        return _explain_refusal(refusal.get("Code", "?"), refusal.get("Message", ""), method, bucket, key)
+    if isinstance(error, NoCredentialsError):
+        return AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+    return AwsError(f"S3 cannot be used: {type(error).__name__}: {error}", hint=_WHO_AM_I)
+
+
+def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key: str | None) -> ClusterError:
+    where = str(S3Url(bucket=bucket, key=key or "")) if bucket else "S3"
+    # Answers to HEAD have no body, so that botocore knows the status alone.
+    if code == "NoSuchBucket" or (code == "404" and not key):
+        hint = "cluster data ls shows your buckets; put --create-bucket makes one"
+        return NotFoundError(f"bucket {bucket} does not exist", hint=hint)
+    if code in {"NoSuchKey", "404"}:
+        return NotFoundError(f"{where}: no such object", hint=f"cluster data ls s3://{bucket}/")
+    hint = {
+        "AccessDenied": f"{_WHO_AM_I}; it needs {_ACTIONS.get(method, 's3:PutObject')}",
+        "403": f"{_WHO_AM_I}; it needs {_ACTIONS.get(method, 's3:PutObject')}",
+        "BucketAlreadyExists": "the name is somebody else's: choose another",
+        "BucketNotEmpty": "old versions are left in it, or something came meanwhile",
+        "PreconditionFailed": "it was changed while it was read: run the command again",
+    }.get(code, _WHO_AM_I)
+    return AwsError(f"{where}: {words or code} ({code}, {method})", hint=hint)
+
+
+def _object(bucket: str, item: dict[str, Any]) -> S3Object:
+    return S3Object(
+        url=S3Url(bucket=bucket, key=item["Key"]),
+        size_bytes=item["Size"],
+        modified=item["LastModified"],
+        etag=item["ETag"],
+    )

@@ -1,0 +1,72 @@
+"""What sources in S3 hold: objects, folders and globs, as `data get` and `data rm` are given them."""
+
+import re
+from collections.abc import Sequence
+
+from provision.errors import NotFoundError
+from train.s3_client import S3Client, S3Object
+from train.s3_plan import FoundObject
+from train.s3_url import S3Url, compile_glob, has_glob, literal_prefix
+
+
+async def find_objects(
+    client: S3Client, sources: Sequence[S3Url], *, with_markers: bool = False
+) -> tuple[FoundObject, ...]:
+    """Every object at the sources, in their order.
+
+    with_markers: also those that only stand for a folder (`name/`), as S3's console makes them.
+
+    Raises NotFoundError for a source at which there is nothing, AwsError where S3 refuses.
+    """
+    found: list[FoundObject] = []
+    for source in sources:
+        objects = await _find_one(client, source, several=len(sources) > 1)
+        objects = [item for item in objects if with_markers or not item.url.key.endswith("/")]
+        if not objects:
+            what = "no object matches" if has_glob(source.key) else "no such object or folder"
+            raise NotFoundError(f"{source}: {what}", hint=f"cluster data ls s3://{source.bucket}/")
+        found += objects
+    return tuple(found)
+
+
+async def _find_one(client: S3Client, source: S3Url, *, several: bool) -> list[FoundObject]:
+    if source.key and not source.key.endswith("/"):
+        # A key sorts before every longer one that begins with it.
+        async for item in client.list_objects(source, limit=1):
+            if item.url == source:
+                return [_found(item, source.key.rpartition("/")[2], alone=not several)]
+    if has_glob(source.key):
+        return await _find_matches(client, source)
+    folder = source.key if not source.key or source.key.endswith("/") else source.key + "/"
+    keep_from = len(folder)
+    if several and source.key and not source.key.endswith("/"):
+        keep_from = source.key.rfind("/") + 1
+    url = S3Url(bucket=source.bucket, key=folder)
+    return [_found(item, item.url.key[keep_from:], alone=False) async for item in client.list_objects(url)]
+
+
+async def _find_matches(client: S3Client, source: S3Url) -> list[FoundObject]:
+    pattern = compile_glob(source.key.rstrip("/"))
+    folder = S3Url(bucket=source.bucket, key=literal_prefix(source.key))
+    found = []
+    async for item in client.list_objects(folder):
+        name = matched_name(item.url.key, pattern, only_folders=source.key.endswith("/"))
+        if name is not None:
+            found.append(_found(item, name, alone=False))
+    return found
+
+
+def matched_name(key: str, pattern: re.Pattern[str], *, only_folders: bool) -> str | None:
+    """What of a key is kept where it, or the outermost folder that it is in, matches; None if neither does.
+
+    The match's own name is kept; with `only_folders` (a pattern that ends with a slash) only what is inside.
+    """
+    ends = [at for at, char in enumerate(key) if char == "/"]
+    for end in ends if only_folders else [*ends, len(key)]:
+        if pattern.fullmatch(key, 0, end):
+            return key[end + 1 :] if only_folders else key[key.rfind("/", 0, end) + 1 :]
+    return None
+
+
+def _found(item: S3Object, name: str, *, alone: bool) -> FoundObject:
+    return FoundObject(url=item.url, name=name, size_bytes=item.size_bytes, etag=item.etag, alone=alone)

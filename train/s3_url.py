@@ -1,0 +1,93 @@
+"""Names in S3: s3://bucket/key, globs over keys, and what of a key may become a local path."""
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from provision.errors import UsageError
+
+SCHEME = "s3://"
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+MAX_KEY_BYTES = 1024
+_GLOB = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class S3Url:
+    """A bucket (key is empty), an object, or, where the key ends with a slash, a folder: all keys that begin so."""
+
+    bucket: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.key}"
+
+
+def is_s3(text: str) -> bool:
+    """Whether it names something in S3."""
+    return text.startswith(SCHEME)
+
+
+def parse_url(text: str) -> S3Url:
+    """The bucket and key of an s3:// URL.
+
+    Raises UsageError where it is none, the bucket's name is not allowed, or the key has a part that is empty,
+    "." or "..": S3 would take those as plain names, other tools as paths.
+    """
+    if not is_s3(text):
+        raise UsageError(f"{text}: not an S3 URL", hint="write it as s3://BUCKET/FOLDER/")
+    bucket, _, key = text.removeprefix(SCHEME).partition("/")
+    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+        raise UsageError(
+            f'{text}: "{bucket}" is not a bucket\'s name: 3 to 63 lower-case letters, digits, dots and hyphens',
+            hint="write it as s3://BUCKET/FOLDER/",
+        )
+    parts = key.removesuffix("/").split("/") if key else []
+    if not {"", ".", ".."}.isdisjoint(parts):
+        raise UsageError(f'{text}: a part of the key is empty, "." or ".."')
+    if len(key.encode()) > MAX_KEY_BYTES:
+        raise UsageError(f"{text}: the key is longer than S3's {MAX_KEY_BYTES} bytes")
+    return S3Url(bucket=bucket, key=key)
+
+
+def has_glob(text: str) -> bool:
+    """Whether it has one of *, ? and [."""
+    return _GLOB.search(text) is not None
+
+
+def literal_prefix(pattern: str) -> str:
+    """The folder part before the first glob character: every key that can match begins so."""
+    head = _GLOB.split(pattern, maxsplit=1)[0]
+    return head[: head.rfind("/") + 1]
+
+
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    """A pattern for whole keys: * and ? stay in a folder, ** crosses folders, [abc] and [!abc] are one character."""
+    regex = ""
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        end = pattern.find("]", at + 2)
+        if pattern.startswith("**/", at):
+            regex, at = regex + r"(?:[^/]+/)*", at + 3
+        elif pattern.startswith("**", at):
+            regex, at = regex + ".*", at + 2
+        elif char == "[" and end > 0:
+            members = pattern[at + 1 : end]
+            negated = members.startswith("!")
+            regex += f"[{'^/' if negated else ''}{_escape_members(members[negated:])}]"
+            at = end + 1
+        else:
+            regex, at = regex + {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char)), at + 1
+    return re.compile(regex, re.DOTALL)
+
+
+def is_safe_path(relative: str) -> bool:
+    """Whether a relative name, as it came from S3, stays inside the folder that it is written to."""
+    parts = relative.split("/")
+    return {"", ".", ".."}.isdisjoint(parts) and "\0" not in relative and not PurePosixPath(relative).is_absolute()
+
+
+def _escape_members(members: str) -> str:
+    return re.sub(r"([\\\]^&|~\[])", r"\\\1", members)
