@@ -15,9 +15,9 @@ from sandbox.control import SandboxStatus
 
 @click.group("sandbox")
 def sandbox() -> None:
-    """The local stand-in for EC2 and S3; its instances are real Linux hosts on this machine.
+    """The local stand-in for EC2 and S3.
 
-    It belongs to the folder of cluster.toml, and needs root.
+    Its instances are real Linux hosts on this machine. It belongs to the folder of cluster.toml, and needs root.
     """
 
 

@@ -73,7 +73,7 @@ def test_the_short_help_is_the_commands_own_first_sentence(name: str) -> None:
     place, short = COMMANDS[name]
     module, _, attribute = place.partition(":")
     command = getattr(import_module(module), attribute)
-    assert (command.help or "").startswith(short)
+    assert (command.help or "").startswith(short.rstrip("."))
 
 
 def test_the_readme_names_the_commands_that_matter() -> None:
