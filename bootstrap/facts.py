@@ -6,13 +6,14 @@ from importlib.resources import files
 from bootstrap.connection import NodeConnection, quote_command
 from provision.errors import ClusterError
 
-LIST_KEYS = ("gpu", "file", "env", "tree", "authorized")
+LIST_KEYS = ("missing", "gpu", "file", "env", "tree", "authorized")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeFacts:
     """A node, looked at. Digests are lower-case hexadecimal SHA-256.
 
+    missing_libraries: of those that MXNet's wheels take from the system, what the system does not have.
     gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order.
     files, envs, trees: digests of what is complete in ~/.cluster there.
     cluster_key: the public half of the head's key for the other nodes, or None.
@@ -27,6 +28,7 @@ class NodeFacts:
     python_version: tuple[int, int]
     disk_free_kib: int
     home: str
+    missing_libraries: tuple[str, ...]
     gpus: tuple[tuple[str, str], ...]
     files: frozenset[str]
     envs: frozenset[str]
@@ -68,6 +70,7 @@ def parse_facts(text: str, *, node: str) -> NodeFacts:
         python_version=_version(single["python_version"]),
         disk_free_kib=int(single["disk_free_kib"]),
         home=single["home"],
+        missing_libraries=tuple(several["missing"]),
         gpus=tuple(_gpu(line) for line in several["gpu"]),
         files=frozenset(several["file"]),
         envs=frozenset(several["env"]),

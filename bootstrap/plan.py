@@ -12,6 +12,13 @@ from provision.errors import ClusterError
 INCOMING = ".cluster/incoming"
 # Unpacked wheels beside their packed files: MXNet's CPU wheel grows from 55 to 190 MB, the GPU ones likewise.
 UNPACKED_FACTOR = 5
+# The libraries that MXNet's wheels take from the system (`readelf -d` of libmxnet.so and of what is beside it), beyond
+# those without which no system runs: in Debian's package, in Fedora's.
+PACKAGES = {
+    "libgomp.so.1": ("libgomp1", "libgomp"),
+    "libquadmath.so.0": ("libquadmath0", "libquadmath"),
+    "libstdc++.so.6": ("libstdc++6", "libstdc++"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +51,14 @@ class MakeClusterKey:
     cluster: str
 
 
-NodeStep = SendFile | MakeEnvironment | UnpackTree | MakeClusterKey
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstallLibraries:
+    """What MXNet's wheels take from the system and the system does not have, by its own package tool."""
+
+    names: tuple[str, ...]
+
+
+NodeStep = InstallLibraries | SendFile | MakeEnvironment | UnpackTree | MakeClusterKey
 
 
 def plan_node(
@@ -55,6 +69,8 @@ def plan_node(
     Raises ClusterError when the node's disk cannot take it.
     """
     steps: list[NodeStep] = []
+    if facts.missing_libraries:
+        steps.append(InstallLibraries(names=facts.missing_libraries))
     if bundle.digest not in facts.envs:
         missing = [file for file in bundle.files if file.sha256 not in facts.files]
         steps += [SendFile(file=file) for file in missing]
@@ -82,6 +98,8 @@ def render_script(steps: Sequence[NodeStep]) -> str:
     lines = ["set -eu", "umask 077", 'cd "$HOME/.cluster"', "mkdir -p files env tree tools ssh"]
     for step in steps:
         match step:
+            case InstallLibraries():
+                lines += _libraries(step.names)
             case SendFile():
                 lines += _accept(step.file.sha256, f"files/{step.file.sha256}/{step.file.name}")
             case MakeEnvironment():
@@ -97,6 +115,21 @@ def render_script(steps: Sequence[NodeStep]) -> str:
                     "mv ssh/new.pub ssh/id_ed25519.pub",
                 ]
     return "\n".join([*lines, "rmdir incoming 2>/dev/null || true", ""])
+
+
+def _libraries(names: Sequence[str]) -> list[str]:
+    debian = " ".join(PACKAGES[name][0] for name in names)
+    fedora = " ".join(PACKAGES[name][1] for name in names)
+    failed = shlex.quote(f"MXNet needs {', '.join(names)}, and that could not be installed on this node")
+    return [
+        "if command -v apt-get >/dev/null; then",
+        # A fresh Ubuntu updates itself at its first boot and holds apt's lock meanwhile.
+        "    apt='sudo -n env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300'",
+        f"    $apt update && $apt install -y --no-install-recommends {debian}",
+        f"elif command -v dnf >/dev/null; then sudo -n dnf install -q -y {fedora}",
+        "else false",
+        f"fi >&2 || {{ echo {failed} >&2; exit 1; }}",
+    ]
 
 
 def _accept(sha256: str, destination: str) -> list[str]:

@@ -11,6 +11,10 @@ echo "python=$python"
 [ -z "$python" ] || echo "python_version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)"
 echo "disk_free_kib=$(df -Pk "$HOME" | awk 'NR == 2 {print $4}')"
 echo "home=$HOME"
+libraries=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null)
+for name in libgomp.so.1 libquadmath.so.0 libstdc++.so.6; do
+    case "$libraries" in *"$name "*) ;; *) echo "missing=$name" ;; esac
+done
 if command -v nvidia-smi >/dev/null; then
     nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader 2>/dev/null | sed 's/^/gpu=/'
 fi

@@ -18,7 +18,16 @@ from bootstrap.connection import Host, Output, command_error, explain, may_be_bo
 from bootstrap.facts import NodeFacts, parse_facts
 from bootstrap.host_keys import HostKeyPins
 from bootstrap.internal_ssh import authorize_script, authorized_line, known_hosts_text
-from bootstrap.plan import MakeClusterKey, MakeEnvironment, SendFile, UnpackTree, plan_node, render_script
+from bootstrap.plan import (
+    PACKAGES,
+    InstallLibraries,
+    MakeClusterKey,
+    MakeEnvironment,
+    SendFile,
+    UnpackTree,
+    plan_node,
+    render_script,
+)
 from bootstrap.tree import FileTree
 from bootstrap.verify import parse_verdicts
 from bootstrap.wheels import CPU_WHEEL, GPU_WHEEL, WheelTarget, choose_wheels, platform_tags
@@ -35,6 +44,8 @@ python=/usr/bin/python3
 python_version=3.10
 disk_free_kib=50000000
 home=/home/ubuntu
+missing=libgomp.so.1
+missing=libquadmath.so.0
 gpu=8.6, NVIDIA A10G
 gpu=8.6, NVIDIA A10G
 file=aa
@@ -51,6 +62,7 @@ FACTS = NodeFacts(
     python_version=(3, 11),
     disk_free_kib=50_000_000,
     home="/home/ubuntu",
+    missing_libraries=(),
     gpus=(),
     files=frozenset(),
     envs=frozenset(),
@@ -77,6 +89,7 @@ def test_facts_are_read() -> None:
     assert (facts.files, facts.envs, facts.trees) == ({"aa", "bb"}, {"cc"}, set())
     assert facts.authorized == ('restrict,from="10.0.0.4" ssh-ed25519 AAAA cluster-internal',)
     assert facts.cluster_key is None
+    assert facts.missing_libraries == ("libgomp.so.1", "libquadmath.so.0")
 
 
 def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
@@ -165,6 +178,7 @@ def test_plans_hold_what_is_missing_and_nothing_else() -> None:
     assert plan(replace(FACTS, envs=frozenset([BUNDLE.digest]))) == [UnpackTree]
     done = replace(FACTS, envs=frozenset([BUNDLE.digest]), trees=frozenset([TREE.digest]))
     assert plan(done) == []
+    assert plan(replace(done, missing_libraries=("libgomp.so.1",))) == [InstallLibraries]
     assert plan(done, is_head=True) == [MakeClusterKey]
     assert plan(replace(done, cluster_key="ssh-ed25519 AAAA"), is_head=True) == []
 
@@ -175,7 +189,8 @@ def test_a_full_disk_is_seen_before_anything_is_sent() -> None:
 
 
 def test_the_script_of_a_plan_is_valid_shell(tmp_path: Path) -> None:
-    steps = plan_node(FACTS, bundle=BUNDLE, tree=TREE, cluster="demo", is_head=True, node="node-0")
+    facts = replace(FACTS, missing_libraries=tuple(PACKAGES))
+    steps = plan_node(facts, bundle=BUNDLE, tree=TREE, cluster="demo", is_head=True, node="node-0")
     script = tmp_path / "script"
     script.write_text(render_script(steps))
     subprocess.run(["/bin/sh", "-n", str(script)], check=True)
@@ -363,3 +378,32 @@ def test_verdicts(stdout: str, code: int, gpus: int, error: str | None) -> None:
         assert verdict.error is None
     else:
         assert error in (verdict.error or "")
+
+
+@pytest.mark.parametrize(
+    ("tool", "code", "said"), [("exit 0", 0, ""), ("exit 100", 1, "libgomp.so.1"), (None, 1, "libgomp.so.1")]
+)
+def test_a_missing_library_is_installed_or_named(tmp_path: Path, tool: str | None, code: int, said: str) -> None:
+    """The package tool is a stand-in: no test installs anything on the machine that it runs on."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    stand_ins = {"sudo": 'echo "$@" >>"$HOME/calls"; shift; exec "$@"', "env": 'shift; exec "$@"'}
+    if tool is not None:
+        stand_ins["apt-get"] = tool
+    for name, body in stand_ins.items():
+        (programs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / name).chmod(0o755)
+    for name in ("mkdir", "rmdir", "sh"):
+        (programs / name).symlink_to(f"/bin/{name}")
+    (tmp_path / ".cluster").mkdir()
+    done = subprocess.run(
+        ["/bin/sh", "-c", render_script([InstallLibraries(names=("libgomp.so.1",))])],
+        env={"HOME": str(tmp_path), "PATH": str(programs)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert said in done.stderr
+    if code == 0:
+        assert "install -y --no-install-recommends libgomp1" in (tmp_path / "calls").read_text()
