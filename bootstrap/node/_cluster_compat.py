@@ -1,17 +1,41 @@
 """Puts back what MXNet 1.x uses and later Pythons and NumPys dropped. Imported by a .pth file of our environment only.
 
 - threading.Thread.isAlive, gone in Python 3.9, used by MXNet's tools/launch.py;
-- np.bool, np.int, np.float, np.object, gone in NumPy 1.24, used by `import mxnet`. They are set when MXNet is about to
-  be imported, not at every start of Python.
+- np.bool, np.int, np.float, np.object, gone in NumPy 1.24, used by `import mxnet`.
+
+And it loads the CUDA libraries of the nvidia-* wheels, where they are installed, so that libmxnet.so finds them without
+LD_LIBRARY_PATH. The last two when MXNet is about to be imported, not at every start of Python.
 
 Runs on Python 3.6 and later.
 """
 
+import ctypes
+import glob
+import os
 import sys
 import threading
 
 if not hasattr(threading.Thread, "isAlive"):
     threading.Thread.isAlive = threading.Thread.is_alive
+
+
+def _load_cuda():
+    """Load what can be loaded: one library needs another, so go round until a round loads nothing more.
+
+    What stays unloaded needs what is not there, such as the driver's libcuda.so.1: MXNet's own import says so.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))
+    waiting = glob.glob(os.path.join(here, "nvidia", "*", "lib", "*.so.*"))
+    while waiting:
+        left = []
+        for path in waiting:
+            try:
+                ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+            except OSError:
+                left.append(path)
+        if len(left) == len(waiting):
+            return
+        waiting = left
 
 
 class _BeforeMXNet(object):
@@ -24,6 +48,7 @@ class _BeforeMXNet(object):
             for alias, original in (("bool", bool), ("int", int), ("float", float), ("object", object)):
                 if alias not in vars(numpy):
                     setattr(numpy, alias, original)
+            _load_cuda()
         # No spec: the finders that follow find it.
 
 
