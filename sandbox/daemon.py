@@ -22,7 +22,7 @@ from sandbox.certificates import make_tls_context
 from sandbox.fleet import Fleet
 from sandbox.marks import Place
 from sandbox.network import open_network
-from sandbox.server import TlsServer, answer_checkip, catch_errors
+from sandbox.server import TlsServer, answer_checkip, catch_errors, take_bodies_as_they_are
 from sandbox.settings import DaemonStatus, read_settings, write_json
 
 RECONCILE_S = 0.2
@@ -80,7 +80,7 @@ def main() -> None:
 def open_server(place: Place, address: str) -> TlsServer:
     """The server, on the sandbox's own address only."""
     tls = make_tls_context(place, address)
-    moto = DomainDispatcherApplication(create_backend_app)
+    moto = take_bodies_as_they_are(DomainDispatcherApplication(create_backend_app))
     return TlsServer(address, answer_checkip(ApiLog(catch_errors(moto), place.api_log)), tls)
 
 

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
+from urllib.parse import parse_qs
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.moto_server.werkzeug_app import MotoRequestHandler
@@ -217,6 +218,22 @@ def catch_errors(app: WSGIApplication) -> WSGIApplication:
             return [body]
 
     return guarded
+
+
+def take_bodies_as_they_are(app: WSGIApplication) -> WSGIApplication:
+    """Hides the Content-Type of an S3 upload's POST, as S3 does not care for it.
+
+    MXNet's writer (libcurl) completes its multipart uploads with `application/x-www-form-urlencoded`; moto would take
+    the list of parts for a form, and be left without it.
+    """
+
+    def hidden(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        asked = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        if environ["REQUEST_METHOD"] == "POST" and asked.keys() & {"uploadId", "uploads"}:
+            environ["CONTENT_TYPE"] = "application/octet-stream"
+        return app(environ, start_response)
+
+    return hidden
 
 
 def answer_checkip(app: WSGIApplication) -> WSGIApplication:

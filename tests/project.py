@@ -45,25 +45,33 @@ class Project:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
+    @property
+    def messages(self) -> Path:
+        """What the command that `running` started has said on stderr so far."""
+        return self.directory / "messages"
+
     @contextmanager
     def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         """Start `cluster WORDS...`; it is killed at the end of the block if it still runs."""
-        process = subprocess.Popen(
-            [CLUSTER, *words],
-            cwd=self.directory,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        with self.messages.open("w") as messages:
+            process = subprocess.Popen(
+                [CLUSTER, *words],
+                cwd=self.directory,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                text=True,
+                start_new_session=True,
+            )
         try:
             yield process
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 def processes_of(variable: str, value: str | None = None) -> dict[int, dict[str, str]]:

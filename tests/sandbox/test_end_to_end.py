@@ -61,19 +61,19 @@ def test_a_cluster_lives_and_ends_and_leaves_nothing(project: Project) -> None:
     assert not list((project.directory / "state").rglob("id_ed25519"))
 
 
-@pytest.mark.parametrize("network", ["mlp", "lenet"])
-def test_training_reads_idx_files_from_s3_on_both_nodes(with_data: Project, network: str) -> None:
-    options = ["--network", network, "--num-epochs", "10" if network == "mlp" else "6"]
+@pytest.mark.parametrize("network", [["mlp"], ["lenet", "--optimizer", "adam", "--lr", "0.001"]], ids=lambda n: n[0])
+def test_training_reads_idx_files_from_s3_on_both_nodes(with_data: Project, network: list[str]) -> None:
+    options = ["--num-epochs", "10", "--disp-batches", "5", "--network", *network]
     with_data.write(toml_with_args(with_data, options))
     done = with_data.run("train", "--kv-store", "dist_sync")
     found = accuracies(done.stdout)
     assert set(found) == {"node-0", "node-1"}
     assert min(found.values()) >= 0.95
-    assert re.search(r"\[node-\d worker\].*Epoch\[0\] Batch \[\d+\].*Speed: [0-9.]+ samples/sec", done.stdout)
+    assert re.search(r"\[node-\d worker\].*Epoch\[0\] Batch \[0-5\]\tSpeed: [0-9.]+ samples/sec", done.stdout)
 
 
 def test_training_reads_record_shards_and_saves_its_model_to_s3(with_data: Project) -> None:
-    options = ["--num-epochs", "8", "--data-train", "s3://cluster-demo/digits/train/"]
+    options = ["--num-epochs", "12", "--data-train", "s3://cluster-demo/digits/train/"]
     options += ["--data-val", "s3://cluster-demo/digits/val/", "--model-prefix", "s3://cluster-demo/models/digits"]
     with_data.write(toml_with_args(with_data, options))
     found = accuracies(with_data.run("train").stdout)
@@ -81,7 +81,7 @@ def test_training_reads_record_shards_and_saves_its_model_to_s3(with_data: Proje
     assert min(found.values()) >= 0.95
     listed = with_data.run("data", "ls", "s3://cluster-demo/models/").stdout
     assert "digits-symbol.json" in listed
-    assert "digits-0008.params" in listed
+    assert "digits-0012.params" in listed
 
 
 def test_a_script_of_the_users_own_runs_on_all_nodes(with_data: Project) -> None:
@@ -112,8 +112,8 @@ def test_an_interrupted_up_is_completed_by_the_next(project: Project, pause_s: f
     with project.running("up") as process:
         time.sleep(pause_s)
         os.killpg(process.pid, number)
-        _, said = process.communicate(timeout=60)
-    assert "Traceback" not in said
+        process.communicate(timeout=60)
+    assert "Traceback" not in project.messages.read_text()
     project.run("up")
     nodes = json.loads(project.run("status", "--json").stdout)["nodes"]
     assert [node["state"] for node in nodes] == ["running", "running"]

@@ -1,5 +1,6 @@
 """What goes wrong in a job ends it: everywhere, with the right exit code and the name of what failed."""
 
+import json
 import os
 import re
 import signal
@@ -32,16 +33,16 @@ def training(project: Project) -> Iterator[tuple[subprocess.Popen[str], str]]:
         joined = 0
         while joined < 2:
             line = process.stdout.readline()
-            assert line, process.communicate()[1]
+            assert line, project.messages.read_text()
             joined += " worker] rank" in line
-        jobs = {env["CLUSTER_JOB_ID"] for env in processes_of("CLUSTER_JOB_ID").values()}
-        (job,) = [job for job in jobs if len(processes_of("CLUSTER_JOB_ID", job)) >= 5]
+        (job,) = re.findall(r"^job (\S+): 2 workers", project.messages.read_text(), re.MULTILINE)
         yield process, job
 
 
-def ends(process: subprocess.Popen[str], job: str) -> tuple[int, str]:
+def ends(project: Project, process: subprocess.Popen[str], job: str) -> tuple[int, str]:
     """Wait for the command's end and that of every process of its job; its exit code and messages."""
-    _, said = process.communicate(timeout=END_S)
+    process.communicate(timeout=END_S)
+    said = project.messages.read_text()
     assert "Traceback" not in said
     gone(job)
     return process.returncode, said
@@ -68,16 +69,18 @@ def command_line(pid: int) -> list[str]:
 
 
 def node_program(name: str, *, within: Project) -> list[int]:
-    """Pids of one of our node-side programs on the project's nodes."""
-    del within
+    """Pids of one of our node-side programs on the project's nodes, whose namespaces tell them from others' nodes."""
+    status = json.loads(within.run("sandbox", "status", "--json").stdout)
+    nodes = {os.readlink(f"/proc/{host['pid']}/ns/pid") for host in status["hosts"]}
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 words = command_line(int(entry))
+                namespace = os.readlink(f"/proc/{entry}/ns/pid")
             except OSError:
                 continue
-            if any(re.fullmatch(rf".*/tree/[0-9a-f]+/node/{name}", word) for word in words[:2]):
+            if namespace in nodes and any(re.fullmatch(rf".*/tree/[0-9a-f]+/node/{name}", word) for word in words[:2]):
                 found.append(int(entry))
     return found
 
@@ -86,7 +89,7 @@ def node_program(name: str, *, within: Project) -> list[int]:
 def test_a_killed_process_ends_the_job_everywhere(two_nodes: Project, role: str) -> None:
     with training(two_nodes) as (process, job):
         os.kill(role_process(job, role), signal.SIGKILL)
-        code, said = ends(process, job)
+        code, said = ends(two_nodes, process, job)
     assert code == 128 + signal.SIGKILL
     assert re.search(rf"node-[01] {role} \(process \d+\) was killed by signal 9", said)
 
@@ -95,7 +98,7 @@ def test_a_killed_process_ends_the_job_everywhere(two_nodes: Project, role: str)
 def test_a_job_ends_with_any_of_the_programs_that_run_it(two_nodes: Project, program: str) -> None:
     with training(two_nodes) as (process, job):
         os.kill(node_program(program, within=two_nodes)[-1], signal.SIGKILL)
-        code, said = ends(process, job)
+        code, said = ends(two_nodes, process, job)
     assert code not in {0, 2}
     assert "node-" in said
     assert "cluster" in said or "job" in said
@@ -105,7 +108,7 @@ def test_a_job_ends_with_any_of_the_programs_that_run_it(two_nodes: Project, pro
 def test_ctrl_c_stops_the_job_on_all_nodes(two_nodes: Project, number: signal.Signals) -> None:
     with training(two_nodes) as (process, job):
         process.send_signal(number)
-        code, said = ends(process, job)
+        code, said = ends(two_nodes, process, job)
     assert code == 130
     assert "interrupted" in said
 
@@ -169,7 +172,7 @@ def test_no_secret_stands_where_others_can_read_it(two_nodes: Project) -> None:
             if any(secret.encode() in read(path) for secret in secrets)
         ]
         process.send_signal(signal.SIGINT)
-        _, said = ends(process, job)
+        _, said = ends(two_nodes, process, job)
     assert not [line for line in lines if any(secret.encode() in line for secret in secrets)]
     assert not on_disk
     assert "AWS_SECRET_ACCESS_KEY" not in scheduler
