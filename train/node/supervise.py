@@ -18,17 +18,15 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 
+import ending
 import processes
-import ssh_proxy
 import wire
 
 END_GRACE_S = 10.0  # for servers and scheduler, once all workers are done
 LAUNCHER_GRACE_S = 5.0  # for workers to report, once launch.py, the scheduler or a server has ended
-SEARCH_TIMEOUT_S = 15.0
 ALIVE_EVERY_S = 2.0
 STOPPED = 130
 
@@ -237,37 +235,9 @@ class Supervisor(object):
         for role in self.roles:
             role.connection.close()  # its proxy hangs up, and its role.py kills the process
         self.listener.close()
-        searches = []
-        for host in self.job["hosts"][1:]:
-            remote = "exec %s %s end %s" % (
-                self.job["python"],
-                os.path.join(os.path.dirname(os.path.abspath(__file__)), "role.py"),
-                self.job["job"],
-            )
-            search = subprocess.Popen(
-                ssh_proxy.ssh_command(host["ip"]) + [remote],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            searches.append((host["name"], search))
-        left = {}
-        _, here = processes.end(self.job["job"])
-        if here:
-            left[self.job["hosts"][0]["name"]] = [[pid, words] for pid, _, words in here]
+        left = ending.end_on_all_hosts(self.job)
         if self.launcher is not None:
             self.launcher.wait()
-        for name, search in searches:
-            try:
-                out, said = search.communicate(timeout=SEARCH_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                search.kill()
-                out, said = search.communicate()
-            if search.returncode != 0:
-                words = said.decode("utf-8", "replace").strip() or "no answer"
-                left[name] = [[0, "could not be searched: " + words]]
-            elif json.loads(out.decode("utf-8")):
-                left[name] = json.loads(out.decode("utf-8"))
         return left
 
 
