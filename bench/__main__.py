@@ -1,0 +1,38 @@
+"""`python -m bench [NAME...]`: runs the benchmarks and writes their sections of bench/RESULTS.md."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+from bench.rounds import describe_machine
+
+BENCHMARKS = ("startup", "train")
+RESULTS = Path(__file__).with_name("RESULTS.md")
+HEAD = "# Results\n\nWhat `make bench` showed last. Nothing here is asserted by a test.\n"
+
+
+def main() -> None:
+    """Run what is named, or everything; the other sections stay as they are."""
+    names = sys.argv[1:] or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        sys.exit(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}")
+    for name in names:
+        section = importlib.import_module(f"bench.{name}").run()
+        title, _, rest = section.partition("\n")
+        section = f"{title}\n\n{describe_machine()}\n{rest}"
+        print(section)
+        write_section(title, section)
+
+
+def write_section(title: str, section: str) -> None:
+    """Replace the section of that title in RESULTS.md, or add it."""
+    text = RESULTS.read_text() if RESULTS.exists() else HEAD
+    parts = re.split(r"(?m)^(?=## )", text)
+    kept = [part.rstrip() for part in parts if not part.startswith(f"{title}\n")]
+    RESULTS.write_text("\n\n".join([*kept, section.rstrip()]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Measuring contenders in turn, so that a machine whose speed drifts drifts for all of them."""
+
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Wall times of one contender, in seconds, in the order of the rounds."""
+
+    name: str
+    seconds: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        """The figure to quote."""
+        return statistics.median(self.seconds)
+
+
+def interleave(contenders: Mapping[str, Callable[[], object]], *, rounds: int = ROUNDS) -> list[Timing]:
+    """Run every contender once without counting, then all of them in turn, `rounds` times."""
+    for run in contenders.values():
+        run()
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            started = time.perf_counter()
+            run()
+            taken[name].append(time.perf_counter() - started)
+    return [Timing(name=name, seconds=tuple(seconds)) for name, seconds in taken.items()]
+
+
+def render_timings(title: str, timings: list[Timing], *, commands: Mapping[str, str], notes: str = "") -> str:
+    """A section of RESULTS.md; ratios are to the last contender, the comparator."""
+    comparator = timings[-1]
+    lines = [f"## {title}", ""]
+    if notes:
+        lines += [notes, ""]
+    lines += ["| what | median s | min | max | ratio to the last |", "|---|---|---|---|---|"]
+    for timing in timings:
+        ratio = timing.median_s / comparator.median_s
+        low, high = min(timing.seconds), max(timing.seconds)
+        lines.append(f"| {timing.name} | {timing.median_s:.3f} | {low:.3f} | {high:.3f} | {ratio:.2f} |")
+    lines += ["", *(f"- {name}: `{command}`" for name, command in commands.items()), ""]
+    return "\n".join(lines)
+
+
+def describe_machine() -> str:
+    """The line under which results are to be read."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    cores = subprocess.run(["nproc"], capture_output=True, text=True, check=True).stdout.strip()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    today = datetime.now(UTC).date().isoformat()
+    return f"{today}, {cores} cores of {model}, Python {platform.python_version()}, commit {commit.stdout.strip()}"

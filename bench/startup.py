@@ -1,0 +1,27 @@
+"""How long the command line takes before it does anything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.rounds import interleave, render_timings
+
+CLUSTER = str(Path(sys.executable).parent / "cluster")
+
+
+def run() -> str:
+    """`cluster --help` beside a Python that does nothing."""
+
+    def command(*words: str) -> None:
+        subprocess.run(words, check=True, capture_output=True)
+
+    timings = interleave(
+        {
+            "cluster --help": lambda: command(CLUSTER, "--help"),
+            "cluster train --help": lambda: command(CLUSTER, "train", "--help"),
+            "python -c pass": lambda: command(sys.executable, "-c", "pass"),
+        },
+        rounds=11,
+    )
+    commands = {"all": "python -m bench startup"}
+    return render_timings("Start of the command line", timings, commands=commands)
