@@ -5,11 +5,12 @@ Nothing of the user's own ssh set-up takes part: no ~/.ssh/config, no agent, no 
 
 import errno
 import logging
+import queue
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,19 +223,44 @@ def quote_command(words: Sequence[str], env: Mapping[str, str] | None = None) ->
 
 
 def on_all(items: Sequence[T], work: Callable[[T], object], *, name: Callable[[T], str]) -> None:
-    """Do `work` for every item side by side; collect every failure, and raise them as one ClusterError."""
-    with ThreadPoolExecutor(max_workers=max(1, min(MAX_PARALLEL, len(items)))) as pool:
-        futures = {name(item): pool.submit(work, item) for item in items}
-    failures = {key: future.exception() for key, future in futures.items() if future.exception() is not None}
+    """Do `work` for every item side by side; collect every failure, and raise them as one ClusterError.
+
+    The threads are daemons: Ctrl-C is not kept waiting by a node that does not answer.
+    """
+    waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
+    for item in items:
+        waiting.put(item)
+    failures: dict[str, BaseException] = {}
+
+    def work_off() -> None:
+        while True:
+            try:
+                item = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                work(item)
+            except BaseException as error:  # noqa: BLE001 - crosses over to the caller's thread, and is raised there
+                failures[name(item)] = error
+
+    threads = [threading.Thread(target=work_off, daemon=True) for _ in range(min(MAX_PARALLEL, len(items)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    _raise_all(failures, of=len(items))
+
+
+def _raise_all(failures: Mapping[str, BaseException], *, of: int) -> None:
     for error in failures.values():
-        if error is not None and not isinstance(error, ClusterError):
+        if not isinstance(error, ClusterError):
             raise error
     errors = [error for error in failures.values() if isinstance(error, ClusterError)]
     if len(errors) == 1:
         raise errors[0]
     if errors:
         summary = "\n".join(str(error) for error in errors)
-        raise ClusterError(f"{len(errors)} of {len(items)} nodes failed:\n{summary}", hint=errors[0].hint)
+        raise ClusterError(f"{len(errors)} of {of} nodes failed:\n{summary}", hint=errors[0].hint)
 
 
 def _drain(channel: paramiko.Channel) -> tuple[str, str]:

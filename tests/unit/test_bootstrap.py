@@ -2,6 +2,8 @@
 
 import errno
 import hashlib
+import os
+import signal
 import subprocess
 import threading
 import zipfile
@@ -360,6 +362,20 @@ def test_all_failures_are_collected_and_raised_once() -> None:
     assert sorted(tried) == [0, 1, 2, 3]
     assert "node-1 is gone" in raised.value.message
     assert "node-3 is gone" in raised.value.message
+
+
+def test_ctrl_c_does_not_wait_for_nodes_that_do_not_answer() -> None:
+    never = threading.Event()
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    ctrl_c = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+    ctrl_c.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            on_all([1, 2], lambda _: never.wait(), name=str)
+    finally:
+        ctrl_c.join()
+        signal.signal(signal.SIGUSR1, before)
+        never.set()
 
 
 @pytest.mark.parametrize(
