@@ -66,7 +66,12 @@ class App:
                     "the sandbox of this folder is not running, so there is no cluster",
                     hint="cluster up (it starts the sandbox), or cluster sandbox start",
                 )
-            info = control.start(self.project_dir, region=self.config.provision.region, report=self.report)
+            info = control.start(
+                self.project_dir,
+                region=self.config.provision.region,
+                report=self.report,
+                config=self.config.sandbox,
+            )
         for key in control.unset_environment(os.environ):
             os.environ.pop(key, None)
         os.environ.update(control.environment(info))

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bootstrap.config import BootstrapConfig
 from provision.config import NAME_PATTERN, ProvisionConfig
 from provision.errors import ConfigError
+from sandbox.config import SandboxConfig
 from train.config import DataConfig, TrainConfig
 
 FILE_NAME = "cluster.toml"
@@ -33,6 +34,7 @@ class ClusterConfig(BaseModel):
     bootstrap: BootstrapConfig = BootstrapConfig()
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
+    sandbox: SandboxConfig = SandboxConfig()
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

@@ -24,11 +24,14 @@ _ACTIONS = {
     "delete_bucket": "s3:DeleteBucket",
     "delete_objects": "s3:DeleteObject",
     "get_object": "s3:GetObject",
-    "head_bucket": "s3:ListBucket",
     "list_buckets": "s3:ListAllMyBuckets",
     "list_objects_v2": "s3:ListBucket",
     "put_public_access_block": "s3:PutBucketPublicAccessBlock",
 }
+
+
+class S3AccessDeniedError(AwsError):
+    """S3 knows the caller, who lacks a permission."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,11 +85,17 @@ class S3Client:
             request["ContinuationToken"] = page["NextContinuationToken"]
 
     async def bucket_exists(self, bucket: str) -> bool:
-        """Whether there is such a bucket, ours or another's. Raises AwsError where it may not be asked."""
+        """Whether there is such a bucket, ours or another's; one that this caller may not look into exists.
+
+        Raises AwsError.
+        """
         try:
-            await self.call("head_bucket", Bucket=bucket)
+            # Not HeadBucket, whose refusals have no words.
+            await self.call("list_objects_v2", Bucket=bucket, MaxKeys=1)
         except NotFoundError:
             return False
+        except S3AccessDeniedError:
+            return True
         return True
 
     async def create_bucket(self, bucket: str) -> None:
@@ -146,9 +155,10 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
         return NotFoundError(f"bucket {bucket} does not exist", hint=hint)
     if code in {"NoSuchKey", "404"}:
         return NotFoundError(f"{where}: no such object", hint=f"cluster data ls s3://{bucket}/")
+    if code in {"AccessDenied", "403"}:
+        action = _ACTIONS.get(method, "s3:PutObject")
+        return S3AccessDeniedError(f"{where}: access denied, {action} is needed ({words or code})", hint=_WHO_AM_I)
     hint = {
-        "AccessDenied": f"{_WHO_AM_I}; it needs {_ACTIONS.get(method, 's3:PutObject')}",
-        "403": f"{_WHO_AM_I}; it needs {_ACTIONS.get(method, 's3:PutObject')}",
         "BucketAlreadyExists": "the name is somebody else's: choose another",
         "BucketNotEmpty": "old versions are left in it, or something came meanwhile",
         "PreconditionFailed": "it was changed while it was read: run the command again",

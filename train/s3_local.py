@@ -20,15 +20,24 @@ def find_files(sources: Sequence[str]) -> tuple[FoundFile, ...]:
     found: list[FoundFile] = []
     for source in sources:
         if not os.path.lexists(source) and has_glob(source):
-            matches = sorted(glob.glob(source, recursive=True, include_hidden=True))  # noqa: PTH207 - keeps `source` as written
-            if not matches:
-                raise NotFoundError(f"{source}: no file matches")
-            for match in matches:
+            for match in _find_matches(source):
                 found += _find_one(match, keep_name=not match.endswith("/"), alone=False)
         else:
             several = len(sources) > 1
             found += _find_one(source, keep_name=several and not source.endswith("/"), alone=not several)
     return tuple(found)
+
+
+def _find_matches(pattern: str) -> list[str]:
+    """What matches, without what is in a folder that matches itself. Raises NotFoundError where nothing does."""
+    outermost: list[str] = []
+    # Sorted, a folder comes before what is in it. glob and not Path.glob: the pattern may be absolute, or end with /.
+    for match in sorted(glob.glob(pattern, recursive=True, include_hidden=True)):  # noqa: PTH207 - see above
+        if not any(match.startswith(other.rstrip("/") + "/") for other in outermost):
+            outermost.append(match)
+    if not outermost:
+        raise NotFoundError(f"{pattern}: no file matches")
+    return outermost
 
 
 def _find_one(source: str, *, keep_name: bool, alone: bool) -> list[FoundFile]:

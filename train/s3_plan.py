@@ -84,7 +84,7 @@ def plan_put(found: Sequence[FoundFile], destination: S3Url) -> tuple[Upload, ..
         url = S3Url(bucket=destination.bucket, key=key)
         uploads.append(Upload(source=file.path, destination=url, size_bytes=file.size_bytes))
     _refuse_collisions((str(upload.source), str(upload.destination)) for upload in uploads)
-    return tuple(uploads)
+    return tuple(dict.fromkeys(uploads))
 
 
 def plan_get(found: Sequence[FoundObject], destination: str, *, folder_exists: bool) -> tuple[Download, ...]:
@@ -101,7 +101,7 @@ def plan_get(found: Sequence[FoundObject], destination: str, *, folder_exists: b
         )
     if len(found) == 1 and found[0].alone and not destination.endswith("/") and not folder_exists:
         return (_download(found[0], Path(destination)),)
-    downloads = tuple(_download(item, Path(destination, item.name)) for item in found)
+    downloads = tuple(dict.fromkeys(_download(item, Path(destination, item.name)) for item in found))
     _refuse_collisions((str(item.source), str(item.destination)) for item in downloads)
     files = {item.destination for item in downloads}
     for item in downloads:

@@ -22,7 +22,7 @@ from train.s3_plan import Download, Upload
 
 PART_BYTES = 8 * 2**20
 MAX_PARTS = 10_000  # S3's limit for one object
-MEMORY_BYTES = 64 * 2**20
+MEMORY_BYTES = 32 * 2**20
 _READ_TRIES = 4
 
 

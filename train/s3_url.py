@@ -63,7 +63,10 @@ def literal_prefix(pattern: str) -> str:
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """A pattern for whole keys: * and ? stay in a folder, ** crosses folders, [abc] and [!abc] are one character."""
+    """A pattern for whole keys: * and ? stay in a folder, ** crosses folders, [abc] and [!abc] are one character.
+
+    Raises UsageError for a range of characters that ends before it begins.
+    """
     regex = ""
     at = 0
     while at < len(pattern):
@@ -80,7 +83,10 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
             at = end + 1
         else:
             regex, at = regex + {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char)), at + 1
-    return re.compile(regex, re.DOTALL)
+    try:
+        return re.compile(regex, re.DOTALL)
+    except re.error as error:  # a range that ends before it begins, as in [z-a]
+        raise UsageError(f"{pattern}: not a glob: {error}") from error
 
 
 def is_safe_path(relative: str) -> bool:

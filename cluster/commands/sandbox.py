@@ -1,16 +1,19 @@
 """`cluster sandbox ...`."""
 
+import json
 import os
 import shlex
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from cluster.app import App, pass_app, sandbox_files_dir
-from provision.errors import SandboxError
 from sandbox import control
 from sandbox.control import SandboxStatus
+from sandbox.fault_kinds import KINDS
 
 
 @click.group("sandbox")
@@ -25,7 +28,9 @@ def sandbox() -> None:
 @pass_app
 def start(app: App) -> None:
     """Start this folder's sandbox; `cluster up` does so by itself."""
-    info = control.start(app.project_dir, region=app.config.provision.region, report=app.report)
+    info = control.start(
+        app.project_dir, region=app.config.provision.region, report=app.report, config=app.config.sandbox
+    )
     app.print(info.endpoint_url)
 
 
@@ -63,13 +68,88 @@ def status(app: App, *, as_json: bool) -> None:
 @pass_app
 def env(app: App) -> None:
     """Print what leads any AWS tool to the sandbox: eval "$(cluster sandbox env)"."""
-    info = control.find_running(app.project_dir)
-    if info is None:
-        raise SandboxError("the sandbox of this folder is not running", hint="cluster sandbox start")
+    info = control.find_required(app.project_dir)
     for name in control.unset_environment(os.environ):
         app.print(f"unset {name}")
     for name, value in control.environment(info).items():
         app.print(f"export {name}={shlex.quote(value)}")
+
+
+def _list_kinds() -> str:
+    """What can be made to go wrong, as the help shows it."""
+    lines = []
+    for kind in KINDS.values():
+        words = [f"{p.name}=" if p.required else f"[{p.name}=]" for p in kind.parameters]
+        lines.append(f"  {' '.join([kind.name, *words])}\n      {kind.summary}")
+    return "\b\n" + "\n".join(lines)
+
+
+@sandbox.command(
+    "fault",
+    help="Make something go wrong: KIND, and what narrows it down, such as capacity zone=us-east-1a type=p4d.*\n\n"
+    "A fault lies in wait for the next calls or boots that it is for; one with instance=, a= and b= acts at once.\n\n"
+    + _list_kinds(),
+)
+@click.argument("kind")
+@click.argument("parameters", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--count", metavar="K", help='How often it strikes; "all": until it is disarmed.')
+@pass_app
+def fault(app: App, *, kind: str, parameters: tuple[str, ...], count: str | None) -> None:
+    """Arm a fault, or bring one about."""
+    words = [kind, *parameters, *([f"count={count}"] if count else [])]
+    found = control.cause_fault(app.project_dir, shlex.join(words))
+    app.print(found["did"] if "did" in found else found["id"])
+
+
+@sandbox.command("faults")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@pass_app
+def faults(app: App, *, as_json: bool) -> None:
+    """List the faults that are armed."""
+    found = control.list_faults(app.project_dir)
+    if as_json:
+        app.print_json(found)
+    elif found:
+        app.print("\n".join(render_fault(one) for one in found))
+    else:
+        app.say("no fault is armed")
+
+
+@sandbox.command("disarm")
+@click.argument("which", metavar="ID|all")
+@pass_app
+def disarm(app: App, *, which: str) -> None:
+    """Take an armed fault away, or all of them."""
+    for one in control.disarm_faults(app.project_dir, which):
+        app.print(render_fault(one))
+
+
+@sandbox.command("log")
+@click.option("--json", "as_json", is_flag=True, help="Print each call as a line of JSON.")
+@pass_app
+def log(app: App, *, as_json: bool) -> None:
+    """Show every API call since the sandbox was started."""
+    with control.api_log(app.project_dir).open() as stream:
+        for line in stream:
+            app.print(line.rstrip() if as_json else render_call(json.loads(line)))
+
+
+def render_fault(fault: Mapping[str, Any]) -> str:
+    """A fault as one line. Pure."""
+    words = " ".join([fault["kind"], *(f"{name}={value}" for name, value in fault["parameters"].items())])
+    left = "until disarmed" if fault["left"] is None else f"{fault['left']} left"
+    return f"{fault['id']:<10} {words}  ({left}, struck {fault['struck']} times)"
+
+
+def render_call(call: Mapping[str, Any]) -> str:
+    """A line of the API log for people. Pure."""
+    what = f"{call['service']} {call['action']}"
+    notes = [call[name] for name in ("resource", "error") if call[name]]
+    notes += [f"token {call['client_token']}"] if call["client_token"] else []
+    notes += ["dry run"] if call["dry_run"] else []
+    notes += [f"fault: {call['fault']}"] if call["fault"] else []
+    begun = f"{call['time'][:23]}  {call['status'] or '---'}  {call['duration_ms']:8.1f} ms"
+    return f"{begun}  {what:<36} {'  '.join(notes)}".rstrip()
 
 
 def _forget_clusters(app: App) -> None:

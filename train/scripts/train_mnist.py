@@ -9,7 +9,7 @@ from typing import Optional, Sequence
 
 from common import errors, options
 
-DEFAULTS = options.Defaults(network="mlp", batch_size=64, num_epochs=20, lr=0.05, wd=0.0001, num_classes=10)
+DEFAULTS = options.Defaults(network="mlp", batch_size=32, num_epochs=20, lr=0.05, wd=0.0001, num_classes=10)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:

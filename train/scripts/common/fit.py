@@ -18,6 +18,7 @@ from common.errors import ScriptError
 from common.options import has_momentum
 
 logger = logging.getLogger()
+NEVER = sys.maxsize  # updates
 
 
 class Workers(NamedTuple):
@@ -146,14 +147,16 @@ def _optimizer_params(options: argparse.Namespace, batches: int, workers: Worker
     by the number of workers too. With dist_async each worker's gradients are an update of their own.
     """
     updates = batches if workers.in_step else batches * workers.part.count
-    rate, steps = schedule.learning_rate(
-        options.lr, options.lr_factor, options.lr_step_epochs, options.load_epoch or 0, updates
-    )
+    begin = options.load_epoch or 0
+    rate, steps = schedule.learning_rate(options.lr, options.lr_factor, options.lr_step_epochs, begin, updates)
+    warmup = max(0, options.warmup_epochs - begin) * updates
     params: Dict[str, Any] = {"learning_rate": rate, "wd": options.wd}
     if has_momentum(options.optimizer):
         params["momentum"] = options.mom
-    if steps:
-        params["lr_scheduler"] = mx.lr_scheduler.MultiFactorScheduler(steps, options.lr_factor, base_lr=rate)
+    if steps or warmup:
+        params["lr_scheduler"] = mx.lr_scheduler.MultiFactorScheduler(
+            steps or [NEVER], options.lr_factor, base_lr=rate, warmup_steps=warmup, warmup_begin_lr=rate / 10
+        )
     return params
 
 

@@ -119,6 +119,13 @@ def _add_fit(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
     group.add_argument("--lr", type=_positive, default=defaults.lr, help="learning rate to begin with")
     group.add_argument("--lr-factor", type=_positive, default=0.1, help="what a step multiplies it with")
     group.add_argument(
+        "--warmup-epochs",
+        type=_at_least(0),
+        default=1,
+        metavar="N",
+        help="epochs in which it rises to --lr, from a tenth of it",
+    )
+    group.add_argument(
         "--lr-step-epochs",
         type=_numbers,
         metavar="N,N",

@@ -1,0 +1,133 @@
+"""moto's S3 behind real HTTP, in this process, and a proxy before it that breaks connections."""
+
+import json
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from moto.backends import get_backend
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.server import ThreadedMotoServer
+
+REGION = "eu-west-1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Server:
+    """A server of its own, with a plain client to look at what is in it."""
+
+    url: str
+    client: Any
+
+    def put(self, bucket: str, objects: dict[str, bytes]) -> None:
+        """Make a bucket with objects, whatever their keys are: HTTP clients would clean up `..` in them."""
+        self.client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
+        for key, content in objects.items():
+            get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, content)
+
+    def read(self, bucket: str) -> dict[str, bytes]:
+        """Every object of a bucket."""
+        listed = self.client.list_objects_v2(Bucket=bucket).get("Contents", [])
+        return {item["Key"]: self.client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read() for item in listed}
+
+    def reset(self) -> None:
+        """Forget everything."""
+        get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].reset()
+
+    @contextmanager
+    def caller_who_may(self, *actions: str) -> Iterator[tuple[str, str]]:
+        """The access key of a user with these permissions and no others; until the block ends, S3 looks at them."""
+        iam = boto3.client("iam", endpoint_url=self.url, region_name=REGION)
+        iam.create_user(UserName="user")
+        statement = {"Effect": "Allow", "Action": actions, "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_user_policy(UserName="user", PolicyName="policy", PolicyDocument=policy)
+        key = iam.create_access_key(UserName="user")["AccessKey"]
+        unchecked = self._check_after_calls(0)
+        try:
+            yield key["AccessKeyId"], key["SecretAccessKey"]
+        finally:
+            self._check_after_calls(unchecked)
+
+    def _check_after_calls(self, count: float) -> float:
+        """Let moto check permissions after so many more calls; returns what was set before."""
+        request = urllib.request.Request(
+            f"{self.url}/moto-api/reset-auth", str(count).encode(), {"Content-Type": "text/plain"}
+        )
+        with urllib.request.urlopen(request) as response:
+            return float(json.load(response)["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"])
+
+    def unfinished(self, bucket: str) -> list[str]:
+        """The keys of multipart uploads that were neither completed nor aborted."""
+        return [item["Key"] for item in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
+
+
+@contextmanager
+def serve_s3() -> Iterator[S3Server]:
+    """A server until the block ends."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        url = f"http://{host}:{port}"
+        yield S3Server(url=url, client=boto3.client("s3", endpoint_url=url, region_name=REGION))
+    finally:
+        server.stop()
+
+
+@dataclass(slots=True)
+class Cuts:
+    """How many more responses are cut off, and after how many bytes."""
+
+    left: int
+    after_bytes: int
+    done: int = field(default=0)
+
+
+@contextmanager
+def cutting_proxy(target_url: str, cuts: Cuts) -> Iterator[str]:
+    """The URL of a proxy that closes connections in the middle of long responses, `cuts.left` times."""
+    target = urlsplit(target_url)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return  # the listener was closed: the test is over
+            upstream = socket.create_connection((str(target.hostname), int(target.port or 80)))
+            threading.Thread(target=_pump, args=(client, upstream, None), daemon=True).start()
+            threading.Thread(target=_pump, args=(upstream, client, cuts), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def _pump(source: socket.socket, sink: socket.socket, cuts: Cuts | None) -> None:
+    passed = 0
+    try:
+        while chunk := source.recv(65536):
+            passed += len(chunk)
+            if cuts and cuts.left and passed > cuts.after_bytes:
+                cuts.left -= 1
+                cuts.done += 1
+                break
+            sink.sendall(chunk)
+    except OSError:
+        pass  # the other side is gone: so is this one
+    for end in (source, sink):
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it was closed already

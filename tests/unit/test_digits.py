@@ -1,0 +1,102 @@
+"""The demo dataset: real digits, in files that agree with each other."""
+
+import io
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from provision.errors import ClusterError
+from train import digits, idx
+from train.digits import SIDE, Digit, Written
+from train.recordio import decode_image, read_records
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
+    folder = tmp_path_factory.mktemp("digits")
+    return folder, digits.write_demo(folder)
+
+
+def read_idx(folder: Path, images: str, labels: str) -> list[Digit]:
+    shape, pixels = idx.decode_idx((folder / images).read_bytes(), name=images)
+    _, values = idx.decode_idx((folder / labels).read_bytes(), name=labels)
+    assert shape == (len(values), SIDE, SIDE)
+    area = SIDE * SIDE
+    return [Digit(label=value, pixels=pixels[at * area :][:area]) for at, value in enumerate(values)]
+
+
+def read_shard(path: Path) -> list[tuple[int, Digit]]:
+    found = []
+    with path.open("rb") as file:
+        for payload in read_records(file, name=path.name):
+            record = decode_image(payload, name=path.name)
+            image = Image.open(io.BytesIO(record.image))
+            assert (image.format, image.mode, image.size) == ("PNG", "L", (SIDE, SIDE))
+            found.append((record.record_id, Digit(label=int(record.labels[0]), pixels=image.tobytes())))
+    return found
+
+
+def test_both_formats_hold_the_same_images_in_the_same_order(written: tuple[Path, Written]) -> None:
+    folder, _ = written
+    train = read_idx(folder, idx.TRAIN_IMAGES, idx.TRAIN_LABELS)
+    shards = sorted((folder / "train").iterdir())
+    assert [shard.name for shard in shards] == [f"part-0000{number}.rec" for number in range(4)]
+    records = [read_shard(shard) for shard in shards]
+    assert [len(shard) for shard in records] == [375] * 4
+    assert [item for shard in records for item in shard] == list(enumerate(train))
+    val = read_idx(folder, idx.VAL_IMAGES, idx.VAL_LABELS)
+    assert read_shard(folder / "val" / "part-00000.rec") == list(enumerate(val))
+
+
+def test_every_image_is_in_one_part_and_every_label_in_the_same_share(written: tuple[Path, Written]) -> None:
+    folder, counts = written
+    train = read_idx(folder, idx.TRAIN_IMAGES, idx.TRAIN_LABELS)
+    val = read_idx(folder, idx.VAL_IMAGES, idx.VAL_LABELS)
+    assert (len(train), len(val)) == (counts.train_images, counts.val_images) == (1500, 297)
+    assert Counter(train + val) == Counter(digits.load_digits())
+    shares = Counter(digit.label for digit in val)
+    assert set(shares) == set(range(10))
+    assert max(shares.values()) - min(shares.values()) <= 2
+    assert [digit.label for digit in train] != sorted(digit.label for digit in train)
+
+
+def test_images_are_in_mnists_form(written: tuple[Path, Written]) -> None:
+    folder, _ = written
+    for digit in read_idx(folder, idx.VAL_IMAGES, idx.VAL_LABELS):
+        assert max(digit.pixels) > 200
+        image = Image.frombytes("L", (SIDE, SIDE), digit.pixels)
+        left, top, right, bottom = image.getbbox() or (0, 0, 0, 0)
+        assert left >= 4
+        assert top >= 4
+        assert right <= 24
+        assert bottom <= 24
+
+
+def test_the_same_bytes_are_written_again(written: tuple[Path, Written], tmp_path: Path) -> None:
+    folder, first = written
+    second = digits.write_demo(tmp_path)
+    assert [size for _, size in second.files] == [size for _, size in first.files]
+    for (one, size_bytes), (two, _) in zip(first.files, second.files, strict=True):
+        assert one.relative_to(folder) == two.relative_to(tmp_path)
+        assert one.read_bytes() == two.read_bytes()
+        assert one.stat().st_size == size_bytes
+
+
+@pytest.mark.parametrize("missing", ["sklearn", "PIL"])
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ClusterError, match=missing) as caught:
+        digits.write_demo(tmp_path)
+    assert caught.value.hint == "pip install 'mxnet-cluster[demo]'"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match=r"cannot write the demo data: .*/file"):
+        digits.write_demo(tmp_path / "file" / "below")

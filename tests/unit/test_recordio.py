@@ -1,0 +1,127 @@
+"""RecordIO without MXNet; that MXNet reads it is shown by the tests on real nodes."""
+
+import io
+import struct
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from provision.errors import ClusterError
+from train.recordio import (
+    MAGIC,
+    ImageRecord,
+    decode_image,
+    encode_image,
+    encode_record,
+    read_records,
+)
+
+# Payloads that are likely to hold the magic number, whole or in pieces, at any alignment.
+PAYLOADS = st.lists(st.sampled_from([MAGIC, MAGIC[:2], MAGIC[2:], b"", b"a", b"bc", b"def", b"ghij"]), max_size=12).map(
+    b"".join
+)
+
+
+def part(flag: int, body: bytes) -> bytes:
+    return MAGIC + struct.pack("<I", flag << 29 | len(body)) + body
+
+
+def read(content: bytes) -> list[bytes]:
+    return list(read_records(io.BytesIO(content), name="x.rec"))
+
+
+@given(st.lists(PAYLOADS | st.binary(max_size=40), max_size=6))
+def test_what_is_written_is_read(payloads: list[bytes]) -> None:
+    assert read(b"".join(map(encode_record, payloads))) == payloads
+
+
+@given(PAYLOADS)
+@example(MAGIC)
+@example(MAGIC * 3)
+def test_the_magic_number_stands_aligned_only_where_a_part_begins(payload: bytes) -> None:
+    """A reader that starts in the middle of a file takes every aligned magic number for a beginning."""
+    encoded = encode_record(payload)
+    assert len(encoded) % 4 == 0
+    at = 0
+    while at < len(encoded):
+        assert encoded[at : at + 4] == MAGIC
+        length = struct.unpack_from("<I", encoded, at + 4)[0] & (2**29 - 1)
+        body = encoded[at + 8 : at + 8 + length]
+        assert MAGIC not in [body[index : index + 4] for index in range(0, length, 4)]
+        at += 8 + length + -length % 4
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoded"),
+    [
+        (b"", part(0, b"")),
+        (b"abc", part(0, b"abc") + b"\0"),
+        (b"abcd", part(0, b"abcd")),
+        (MAGIC, part(1, b"") + part(3, b"")),
+        (b"abcd" + MAGIC + b"e", part(1, b"abcd") + part(3, b"e") + b"\0\0\0"),
+        (MAGIC + MAGIC + b"abcd", part(1, b"") + part(2, b"") + part(3, b"abcd")),
+        (b"a" + MAGIC, part(0, b"a" + MAGIC) + b"\0\0\0"),
+    ],
+)
+def test_bytes_are_those_of_dmlc_core(payload: bytes, encoded: bytes) -> None:
+    """The expected bytes were compared with mxnet.recordio.MXRecordIO of MXNet 1.7."""
+    assert encode_record(payload) == encoded
+
+
+@pytest.mark.parametrize(
+    ("content", "at", "what"),
+    [
+        (b"abc", 0, "header"),
+        (encode_record(b"abcd")[:-1], 0, "inside a record of 4 bytes"),
+        (encode_record(b"abcd") + b"no magic", 12, "magic number"),
+        (part(1, b"abcd"), 12, "between two parts"),
+        (part(3, b"abcd"), 0, "kind 3"),
+        (part(1, b"") + part(0, b""), 8, "kind 0"),
+        (part(7, b""), 0, "kind 7"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_place(content: bytes, at: int, what: str) -> None:
+    with pytest.raises(ClusterError, match=rf"x\.rec: .* at byte {at}: .*{what}"):
+        read(content)
+
+
+def test_records_before_the_break_are_read() -> None:
+    records = read_records(io.BytesIO(encode_record(b"whole") + b"broken"), name="x.rec")
+    assert next(records) == b"whole"
+    with pytest.raises(ClusterError):
+        next(records)
+
+
+def test_a_payload_beyond_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.recordio.MAX_PAYLOAD_BYTES", 10)  # 512 MiB would only make the test slow
+    with pytest.raises(ValueError, match="at most 10 bytes"):
+        encode_record(bytes(11))
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4),
+    st.integers(0, 2**64 - 1),
+    st.binary(max_size=20),
+)
+def test_image_records_round_trip(labels: list[float], record_id: int, image: bytes) -> None:
+    record = ImageRecord(labels=tuple(labels), record_id=record_id, image=image)
+    assert decode_image(encode_image(record), name="x") == record
+
+
+def test_the_image_header_is_mxnets() -> None:
+    one = ImageRecord(labels=(3.0,), record_id=7, image=b"png")
+    assert encode_image(one) == struct.pack("<IfQQ", 0, 3.0, 7, 0) + b"png"
+    two = ImageRecord(labels=(3.0, 4.5), record_id=7, image=b"png")
+    assert encode_image(two) == struct.pack("<IfQQff", 2, 0.0, 7, 0, 3.0, 4.5) + b"png"
+
+
+@pytest.mark.parametrize("payload", [b"", bytes(23), struct.pack("<IfQQ", 2, 0.0, 7, 0) + bytes(7)])
+def test_a_short_image_record_is_refused(payload: bytes) -> None:
+    with pytest.raises(ClusterError, match="too short"):
+        decode_image(payload, name="x")
+
+
+def test_an_image_record_needs_a_label() -> None:
+    with pytest.raises(ValueError, match="label"):
+        encode_image(ImageRecord(labels=(), record_id=0, image=b""))
