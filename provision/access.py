@@ -83,18 +83,20 @@ def authorize_ingress(step: AuthorizeIngress, context: Context) -> bool:
     group_id = context.group_id(step.group_id)
     permissions = ingress_permissions(step, group_id=group_id)
 
-    def authorize() -> bool | None:
+    def authorize(asked: list[IpPermissionTypeDef]) -> bool | None:
         try:
-            context.clients.ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=permissions)
+            context.clients.ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=asked)
         except ClientError as error:
-            if error_code(error) == "InvalidPermission.Duplicate":
-                return False
             if error_code(error) == "InvalidGroup.NotFound":
                 return None  # made a moment ago, and not known everywhere yet
-            raise
+            if error_code(error) != "InvalidPermission.Duplicate":
+                raise
+            # One rule that is there makes EC2 refuse all of them: the others may be missing still.
+            results = [authorize([permission]) for permission in asked] if len(asked) > 1 else []
+            return any(results)
         return True
 
-    changed = poll(authorize, timeout_s=NOT_FOUND_TIMEOUT_S)
+    changed = poll(lambda: authorize(permissions), timeout_s=NOT_FOUND_TIMEOUT_S)
     if changed is None:
         raise AwsError(
             f"AWS did not know the security group {group_id} for {NOT_FOUND_TIMEOUT_S:.0f} s",

@@ -23,6 +23,7 @@ from botocore.exceptions import (
     ProfileNotFound,
     ProxyConnectionError,
     SSLError,
+    SSOError,
     TokenRetrievalError,
 )
 
@@ -48,6 +49,9 @@ RETRY_CODES = frozenset(
 
 NOT_FOUND_TIMEOUT_S = 60.0
 """How long EC2 may take to know everywhere what it has just made, in seconds."""
+
+_PATIENT = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 5})
+_ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
 
 _CREDENTIALS = "check your credentials: aws sts get-caller-identity"
 _QUOTA = (
@@ -102,20 +106,21 @@ class Clients:
 def make_clients(region: str) -> Clients:
     """Clients from the standard environment: AWS_PROFILE, AWS_ENDPOINT_URL, AWS_CA_BUNDLE are boto3's.
 
-    Raises AwsError when the environment names a profile that does not exist. Missing credentials show at the
-    first call.
+    Raises AwsError when the environment names a profile that does not exist, or an endpoint that is no URL.
+    Missing credentials show at the first call.
     """
-    patient = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 5})
-    once = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
     with aws_errors("reading the AWS configuration"):
         session = boto3.session.Session(region_name=region)
-        return Clients(
-            ec2=session.client("ec2", config=patient),
-            run_ec2=session.client("ec2", config=once),
-            ssm=session.client("ssm", config=patient),
-            sts=session.client("sts", config=patient),
-            region=region,
-        )
+        try:
+            return Clients(
+                ec2=session.client("ec2", config=_PATIENT),
+                run_ec2=session.client("ec2", config=_ONCE),
+                ssm=session.client("ssm", config=_PATIENT),
+                sts=session.client("sts", config=_PATIENT),
+                region=region,
+            )
+        except ValueError as error:  # botocore's way to say that an endpoint is no URL
+            raise AwsError(str(error), hint="check AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_EC2") from error
 
 
 def error_code(error: ClientError) -> str:
@@ -159,7 +164,9 @@ def _translate_failure(error: BotoCoreError, doing: str) -> AwsError:
     match error:
         case NoCredentialsError() | PartialCredentialsError():
             hint = 'set AWS_PROFILE, or run: aws configure; without AWS: cloud = "sandbox" in cluster.toml'
-        case CredentialRetrievalError() | TokenRetrievalError():
+        case SSOError() | TokenRetrievalError():
+            hint = "sign in again: aws sso login"
+        case CredentialRetrievalError():
             hint = _CREDENTIALS
         case ProfileNotFound():
             hint = "set AWS_PROFILE to one of: aws configure list-profiles"

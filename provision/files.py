@@ -108,15 +108,18 @@ class ClusterFiles:
 
     def forget_launches(self) -> None:
         """Drops all tokens: what they launched has been seen, or is gone."""
-        self.journal.unlink(missing_ok=True)
+        self._remove(self.journal)
 
     def forget(self) -> None:
         """Removes all files of the cluster, and the folder unless something else is in it."""
         for path in (self.private_key, self.known_hosts, self.journal, self._lock):
-            path.unlink(missing_ok=True)
-            path.with_name(f"{path.name}.new").unlink(missing_ok=True)
-        if self.root.is_dir() and not any(self.root.iterdir()):
-            self.root.rmdir()
+            self._remove(path)
+            self._remove(path.with_name(f"{path.name}.new"))
+        try:
+            if self.root.is_dir() and not any(self.root.iterdir()):
+                self.root.rmdir()
+        except OSError as error:
+            _cannot(error, "remove", self.root)
 
     @property
     def exist(self) -> bool:
@@ -158,6 +161,12 @@ class ClusterFiles:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             _cannot(error, "make", self.root)
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            _cannot(error, "remove", path)
 
     def _write(self, path: Path, content: bytes) -> None:
         """Writes a file (0600) so that after a crash there is all of it or nothing."""

@@ -12,6 +12,12 @@ from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from sandbox.s3_operations import name_operation
+
+# Where the call's description, and the fault that struck it, stand in a request's environment.
+CALL_KEY = "sandbox.call"
+FAULT_KEY = "sandbox.fault"
+
 log = logging.getLogger("sandbox.api_log")
 
 FORM = "application/x-www-form-urlencoded"
@@ -24,7 +30,8 @@ class ApiLog:
     """WSGI middleware that writes the log.
 
     Each line has `time` (ISO 8601, UTC), `duration_ms`, `service`, `region`, `action`, `status` (HTTP), `error`
-    (AWS's code, or null), `client_token` (the caller's, or null), `dry_run`, and `access_key_id`.
+    (AWS's code, or null), `client_token` (the caller's, or null), `dry_run`, `access_key_id`, `resource` (the bucket
+    and the key of an S3 call, or null) and `fault` (the armed fault that struck it, or null).
     """
 
     def __init__(self, app: WSGIApplication, path: Path) -> None:
@@ -36,25 +43,33 @@ class ApiLog:
         """Passes the call on and logs it when its answer is complete."""
         begun = dt.datetime.now(dt.UTC)
         entry = describe_call(environ)
+        environ[CALL_KEY] = entry
         status = [0]
 
         def start(line: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
             status[0] = int(line[:3])
             return start_response(line, headers, exc_info)
 
-        body = self._app(environ, start)
+        try:
+            body = self._app(environ, start)
+        except ConnectionAbortedError:
+            self._write(environ, begun, status[0], None)
+            raise
         if status[0] >= 400:
             body = [b"".join(body)]
         error = find_error_code(body[0]) if status[0] >= 400 and isinstance(body, list) else None
+        self._write(environ, begun, status[0], error)
+        return body
+
+    def _write(self, environ: WSGIEnvironment, begun: dt.datetime, status: int, error: str | None) -> None:
         duration = dt.datetime.now(dt.UTC) - begun
-        entry |= {"status": status[0], "error": error, "time": begun.isoformat()}
-        entry["duration_ms"] = round(duration.total_seconds() * 1000, 1)
+        outcome = {"status": status, "error": error, "time": begun.isoformat(), "fault": environ.get(FAULT_KEY)}
+        entry = environ[CALL_KEY] | outcome | {"duration_ms": round(duration.total_seconds() * 1000, 1)}
         try:
             with self._lock:
                 self._file.write(json.dumps(entry) + "\n")
         except OSError:  # a full disk must not take the answer from the caller
             log.exception("the API log cannot be written")
-        return body
 
 
 def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
@@ -68,15 +83,28 @@ def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
     elif target:
         action = target.rpartition(".")[2]
     else:
-        action = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+        action = _name_s3_operation(environ)
+    service = service or ("s3" if not form and not target else None)
     return {
-        "service": service or ("s3" if not form and not target else None),
+        "service": service,
         "region": region,
         "action": action,
         "client_token": form.get("ClientToken", [None])[0],
         "dry_run": form.get("DryRun", [""])[0] == "true",
         "access_key_id": key,
+        "resource": environ["PATH_INFO"].lstrip("/") if service == "s3" else None,
     }
+
+
+def _name_s3_operation(environ: WSGIEnvironment) -> str:
+    query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+    return name_operation(
+        environ["REQUEST_METHOD"],
+        environ["PATH_INFO"],
+        query,
+        is_list_v2=query.get("list-type") == ["2"],
+        is_copy="HTTP_X_AMZ_COPY_SOURCE" in environ,
+    )
 
 
 def _read_form(environ: WSGIEnvironment) -> dict[str, list[Any]]:

@@ -8,14 +8,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from provision.errors import SandboxError
 from provision.progress import Event, Report
 from sandbox.checks import check_kernel, check_machine
+from sandbox.config import SandboxConfig
+from sandbox.control_socket import ask
+from sandbox.faults import FaultError
 from sandbox.launching import AccessKey, find_daemon, launch, locked, prepare, remove_all
 from sandbox.leftovers import find_leftovers
 from sandbox.marks import Place, place_of
@@ -60,13 +63,16 @@ class SandboxStatus:
     hosts: tuple[HostStatus, ...] = ()
 
 
-def start(project_dir: Path, *, region: str, report: Report) -> SandboxInfo:
+def start(project_dir: Path, *, region: str, report: Report, config: SandboxConfig | None = None) -> SandboxInfo:
     """Starts the project's sandbox, or returns the one that runs. What a crashed one left is removed first.
+
+    config: [sandbox] of cluster.toml; one that runs keeps what it was started with, and that is reported.
 
     Raises SandboxError when this machine cannot run one, or when it runs for another region.
     """
     check_machine()
     place = place_of(project_dir)
+    config = config or SandboxConfig()
     with locked():
         info = find_running(project_dir)
         if info is not None:
@@ -75,6 +81,9 @@ def start(project_dir: Path, *, region: str, report: Report) -> SandboxInfo:
                     f"The sandbox of {project_dir} runs in region {info.region}, not in {region}.",
                     hint="cluster sandbox stop",
                 )
+            if read_settings(place.settings_file).config != config:
+                what = "[sandbox] is not what the sandbox was started with; it counts after cluster sandbox stop"
+                report(Event(kind="warn", what=what))
             report(Event(kind="same", what=f"the sandbox runs at {info.endpoint_url}"))
             return info
         if find_leftovers(place):
@@ -83,7 +92,7 @@ def start(project_dir: Path, *, region: str, report: Report) -> SandboxInfo:
         check_kernel()
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
-        prepare(place, project_dir, region)
+        prepare(place, project_dir, region, config)
         launch(place)
         info = find_running(project_dir)
         if info is None:
@@ -159,6 +168,55 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
         private_cidr=settings.private,
         public_cidr=settings.public,
     )
+
+
+def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:
+    """Arms a fault in the running sandbox, or brings an immediate one about; text: as sandbox/faults.py reads it.
+
+    The fault, as JSON has it; `did` says what an immediate one did. Raises SandboxError.
+    """
+    result: dict[str, Any] = _ask(project_dir, {"do": "fault", "text": text})
+    return result
+
+
+def list_faults(project_dir: Path) -> list[dict[str, Any]]:
+    """The faults that are armed in the running sandbox, the oldest first. Raises SandboxError."""
+    result: list[dict[str, Any]] = _ask(project_dir, {"do": "faults"})
+    return result
+
+
+def disarm_faults(project_dir: Path, which: str) -> list[dict[str, Any]]:
+    """Disarms one fault by its id, or "all"; what was disarmed. Raises SandboxError."""
+    result: list[dict[str, Any]] = _ask(project_dir, {"do": "disarm", "which": which})
+    return result
+
+
+def _ask(project_dir: Path, asked: Mapping[str, Any]) -> Any:
+    find_required(project_dir)
+    try:
+        return ask(place_of(project_dir).control_socket, asked)
+    except FaultError as error:
+        raise SandboxError(str(error), hint="cluster sandbox fault --help") from error
+    except PermissionError as error:
+        raise SandboxError(
+            f"The sandbox of {project_dir} was started by another user.", hint="sudo -E cluster ..."
+        ) from error
+    except OSError as error:
+        raise SandboxError(f"The sandbox does not answer: {error}", hint="cluster sandbox status") from error
+
+
+def find_required(project_dir: Path) -> SandboxInfo:
+    """The project's running sandbox. Raises SandboxError when there is none."""
+    info = find_running(project_dir)
+    if info is None:
+        raise SandboxError("the sandbox of this folder is not running", hint="cluster sandbox start")
+    return info
+
+
+def api_log(project_dir: Path) -> Path:
+    """The file with a line of JSON for each API call; see sandbox/api_log.py. Raises SandboxError."""
+    find_required(project_dir)
+    return place_of(project_dir).api_log
 
 
 def describe(project_dir: Path) -> SandboxStatus:

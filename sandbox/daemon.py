@@ -16,14 +16,22 @@ os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # moto reads it when it is i
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
-from sandbox import ec2
+from sandbox.api_faults import ApiFaults
 from sandbox.api_log import ApiLog
 from sandbox.certificates import make_tls_context
+from sandbox.control_socket import ControlServer, Desk, MainThreadCalls
+from sandbox.ec2 import Ec2Settings
+from sandbox.faults import FaultBook
 from sandbox.fleet import Fleet
+from sandbox.host_faults import HostFaults
 from sandbox.marks import Place
+from sandbox.metadata import MetadataServer, MetadataService
+from sandbox.moto_setup import install
 from sandbox.network import open_network
+from sandbox.phantom_fleet import PhantomFleet
+from sandbox.pricing import answer_pricing
 from sandbox.server import TlsServer, answer_checkip, catch_errors, take_bodies_as_they_are
-from sandbox.settings import DaemonStatus, read_settings, write_json
+from sandbox.settings import DaemonStatus, Settings, read_settings, write_json
 
 RECONCILE_S = 0.2
 SERVER_POLL_S = 0.1
@@ -44,18 +52,29 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
+    config = settings.config
+    book = FaultBook()
+    for text in config.faults:
+        book.arm(text)
+    calls = MainThreadCalls(wake.set)
     network = open_network(place, settings.ranges.gateway, settings.ranges.public)
-    server = open_server(place, str(settings.ranges.gateway.ip))
-    fleet = Fleet(place, settings, network, wake.set)
-    backend = ec2.install(
-        ec2.Ec2Settings(
+    server = open_server(place, settings, book)
+    fleet = PhantomFleet() if config.hosts == "none" else Fleet(place, settings, network, book, wake.set)
+    backend = install(
+        Ec2Settings(
             region=settings.region,
             private=settings.ranges.private,
             public=settings.ranges.public,
             wake=wake.set,
             read_console=fleet.read_console,
+            enforce=fleet.enforce,
+            config=config,
+            book=book,
         )
     )
+    immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
+    ControlServer(place.control_socket, Desk(book, calls, immediate)).start()
+    MetadataServer(network.open_metadata_socket(), MetadataService(backend)).start()
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     published: DaemonStatus | None = None
     # The main thread starts all hosts: they die with the thread that started them.
@@ -63,6 +82,7 @@ def main() -> None:
         wake.clear()
         if not network.is_up:
             sys.exit("the process that holds the network was killed: no host can be reached any more")
+        calls.run_pending()
         fleet.reconcile(backend)
         status = DaemonStatus(pid=os.getpid(), port=server.port, hosts=fleet.describe(backend))
         if status != published:
@@ -77,11 +97,12 @@ def main() -> None:
     os._exit(0)
 
 
-def open_server(place: Place, address: str) -> TlsServer:
+def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
     """The server, on the sandbox's own address only."""
+    address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)
-    moto = take_bodies_as_they_are(DomainDispatcherApplication(create_backend_app))
-    return TlsServer(address, answer_checkip(ApiLog(catch_errors(moto), place.api_log)), tls)
+    moto = answer_pricing(take_bodies_as_they_are(DomainDispatcherApplication(create_backend_app)), settings.region)
+    return TlsServer(address, answer_checkip(ApiLog(ApiFaults(catch_errors(moto), book), place.api_log)), tls)
 
 
 if __name__ == "__main__":

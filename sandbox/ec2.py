@@ -1,22 +1,19 @@
 """EC2 as launchers know it, by small extensions of moto's own classes.
 
 What moto leaves out and this adds: a default VPC of the sandbox's own range, public addresses that lead somewhere,
-MinCount to MaxCount, ClientToken, unknown images, key pairs and instance types refused, security groups in use kept,
-console output of real hosts.
+unknown images, key pairs and instance types refused, security groups in use kept, quotas. Its actions are in
+ec2_actions.py, and moto_setup.py puts both in moto's place.
 """
 
-import datetime as dt
 import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
 from typing import Any, cast
 
-from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.core.responses import ActionResult
-from moto.core.types import Base64EncodedString
-from moto.core.utils import utcnow
+from moto.core.common_types import TYPE_RESPONSE
 from moto.ec2 import urls as ec2_urls
 from moto.ec2.exceptions import (
     DependencyViolationError,
@@ -24,14 +21,21 @@ from moto.ec2.exceptions import (
     InvalidSecurityGroupNotFoundError,
     MissingParameterError,
 )
-from moto.ec2.models import EC2Backend, ec2_backends, elastic_ip_addresses, elastic_network_interfaces, instances
+from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Reservation
 from moto.ec2.models.vpcs import VPC
-from moto.ec2.responses import EC2Response
 
-from sandbox import images
+from sandbox import limits
+from sandbox.config import SandboxConfig
+from sandbox.consistency import Unsettled
+from sandbox.faults import FaultBook
 from sandbox.instances import SandboxInstance
+from sandbox.metadata_options import MetadataOptionsOfInstances
+from sandbox.placement_groups import PlacementGroups
+from sandbox.quotas import Market
+from sandbox.security_groups import SecurityGroupsOfInstances
+from sandbox.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +43,8 @@ class Ec2Settings:
     """How this sandbox's EC2 is set up.
 
     wake: called when there is something for the daemon to do. read_console: an instance's console output so far.
+    enforce: brings the hosts' links in line with the security groups.
+    config: [sandbox] of cluster.toml. book: the faults that are armed.
     """
 
     region: str
@@ -46,6 +52,9 @@ class Ec2Settings:
     public: IPv4Network
     wake: Callable[[], None]
     read_console: Callable[[str], str]
+    enforce: Callable[["SandboxEC2Backend"], None]
+    config: SandboxConfig
+    book: FaultBook
 
 
 DEFAULT_INSTANCE_TYPE = "m1.small"  # what EC2 takes when a launch names none
@@ -54,7 +63,7 @@ DEFAULT_INSTANCE_TYPE = "m1.small"  # what EC2 takes when a launch names none
 lock = threading.RLock()
 
 
-class SandboxEC2Backend(EC2Backend):
+class SandboxEC2Backend(SecurityGroupsOfInstances, MetadataOptionsOfInstances, EC2Backend):
     """moto's EC2 of one region. `settings` is set by `install` before the first backend is made."""
 
     settings: Ec2Settings
@@ -62,7 +71,10 @@ class SandboxEC2Backend(EC2Backend):
 
     def __init__(self, region_name: str, account_id: str) -> None:
         super().__init__(region_name, account_id)
-        self.launches: dict[str, tuple[dict[str, Any], Reservation]] = {}
+        self.launches: Tokens[Reservation] = Tokens()
+        self.answers: Tokens[TYPE_RESPONSE] = Tokens()
+        self.unsettled = Unsettled(self.settings.config.consistency_delay_s)
+        self.placement_groups = PlacementGroups(region_name, account_id)
 
     def create_default_vpc(self) -> VPC:
         """The default VPC in the sandbox's own range, with a default subnet in each zone."""
@@ -111,7 +123,7 @@ class SandboxEC2Backend(EC2Backend):
 
     def _default_subnet_id(self, zone: str | None) -> str:
         subnets = self.get_default_subnets()
-        wanted = zone or min(subnets, default="")
+        wanted = zone or min(subnets, default="")  # for launches that do not come from RunInstances
         if wanted not in subnets:
             raise EC2ClientError("MissingInput", f"No default subnet for availability zone: '{wanted}'.")
         return subnets[wanted].id
@@ -148,6 +160,30 @@ class SandboxEC2Backend(EC2Backend):
             for rule in (*other.ingress_rules, *other.egress_rules)
         )
 
+    def check_quota(self, instance_type: str, market: Market, wanted: int) -> None:
+        """Raises EC2ClientError when the vCPU quota does not let `wanted` more instances of a type run."""
+        live = (i for i in self.sandbox_instances() if i.state in ("pending", "running"))
+        limits.check_quota(
+            instance_type,
+            market,
+            wanted,
+            running=((instance.instance_type, instance.market) for instance in live),
+            granted=self.settings.config.quotas,
+            book=self.settings.book,
+        )
+
+    def describe_instance_type_offerings(
+        self, location_type: str | None = None, filters: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """As moto's, with * and ? in the filters' values."""
+        offers = super().describe_instance_type_offerings(location_type)
+        keys = {"location": "Location", "instance-type": "InstanceType"}
+        for name, patterns in (filters or {}).items():
+            if name not in keys:
+                raise EC2ClientError("InvalidParameterValue", f"The filter '{name}' is invalid")
+            offers = [o for o in offers if any(fnmatchcase(o[keys[name]], pattern) for pattern in patterns)]
+        return offers
+
     def sandbox_instances(self) -> list[SandboxInstance]:
         """All instances, the terminated ones too."""
         return [i for r in self.reservations.values() for i in r.instances if isinstance(i, SandboxInstance)]
@@ -169,118 +205,3 @@ class PublicAddresses:
             if str(address) not in used:
                 return str(address)
         raise EC2ClientError("InsufficientAddressCapacity", "The sandbox has no free public address.")
-
-
-class SandboxEC2Response(EC2Response):
-    """moto's EC2 actions, one at a time, and those that it has only in name."""
-
-    @classmethod
-    def dispatch(cls, *args: Any, **kwargs: Any) -> Any:
-        """One call after the other, and the daemon's own changes between them."""
-        with lock:
-            return super().dispatch(*args, **kwargs)
-
-    def run_instances(self) -> ActionResult:
-        """Launches MaxCount instances; the same ClientToken gives the same reservation again."""
-        low, high = int(self._get_param("MinCount", 1)), int(self._get_param("MaxCount", 1))
-        if not 1 <= low <= high:
-            raise EC2ClientError(
-                "InvalidParameterValue", f"Invalid counts: MinCount {low}, MaxCount {high}; 1 <= MinCount <= MaxCount."
-            )
-        token = self._get_param("ClientToken")
-        asked = {key: value for key, value in self.params.items() if key not in ("ClientToken", "DryRun")}
-        backend: SandboxEC2Backend = self.ec2_backend
-        if token in backend.launches and not self._get_param("DryRun"):
-            first, reservation = backend.launches[token]
-            if first != asked:
-                raise EC2ClientError(
-                    "IdempotentParameterMismatch",
-                    "The client token has been used with other parameters before.",
-                )
-            return ActionResult(reservation)
-        if self._get_param("DryRun"):
-            backend.check_launch(
-                self._get_param("ImageId"),
-                self._get_param("KeyName"),
-                self._get_param("InstanceType", DEFAULT_INSTANCE_TYPE),
-                self._get_param("Placement.AvailabilityZone"),
-            )
-        self.params = {**self.params, "MinCount": high}
-        result = super().run_instances()
-        if token:
-            newest = next(reversed(backend.reservations.values()))
-            backend.launches[token] = (asked, newest)
-        return result
-
-    @staticmethod
-    def _validate_block_device_mapping(device_mapping: dict[str, Any]) -> None:
-        """As moto's, but the size of the image's own volumes need not be said."""
-        if "NoDevice" not in device_mapping and "Ebs" not in device_mapping:
-            raise MissingParameterError("ebs")
-
-    def _parse_block_device_mapping(self) -> list[dict[str, Any]]:
-        """As moto's, but what the caller did not say stays unsaid, so that the image can say it."""
-        mappings = super()._parse_block_device_mapping()
-        for mapping, asked in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
-            for option in ("DeleteOnTermination", "Encrypted"):
-                mapping["Ebs"][option] = asked.get("Ebs", {}).get(option)
-        return mappings
-
-    def terminate_instances(self) -> ActionResult:
-        """As moto's, with the state that each instance is really in."""
-        result = super().terminate_instances()
-        return self._with_states(result, "TerminatingInstances")
-
-    def stop_instances(self) -> ActionResult:
-        """As moto's, with the state that each instance is really in."""
-        return self._with_states(super().stop_instances(), "StoppingInstances")
-
-    def start_instances(self) -> ActionResult:
-        """As moto's, with the state that each instance is really in."""
-        return self._with_states(super().start_instances(), "StartingInstances")
-
-    def reboot_instances(self) -> ActionResult:
-        """As moto's; the hosts really boot again."""
-        result = super().reboot_instances()
-        self.ec2_backend.settings.wake()
-        return result
-
-    def _with_states(self, result: ActionResult, key: str) -> ActionResult:
-        for entry in cast("dict[str, list[dict[str, Any]]]", result.result)[key]:
-            state = self.ec2_backend.get_instance(entry["InstanceId"]).instance_state
-            entry["CurrentState"] = {"Code": state.code, "Name": state.name}
-        self.ec2_backend.settings.wake()
-        return result
-
-    def get_console_output(self) -> ActionResult:
-        """What the instance's host wrote to its console."""
-        instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
-        output = self.ec2_backend.settings.read_console(instance.id)
-        return ActionResult(
-            {
-                "InstanceId": instance.id,
-                "Timestamp": utcnow(),
-                "Output": Base64EncodedString.from_raw_string(output),
-            }
-        )
-
-
-def install(settings: Ec2Settings) -> SandboxEC2Backend:
-    """Puts the extensions in moto's place, for this whole process, and gives the backend of the sandbox's region."""
-    SandboxEC2Backend.settings = settings
-    ec2_backends.backend = SandboxEC2Backend
-    ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
-    instances.Instance = SandboxInstance  # type: ignore[misc]
-    backend = ec2_backends[DEFAULT_ACCOUNT_ID][settings.region]
-    assert isinstance(backend, SandboxEC2Backend)  # noqa: S101 -- made by the line above that names it
-    addresses = PublicAddresses(settings.public, backend)
-    elastic_network_interfaces.random_public_ip = addresses.take  # type: ignore[attr-defined]
-    elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
-    images.publish(backend, _some_weeks_ago())
-    return backend
-
-
-def _some_weeks_ago() -> dt.datetime:
-    """When the public images were published: recent, and the same for all of one month's sandboxes."""
-    month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return (month - dt.timedelta(days=1)).replace(day=10)

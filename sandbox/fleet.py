@@ -1,15 +1,20 @@
 """The hosts of all instances: brings what runs on the machine in line with what EC2 says should run."""
 
+import base64
+import datetime as dt
 import logging
 import shutil
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 from pathlib import Path
 
 from sandbox import ec2, hosts
+from sandbox.addressing import mac_address_of
+from sandbox.faults import FaultBook
+from sandbox.host_commands import render_commands
 from sandbox.host_files import (
     HostSpec,
     MachineAccounts,
@@ -21,9 +26,11 @@ from sandbox.host_files import (
 )
 from sandbox.hosts import BootError, Host
 from sandbox.instances import SandboxInstance
+from sandbox.links import Links
 from sandbox.marks import Place
-from sandbox.network import MTU, Network
+from sandbox.network import MTU, CommandError, Network
 from sandbox.settings import HostStatus, Settings
+from sandbox.user_data import RUNNER, render_first_boot
 
 SIDE_BY_SIDE = 16
 CONSOLE_BYTES = 64 * 1024  # GetConsoleOutput gives the last 64 KB
@@ -33,22 +40,33 @@ log = logging.getLogger("sandbox.fleet")
 
 @dataclass(kw_only=True, slots=True)
 class Berth:
-    """A host and the work on it that is under way. `reboots`: how many of its instance's it has been through."""
+    """A host and the work on it that is under way.
+
+    `number`: of its link. `reboots`: how many of its instance's it has been through. `public_ip`: the one it has.
+    `lost`: killed without EC2 taking notice. `frozen`: the processes that were stopped.
+    """
 
     host: Host
     number: int
     reboots: int
+    public_ip: str | None
     boot: "Future[None]"
     end: "Future[None] | None" = None
+    lost: bool = False
+    frozen: set[int] = field(default_factory=set)
 
 
 class Fleet:
     """All hosts of the sandbox. Only the main thread calls it, but for `read_console`."""
 
-    def __init__(self, place: Place, settings: Settings, network: Network, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, place: Place, settings: Settings, network: Network, book: FaultBook, wake: Callable[[], None]
+    ) -> None:
+        self.links = Links(network)
         self._place = place
         self._settings = settings
         self._network = network
+        self._book = book
         self._wake = wake
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="host")
         self._berths: dict[str, Berth] = {}
@@ -64,6 +82,7 @@ class Fleet:
             for instance in backend.sandbox_instances():
                 if instance.state != "terminated":
                     self._advance(instance)
+            self.links.refresh(backend)
 
     def _advance(self, instance: SandboxInstance) -> None:
         berth = self._berths.get(instance.id)
@@ -74,13 +93,16 @@ class Fleet:
                 self._settle(instance)
             else:
                 self._begin_end(instance, berth)
-        elif instance.state in ("pending", "running"):
-            if berth is None:
-                self._launch(instance)
-            else:
-                self._watch(instance, berth)
+        elif berth is not None:
+            self._watch(instance, berth)
+        elif instance.state in ("pending", "running") and not instance.never_boots:
+            self._launch(instance)
 
     def _launch(self, instance: SandboxInstance) -> None:
+        asked = {"zone": str(instance.availability_zone), "type": instance.instance_type}
+        if self._book.take("no-boot", **asked):
+            instance.never_boots = True
+            return
         self._launched += 1
         try:
             host = hosts.spawn(self._place, instance.id)
@@ -88,14 +110,24 @@ class Fleet:
             log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the traceback says nothing more
             instance.fail_to_boot(str(error))
             return
-        spec = self._describe_host(instance, host)
-        number, address = self._launched, str(instance.private_ip)
-        boot = self._pool.submit(host.boot, self._network, number, spec, address)
+        sshd = self._book.take("no-sshd", **asked) is None
+        spec = self._describe_host(instance, host, sshd=sshd)
+        number, private_ip, public_ip = self._launched, str(instance.private_ip), instance.public_ip
+        self.links.attach(instance.id, number)
+        addresses = (private_ip,) if public_ip is None else (private_ip, public_ip)
+        boot = self._pool.submit(self._boot, host, number, spec, mac_address_of(private_ip), addresses)
         boot.add_done_callback(lambda _: self._wake())
-        self._berths[instance.id] = Berth(host=host, number=number, reboots=instance.reboots, boot=boot)
-        log.info("%s: booting at %s", instance.id, address)
+        self._berths[instance.id] = Berth(
+            host=host, number=number, reboots=instance.reboots, public_ip=public_ip, boot=boot
+        )
+        log.info("%s: booting at %s", instance.id, private_ip)
 
-    def _describe_host(self, instance: SandboxInstance, host: Host) -> HostSpec:
+    def _boot(self, host: Host, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
+        host.boot(self._network, number, spec, mac_address, addresses)
+        if self._settings.config.link_mbit and host.pid is not None:
+            self._network.shape(number, host.pid, self._settings.config.link_mbit)
+
+    def _describe_host(self, instance: SandboxInstance, host: Host, *, sshd: bool) -> HostSpec:
         private_ip = str(instance.private_ip)
         hostname = "ip-" + private_ip.replace(".", "-")
         ranges = self._settings.ranges
@@ -113,29 +145,61 @@ class Fleet:
                 *render_home(instance.public_key),
                 *render_identity(hostname, private_ip, uuid.uuid4().hex),
                 *render_services(self._ca_pem),
+                *render_commands(),
+                *render_first_boot(instance.id, read_user_data(instance)),
             ),
+            after_boot=(RUNNER,),
+            sshd=sshd,
         )
 
     def _watch(self, instance: SandboxInstance, berth: Berth) -> None:
-        if not berth.boot.done():
+        if not berth.boot.done() or berth.lost:
             return
         error = berth.boot.exception()
         if error is not None:
             log.error("%s: %s", instance.id, error, exc_info=None if isinstance(error, BootError) else error)
             instance.fail_to_boot(str(error))
         elif berth.host.exit_code is not None:
-            log.warning("%s: its host ended by itself", instance.id)
-            instance.stop()
+            self._see_to_ended(instance, berth)
         elif instance.reboots != berth.reboots:
             self._begin_end(instance, berth)
-        elif instance.state == "pending":
+        elif instance.interruption is not None and instance.interruption.at <= dt.datetime.now(dt.UTC):
+            log.info("%s: its spot capacity is taken back", instance.id)
+            instance.reclaim()
+        elif instance.state == "pending" and instance.may_arrive:
             log.info("%s: running", instance.id)
             instance.enter_running()
+        elif instance.public_ip != berth.public_ip:
+            self._move_public_address(instance, berth)
+
+    def _see_to_ended(self, instance: SandboxInstance, berth: Berth) -> None:
+        """Its host has ended, and not because the daemon ended it."""
+        log.info("%s: its host ended by itself (%s)", instance.id, berth.host.ending or berth.host.exit_code)
+        match berth.host.ending:
+            case "reboot":
+                self._begin_end(instance, berth)
+            case "power-off":
+                instance.shut_down_from_inside()
+            case None:
+                instance.lose_host()
+
+    def _move_public_address(self, instance: SandboxInstance, berth: Berth) -> None:
+        """An elastic address has come or gone."""
+        old, berth.public_ip = berth.public_ip, instance.public_ip
+        if berth.host.pid is None:
+            return
+        try:
+            self._network.move_public_address(berth.number, berth.host.pid, old, instance.public_ip)
+        except CommandError as error:
+            log.error("%s: public address: %s", instance.id, error)  # noqa: TRY400 -- it is one command
 
     def _begin_end(self, instance: SandboxInstance, berth: Berth) -> None:
         log.info("%s: ending its host", instance.id)
-        berth.host.kill()
-        berth.end = self._pool.submit(berth.host.end)
+        if berth.boot.done() and berth.boot.exception() is None and not berth.frozen:
+            berth.end = self._pool.submit(berth.host.shut_down)
+        else:
+            berth.host.kill()
+            berth.end = self._pool.submit(berth.host.end)
         berth.end.add_done_callback(lambda _: self._wake())
 
     def _finish_end(self, instance: SandboxInstance, berth: Berth) -> None:
@@ -147,10 +211,14 @@ class Fleet:
             berth.end = None
             return
         del self._berths[instance.id]
+        self.links.detach(instance.id)
         self._settle(instance)
+        self._wake()
 
     def _settle(self, instance: SandboxInstance) -> None:
         """The host is gone: the instance arrives in the state that it was on its way to."""
+        if not instance.may_arrive:
+            return
         if instance.state == "shutting-down":
             folder = hosts.folder_of(self._place, instance.id)
             if folder.path.exists():
@@ -161,6 +229,10 @@ class Fleet:
         elif instance.state == "stopping":
             instance.finish_stop()
             log.info("%s: stopped", instance.id)
+
+    def enforce(self, backend: ec2.SandboxEC2Backend) -> None:
+        """Brings the hosts' links in line with the security groups, at once. Call it under the lock of EC2."""
+        self.links.refresh(backend)
 
     def describe(self, backend: ec2.SandboxEC2Backend) -> tuple[HostStatus, ...]:
         """Every instance that is not terminated, with its host."""
@@ -187,6 +259,14 @@ class Fleet:
         except FileNotFoundError:  # not yet booted, or terminated
             return self._last_words.get(instance_id, "")
 
+    def shape(self, berth: Berth, pid: int, mbit: float) -> None:
+        """Limits a host's link to so many Mbit/s, in each direction; 0: no limit. Raises CommandError."""
+        self._network.shape(berth.number, pid, mbit)
+
+    def find_berth(self, instance_id: str) -> Berth | None:
+        """The host that an instance has now. To be called under the lock, as everything else."""
+        return self._berths.get(instance_id)
+
     def end_all(self) -> None:
         """Ends every host and waits for it."""
         for berth in self._berths.values():
@@ -194,3 +274,8 @@ class Fleet:
         for future in [self._pool.submit(berth.host.end) for berth in self._berths.values()]:
             future.result()
         self._pool.shutdown()
+
+
+def read_user_data(instance: SandboxInstance) -> bytes:
+    """An instance's user data; empty when it has none."""
+    return base64.b64decode(str(instance.user_data)) if instance.user_data else b""

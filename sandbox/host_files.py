@@ -4,6 +4,8 @@ import ipaddress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sandbox.network import METADATA_ADDRESS
+
 USER = "ubuntu"
 USER_UID = 1000
 FIRST_HUMAN_UID = 1000  # login.defs: UID_MIN
@@ -76,7 +78,10 @@ HIDING = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostFile:
-    """One file of a host. `directory_mode` is for the folders that have to be made for it, owned by `uid` too."""
+    """One file of a host. `directory_mode` is for the folders that have to be made for it, owned by `uid` too.
+
+    `append`: to what the machine's file holds. `link`: a symbolic link, to what `content` says.
+    """
 
     path: str
     content: str
@@ -84,6 +89,7 @@ class HostFile:
     uid: int = 0
     directory_mode: int = 0o755
     append: bool = False
+    link: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +97,8 @@ class HostSpec:
     """All that a host needs to know to boot.
 
     `root` and `disk` are paths on the machine, `disk_bytes` the size of the root volume, `network` the input of
-    `ip -batch` inside the host.
+    `ip -batch` inside the host, `after_boot` a command that is run at each boot when sshd answers. `sshd`: whether
+    there is to be one.
     """
 
     instance_id: str
@@ -101,6 +108,8 @@ class HostSpec:
     disk_bytes: int
     network: str
     files: tuple[HostFile, ...]
+    after_boot: tuple[str, ...] = ()
+    sshd: bool = True
     hiding: dict[str, Hiding] = field(default_factory=lambda: HIDING)
 
     def render(self) -> dict[str, Any]:
@@ -192,17 +201,17 @@ def render_services(ca_pem: str) -> tuple[HostFile, ...]:
 def render_network(private: ipaddress.IPv4Interface, public_ip: str | None, public_range: str, mtu: int) -> str:
     """Input of `ip -batch` for eth0.
 
-    The public address stands on lo, as EC2's is not on the instance's interface either; the kernel answers ARP for
-    it on eth0 all the same, so that it is reachable from the bridge.
+    The public address stands on lo, as EC2's is not on the instance's interface either. To other public addresses the
+    host speaks from it, as if EC2's gateway had translated it; without one it does not reach them.
     """
     lines = [
         "link set lo up",
         f"link set eth0 up mtu {mtu}",
         f"addr add {private} brd + dev eth0",
-        f"route add {public_range} dev eth0 src {private.ip}",
+        f"route add {METADATA_ADDRESS}/32 dev eth0 src {private.ip}",
     ]
     if public_ip is not None:
-        lines.append(f"addr add {public_ip}/32 dev lo")
+        lines += [f"addr add {public_ip}/32 dev lo", f"route add {public_range} dev eth0 src {public_ip}"]
     return _lines(lines)
 
 

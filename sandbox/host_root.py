@@ -144,6 +144,9 @@ def write_files(root: Path, files: list[dict[str, Any]]) -> None:
                 stream.write(file["content"])
             continue
         path.unlink(missing_ok=True)
+        if file["link"]:
+            path.symlink_to(file["content"])
+            continue
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file["mode"]), "w") as stream:
             os.fchmod(stream.fileno(), file["mode"])
             os.fchown(stream.fileno(), file["uid"], file["uid"])

@@ -4,23 +4,28 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from sandbox.addressing import mac_address_of
+from sandbox.host_commands import POWER_OFF_SIGNAL
 from sandbox.host_files import PATH, HostSpec
 from sandbox.marks import Place
 from sandbox.network import CommandError, Network, run_quietly
 
 PID1 = Path(__file__).with_name("pid1.py")
 PYTHON = "/usr/bin/python3"
-SSH_PORT = 22
 BOOT_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 10.0
+SHUTDOWN_TIMEOUT_S = 8.0  # a little more than process 1 gives the others (pid1.py)
+# How process 1 ends when the host was shut down from inside: with pid1.py's codes, or, when somebody called reboot(2)
+# himself, with the signals that the kernel then ends a pid namespace with, which `unshare` passes on.
+ENDINGS: dict[int, Literal["power-off", "reboot"]] = {
+    70: "power-off", 71: "reboot", -signal.SIGINT: "power-off", -signal.SIGHUP: "reboot",
+}  # fmt: skip
 POLL_S = 0.01
 
 
@@ -74,8 +79,13 @@ class Host:
         """None while the host lives."""
         return self._process.poll()
 
-    def boot(self, network: Network, number: int, spec: HostSpec, address: str) -> None:
-        """Makes the disk, plugs the host in and waits until its sshd answers at `address`. Raises BootError."""
+    @property
+    def ending(self) -> Literal["power-off", "reboot"] | None:
+        """How the host was shut down from inside; None while it lives, and when it ended in another way."""
+        return ENDINGS.get(self.exit_code) if self.exit_code is not None else None
+
+    def boot(self, network: Network, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
+        """Makes the disk, plugs the host in and waits until its sshd answers. Raises BootError."""
         with self._booting:
             deadline = time.monotonic() + BOOT_TIMEOUT_S
             try:
@@ -83,14 +93,12 @@ class Host:
                 self._describe(spec)
                 while not _has_own_network(self._process.pid):
                     self._still_booting(deadline)
-                network.plug_in(number, self._process.pid, mac_address_of(address))
+                network.plug_in(number, self._process.pid, mac_address, addresses)
             except (OSError, CommandError) as error:
                 raise BootError(f"the host could not be started: {error}") from error
             ready = select.poll()
             ready.register(self._ready_fd, select.POLLIN)
             while not ready.poll(POLL_S * 1000):
-                self._still_booting(deadline)
-            while not _answers(address):
                 self._still_booting(deadline)
 
     def _describe(self, spec: HostSpec) -> None:
@@ -104,7 +112,7 @@ class Host:
         if self.exit_code is not None:
             raise BootError(f"process 1 ended with code {self.exit_code}; see the console output")
         if time.monotonic() > deadline:
-            raise BootError(f"sshd did not answer within {BOOT_TIMEOUT_S:.0f} s; see the console output")
+            raise BootError(f"it was not up within {BOOT_TIMEOUT_S:.0f} s; see the console output")
 
     def kill(self) -> None:
         """Kills every process of the host, at once; `end` waits for it.
@@ -113,6 +121,18 @@ class Host:
         """
         self._ending.set()
         _kill(self.pid or self._process.pid)
+
+    def shut_down(self) -> None:
+        """Has the host end in an orderly way, as EC2 does before it stops an instance; then as `end`."""
+        self._ending.set()
+        first = self.pid
+        if first is not None:
+            _kill(first, POWER_OFF_SIGNAL)
+            try:
+                self._process.wait(SHUTDOWN_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                pass  # it is frozen, or not yet so far: `end` kills it
+        self.end()
 
     def end(self) -> None:
         """Kills the host and waits until its namespaces and its loop device are gone."""
@@ -195,16 +215,8 @@ def _has_own_network(pid: int) -> bool:
         return False
 
 
-def _answers(address: str) -> bool:
+def _kill(pid: int, number: int = signal.SIGKILL) -> None:
     try:
-        with socket.create_connection((address, SSH_PORT), timeout=1.0):
-            return True
-    except OSError:
-        return False
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except ProcessLookupError:
         return

@@ -4,12 +4,17 @@ Everything else is moto's.
 """
 
 import copy
+import datetime as dt
+import time
+from dataclasses import dataclass
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
 
 from sandbox.addressing import mac_address_of
+from sandbox.config import SandboxConfig
+from sandbox.quotas import Market
 
 STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 ENDED = ("shutting-down", "terminated")
@@ -25,6 +30,14 @@ class IncorrectInstanceStateError(EC2ClientError):
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interruption:
+    """The announced end of a spot instance. Both times are UTC."""
+
+    noticed: dt.datetime
+    at: dt.datetime
+
+
 class SandboxInstance(Instance):
     """An instance that the daemon takes from `pending` to `running` and from `shutting-down` to `terminated`."""
 
@@ -35,6 +48,13 @@ class SandboxInstance(Instance):
         self.public_key = ""
         # Counts what asks for a fresh boot of the same instance; the daemon compares it with what it has done.
         self.reboots = 0
+        # Set by spot.register.
+        self.spot_instance_request_id: str | None = None
+        self._entered = time.monotonic()
+        # What IMDS says of a spot instance's end, and when that is; None as long as it has not been announced.
+        self.interruption: Interruption | None = None
+        # A fault: no host comes up, and the instance stays `pending`.
+        self.never_boots = False
 
     def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
         """As moto's, but the interface that comes with the instance goes with it, EC2's default."""
@@ -49,7 +69,20 @@ class SandboxInstance(Instance):
     def _enter(self, state: str) -> InstanceState:
         previous = copy.copy(self._state)
         self._state.name, self._state.code = state, STATES[state]
+        self._entered = time.monotonic()
         return previous
+
+    @property
+    def may_arrive(self) -> bool:
+        """Whether it has been on its way, booting or ending, for as long as [sandbox] of cluster.toml wants."""
+        config: SandboxConfig = self.ec2_backend.settings.config
+        delay_s = config.boot_delay_s if self.state == "pending" else config.end_delay_s
+        return time.monotonic() - self._entered >= delay_s
+
+    @property
+    def market(self) -> Market:
+        """How it is paid for."""
+        return "spot" if self.lifecycle == "spot" else "on-demand"
 
     def enter_running(self) -> None:
         """The host is up."""
@@ -57,9 +90,26 @@ class SandboxInstance(Instance):
 
     def fail_to_boot(self, reason: str) -> None:
         """The host did not come up: EC2 ends such an instance, and says why in its state reason."""
-        self._enter("shutting-down")
-        self._reason = "Server.InternalError"
-        self.state_reason = StateReason(f"Server.InternalError: {reason}", "Server.InternalError")
+        self._end_for("shutting-down", "Server.InternalError", reason)
+
+    def lose_host(self) -> None:
+        """The hardware below the instance is lost: EC2 stops such an instance."""
+        self._end_for("stopping", "Server.ScheduledStop", "Stopped due to scheduled retirement")
+
+    def reclaim(self) -> None:
+        """The spot market wants the instance back."""
+        self._end_for("shutting-down", "Server.SpotInstanceTermination", "Spot instance termination")
+
+    def shut_down_from_inside(self) -> None:
+        """Somebody in the host powered it off: it stops or terminates as InstanceInitiatedShutdownBehavior says."""
+        stops = self.instance_initiated_shutdown_behavior == "stop"
+        state = "stopping" if stops else "shutting-down"
+        self._end_for(state, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
+
+    def _end_for(self, state: str, code: str, message: str) -> None:
+        self._enter(state)
+        self._reason = code
+        self.state_reason = StateReason(f"{code}: {message}", code)
 
     def terminate(self) -> InstanceState:
         """Begins to end the instance; `finish_termination` follows when its host is gone."""
@@ -88,7 +138,10 @@ class SandboxInstance(Instance):
 
     def finish_stop(self) -> None:
         """The host is gone; its disk stays, its public address does not."""
+        reason, state_reason = self._reason, self.state_reason
         super().stop()
+        if state_reason.code:  # it was not a call that stopped it
+            self._reason, self.state_reason = reason, state_reason
 
     def start(self) -> InstanceState:
         """A stopped instance boots again, with its disk and with another public address."""

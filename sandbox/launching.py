@@ -14,6 +14,7 @@ from pathlib import Path
 
 from provision.errors import SandboxError
 from sandbox.addressing import choose_ranges, describe_taken
+from sandbox.config import SandboxConfig
 from sandbox.leftovers import remove
 from sandbox.marks import STATE_ROOT, Place, read_arguments
 from sandbox.settings import DaemonStatus, Settings, read_status, write_json
@@ -40,7 +41,7 @@ def find_daemon(place: Place) -> DaemonStatus | None:
     return status if place.mark in read_arguments(status.pid) else None
 
 
-def prepare(place: Place, project_dir: Path, region: str) -> None:
+def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig) -> None:
     """Writes what the daemon and its clients read: settings and credentials. Raises SandboxError."""
     ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
     place.hosts_dir.mkdir(parents=True)
@@ -50,6 +51,7 @@ def prepare(place: Place, project_dir: Path, region: str) -> None:
         region=region,
         private=str(ranges.private),
         public=str(ranges.public),
+        sandbox=config.model_dump(mode="json"),
     )
     write_json(place.settings_file, settings)
     write_json(place.credentials_file, _make_access_key(), mode=0o600)
@@ -83,6 +85,9 @@ def launch(place: Place) -> None:
             what = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
             raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{said}".rstrip())
         time.sleep(POLL_S)
+    # Started with sudo: what is its owner's is for the one who typed it.
+    if "SUDO_UID" in os.environ:
+        os.chown(place.control_socket, int(os.environ["SUDO_UID"]), -1)
     # It outlives this process; without this, Popen would warn that nobody waited for it.
     daemon.returncode = 0
 

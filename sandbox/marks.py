@@ -60,6 +60,11 @@ class Place:
         return self.state_dir / "api.jsonl"
 
     @property
+    def control_socket(self) -> Path:
+        """Where a running sandbox listens to its owner."""
+        return self.state_dir / "control.sock"
+
+    @property
     def objects_dir(self) -> Path:
         """Where moto spools what S3's objects hold, in files without a name."""
         return self.state_dir / "objects"

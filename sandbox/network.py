@@ -1,20 +1,49 @@
-"""The sandbox's network: a bridge in a network namespace of its own, and one link from it to the machine.
+"""The sandbox's network: a router in a network namespace of its own, with one link to the machine and one to each host.
 
-The bridge does not stand in the machine's namespace, for two reasons. A machine with Docker sends bridged frames
-through iptables (bridge-nf-call-iptables) and drops what it does not know, which would be every packet between two
-hosts. And the namespace lives exactly as long as the process that holds it: when that is killed, bridge and links are
-gone, the machine's end of the link too.
+It routes as a VPC does: hosts share no wire, every packet between two of them passes the router, and there it is held
+against their security groups (firewall.py), where no host can change them. It stands in a namespace of its own and not
+in the machine's, for two reasons: neither the machine's forwarding nor its firewall is touched or gets in the way, and
+the namespace lives exactly as long as the process that holds it. When that is killed, router and links are gone, the
+machine's end of the link too.
 """
 
+import ctypes
+import os
+import socket
 import subprocess
+import threading
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
 
 from sandbox.marks import Place
 
-BRIDGE = "bridge"
+UPLINK = "uplink"
 MTU = 9001  # between instances of a VPC (EC2 user guide, "Network maximum transmission unit")
+METADATA_ADDRESS = "169.254.169.254"
+METADATA_PORT = 80
+METADATA_BACKLOG = 512
 COMMAND_TIMEOUT_S = 20
+CLONE_NEWNET = 0x40000000  # linux/sched.h; os.setns came with Python 3.12
+
+# Before the first link is made, for `default` is what new links begin with. proxy_arp: the router answers for every
+# address that is not on the same link. rp_filter: a host can send from its own addresses only,
+# EC2's source check. tcp_be_liberal: an offloaded checksum or segment is no reason to lose a connection.
+SETTINGS = """\
+echo 1 >/proc/sys/net/ipv4/ip_forward
+echo 1 >/proc/sys/net/ipv4/conf/default/proxy_arp
+echo 1 >/proc/sys/net/ipv4/conf/default/rp_filter
+echo 0 >/proc/sys/net/ipv4/conf/default/send_redirects
+echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6 2>/dev/null || true
+echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal 2>/dev/null || true
+"""
+
+# The router's answers come at once and not, as by default, at any time within 0.8 s. No namespace has a default for it.
+PROMPT = "ip -batch - && echo 0 >/proc/sys/net/ipv4/neigh/{link}/proxy_delay"
+
+# A burst is what one timer tick's worth of bytes needs at the least, and never less than a full segment (tc-tbf(8)).
+BURST_S = 0.005
+LEAST_BURST_BYTES = 65536 + 1024
+LATENCY_MS = 50
 
 
 class CommandError(Exception):
@@ -31,33 +60,89 @@ def run_quietly(arguments: tuple[str, ...], stdin: str | None = None) -> None:
         raise CommandError(f"{' '.join(arguments)}: no end within {COMMAND_TIMEOUT_S} s") from error
 
 
+def link_of(number: int) -> str:
+    """The router's interface to a host."""
+    return f"h{number}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """A running sandbox network. `holder` is the process that holds the bridge's namespace."""
+    """A running sandbox network. `holder` is the process that holds the router's namespace."""
 
     place: Place
     holder: subprocess.Popen[bytes]
+    public: IPv4Network
 
     @property
     def is_up(self) -> bool:
         """Whether the namespace is still held; nothing is reachable any more when it is not."""
         return self.holder.poll() is None
 
-    def plug_in(self, number: int, host_pid: int, mac_address: str) -> None:
-        """Gives the network namespace of `host_pid` an eth0 that is plugged into the bridge, down as yet.
+    def plug_in(self, number: int, host_pid: int, mac_address: str, addresses: tuple[str, ...]) -> None:
+        """Gives the network namespace of `host_pid` an eth0 that leads to the router, down as yet.
 
-        number: another one for each host that is plugged in.
+        number: another one for each host that is plugged in. addresses: all that the host is to be reached at.
         """
-        link = f"h{number}"
-        batch = (
-            f"link add {link} mtu {MTU} type veth peer name eth0 address {mac_address} mtu {MTU} netns {host_pid}\n"
-            f"link set {link} master {BRIDGE} up\n"
+        link = link_of(number)
+        batch = [
+            f"link add {link} mtu {MTU} type veth peer name eth0 address {mac_address} mtu {MTU} netns {host_pid}",
+            f"link set {link} up",
+            *(f"route replace {address}/32 dev {link}" for address in addresses),
+        ]
+        run_quietly(
+            (*_inside(self.holder.pid), "/bin/sh", "-c", PROMPT.format(link=link)),
+            "".join(f"{line}\n" for line in batch),
         )
-        run_quietly(_in_namespace(self.holder.pid), batch)
+
+    def move_public_address(self, number: int, host_pid: int, old: str | None, new: str | None) -> None:
+        """Takes a public address from a running host and gives it another; None: it has none."""
+        inside, outside = [], []
+        if old is not None:
+            inside.append(f"addr del {old}/32 dev lo")  # its route goes with it
+            outside.append(f"route replace blackhole {old}/32")
+        if new is not None:
+            inside += [f"addr add {new}/32 dev lo", f"route replace {self.public} dev eth0 src {new}"]
+            outside.append(f"route replace {new}/32 dev {link_of(number)}")
+        for pid, lines in ((host_pid, inside), (self.holder.pid, outside)):
+            run_quietly((*_inside(pid), "ip", "-batch", "-"), "".join(f"{line}\n" for line in lines))
+
+    def shape(self, number: int, host_pid: int, mbit: float) -> None:
+        """Limits a host's link to so many Mbit/s, in each direction; 0: no limit."""
+        for pid, link in ((self.holder.pid, link_of(number)), (host_pid, "eth0")):
+            if mbit == 0:
+                run_quietly((*_inside(pid), "tc", "qdisc", "replace", "dev", link, "root", "noqueue"))
+                continue
+            burst = max(LEAST_BURST_BYTES, int(mbit * 1e6 / 8 * BURST_S))
+            run_quietly((*_inside(pid), "tc", "qdisc", "replace", "dev", link, "root", "tbf", "rate",
+                         f"{int(mbit * 1e6)}bit", "burst", str(burst), "latency", f"{LATENCY_MS}ms"))  # fmt: skip
+
+    def load_firewall(self, ruleset: str) -> None:
+        """Puts a whole ruleset (firewall.py) in the place of the one there is, in one step. Raises CommandError."""
+        run_quietly((*_inside(self.holder.pid), "nft", "-f", "-"), ruleset)
+
+    def open_metadata_socket(self) -> socket.socket:
+        """A listening socket at 169.254.169.254, which the hosts alone can reach."""
+        opened: list[socket.socket] = []
+        failed: list[OSError] = []
+
+        def listen() -> None:
+            try:
+                _enter_network_of(self.holder.pid)
+                opened.append(socket.create_server((METADATA_ADDRESS, METADATA_PORT), backlog=METADATA_BACKLOG))
+            except OSError as error:
+                failed.append(error)
+
+        # A thread of its own, which ends: the namespace is a thread's, and a socket stays in the one it was made in.
+        thread = threading.Thread(target=listen)
+        thread.start()
+        thread.join()
+        if failed:
+            raise failed[0]
+        return opened[0]
 
 
 def open_network(place: Place, gateway: IPv4Interface, public: IPv4Network) -> Network:
-    """Makes the bridge and the machine's link to it, with the routes to the private and the public range.
+    """Makes the router and the machine's link to it, with the routes to the private and the public range.
 
     Call it from the main thread: the holder dies with the thread that started it.
     """
@@ -69,23 +154,39 @@ def open_network(place: Place, gateway: IPv4Interface, public: IPv4Network) -> N
     )  # fmt: skip
     assert holder.stdout is not None  # noqa: S101 -- tells mypy what PIPE means
     holder.stdout.readline()
+    run_quietly((*_inside(holder.pid), "/bin/sh", "-e"), SETTINGS)
     name = place.interface
     run_quietly(
         ("ip", "-batch", "-"),
-        f"link add {name} mtu {MTU} type veth peer name uplink mtu {MTU} "
-        f"netns {holder.pid}\n"
+        f"link add {name} mtu {MTU} type veth peer name {UPLINK} mtu {MTU} netns {holder.pid}\n"
         f"addr add {gateway} brd + dev {name}\n"
         f"link set {name} up\n"
         f"route add {public} dev {name} src {gateway.ip}\n",
     )
+    # What is for a host that is not there is lost without an answer, as on EC2.
     run_quietly(
-        _in_namespace(holder.pid),
-        f"link add {BRIDGE} mtu {MTU} type bridge forward_delay 0 mcast_snooping 0\n"
-        f"link set uplink master {BRIDGE} up\n"
-        f"link set {BRIDGE} up\n",
+        (*_inside(holder.pid), "/bin/sh", "-c", PROMPT.format(link=UPLINK)),
+        "link set lo up\n"
+        f"link set {UPLINK} up\n"
+        f"addr add {METADATA_ADDRESS}/32 dev lo\n"
+        f"route add {gateway.ip}/32 dev {UPLINK}\n"
+        f"route add blackhole {gateway.network}\n"
+        f"route add blackhole {public}\n",
     )
-    return Network(place=place, holder=holder)
+    return Network(place=place, holder=holder, public=public)
 
 
-def _in_namespace(pid: int) -> tuple[str, ...]:
-    return ("nsenter", "--net", "--target", str(pid), "ip", "-batch", "-")
+def _inside(pid: int) -> tuple[str, ...]:
+    return ("nsenter", "--net", "--target", str(pid), "--")
+
+
+def _enter_network_of(pid: int) -> None:
+    """Moves the calling thread, and it alone, into a process's network namespace. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.setns(namespace, CLONE_NEWNET) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"setns: {os.strerror(code)}")
+    finally:
+        os.close(namespace)

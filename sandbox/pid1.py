@@ -6,8 +6,7 @@ the virtual environment may live in a folder that the host does not see.
 
 The first line of standard input is the host's description (`HostSpec.render` in host_files.py); after that it stays
 open for as long as the daemon lives, and its end is the host's end. Standard output is the console. On the descriptor
-READY_FD one byte is written when the network is up and sshd started: connecting earlier would cost a second in the
-kernel's ARP timer.
+READY_FD one byte is written when the network is up and sshd answers.
 
 Everything is mounted in the host's own mount namespace, and the disk is a loop device that detaches itself:
 when the last process of the host dies, by whatever cause, the kernel takes all of it away.
@@ -37,7 +36,15 @@ PR_CAPBSET_DROP = 24
 DROPPED_CAPABILITIES = (16, 17, 25, 27, 32, 33, 34, 35)
 SSHD = ("/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log", "-f", "/etc/ssh/sshd_config")
 SSHD_RESTART_S = 0.1  # as Ubuntu's ssh.service: Restart=on-failure, RestartSec=100ms
+SSHD_TIMEOUT_S = 10.0
+SSH_PORT = 22
 NETWORK_TIMEOUT_S = 20.0
+# Then what has not ended by itself is killed; as systemd's DefaultTimeoutStopSec, but for an impatient machine.
+SHUTDOWN_S = 5.0
+# systemd(1), "Signals". The codes tell the daemon what to do with the instance (hosts.py).
+POWER_OFF, REBOOT = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
+POWERED_OFF_CODE, REBOOT_CODE = 70, 71
+SHUTDOWNS = {POWER_OFF: ("power down", POWERED_OFF_CODE), REBOOT: ("restarting system", REBOOT_CODE)}
 
 
 def read_spec() -> dict[str, Any]:
@@ -88,36 +95,76 @@ def drop_capabilities() -> None:
 
 
 def start_sshd() -> int:
-    """Sshd in a session of its own; its pid."""
+    """Sshd in a session of its own; its pid, when it answers."""
     null = os.open("/dev/null", os.O_RDWR)
+    pid = os.posix_spawn(
+        SSHD[0], SSHD, ENVIRONMENT, setsid=True,
+        file_actions=[(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)],
+    )  # fmt: skip
+    os.close(null)
+    deadline = time.monotonic() + SSHD_TIMEOUT_S
+    while not sshd_answers() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return pid
+
+
+def sshd_answers() -> bool:
+    """Whether it takes connections; asked from inside, where no security group stands in the way."""
     try:
-        return os.posix_spawn(
-            SSHD[0], SSHD, ENVIRONMENT, setsid=True,
-            file_actions=[(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)],
-        )  # fmt: skip
-    finally:
-        os.close(null)
+        with socket.create_connection(("127.0.0.1", SSH_PORT), timeout=1.0):
+            return True
+    except OSError:
+        return False
 
 
-def stay(ready_fd: int) -> NoReturn:
-    """Reaps what dies, starts sshd again when it does, and ends the host when the daemon is gone."""
+def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
+    """Reaps what dies, starts sshd again when it does, and ends the host when it is told to or the daemon is gone."""
     wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakeup_write)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    sshd = start_sshd()
+    for number in (signal.SIGCHLD, POWER_OFF, REBOOT):
+        signal.signal(number, lambda *_: None)
+    sshd = start_sshd() if spec["sshd"] else None
     os.write(ready_fd, b"+")
     os.close(ready_fd)
+    if spec["after_boot"]:
+        os.posix_spawn(spec["after_boot"][0], spec["after_boot"], ENVIRONMENT, setsid=True)
     while True:
         ready, _, _ = select.select([0, wakeup_read], [], [])
         if 0 in ready and not os.read(0, 4096):
             sys.exit(0)
-        if wakeup_read in ready:
-            os.read(wakeup_read, 4096)
-        ended = reap()
-        if sshd in ended:
+        arrived = os.read(wakeup_read, 4096) if wakeup_read in ready else b""
+        for number, (what, code) in SHUTDOWNS.items():
+            if number in arrived:
+                shut_down(what, code)
+        if sshd in reap():
             say("sshd ended: starting it again")
             time.sleep(SSHD_RESTART_S)
             sshd = start_sshd()
+
+
+def shut_down(what: str, code: int) -> NoReturn:
+    """Ends every process, with time to do so by themselves, and then this one; the daemon knows `code`."""
+    say(f"{what}: sending SIGTERM to all processes")
+    deadline = time.monotonic() + SHUTDOWN_S
+    _kill_all(signal.SIGTERM)
+    while _has_children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    _kill_all(signal.SIGKILL)
+    say(what)
+    os._exit(code)
+
+
+def _kill_all(number: int) -> None:
+    """A signal to all processes of the host but this one."""
+    try:
+        os.kill(-1, number)
+    except ProcessLookupError:
+        return
+
+
+def _has_children() -> bool:
+    reap()
+    return bool(Path("/proc/1/task/1/children").read_text().strip())
 
 
 def reap() -> list[int]:
@@ -152,7 +199,7 @@ def main() -> NoReturn:
     boot(spec)
     drop_capabilities()
     say(f"{spec['hostname']} login: sshd starts")
-    stay(ready_fd)
+    stay(spec, ready_fd)
 
 
 if __name__ == "__main__":

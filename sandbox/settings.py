@@ -2,12 +2,13 @@
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 from sandbox.addressing import Ranges
+from sandbox.config import SandboxConfig
 
 # No bucket's name begins with a dot.
 CHECKIP_PATH = "/.sandbox/checkip"
@@ -15,12 +16,18 @@ CHECKIP_PATH = "/.sandbox/checkip"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """A sandbox's settings."""
+    """A sandbox's settings. `sandbox`: [sandbox] of cluster.toml, as JSON has it."""
 
     project_dir: str
     region: str
     private: str
     public: str
+    sandbox: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> SandboxConfig:
+        """[sandbox] of cluster.toml, as it was at the start."""
+        return SandboxConfig.model_validate(self.sandbox)
 
     @property
     def ranges(self) -> Ranges:

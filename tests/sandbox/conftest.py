@@ -8,7 +8,7 @@ import pytest
 
 from provision.progress import silent
 from sandbox import control
-from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, start_sandbox
+from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, start_sandbox, terminate_all
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +27,26 @@ def sandbox(shared_sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> 
     """The shared sandbox, with this test's environment pointing at it."""
     enter(shared_sandbox, monkeypatch)
     return shared_sandbox
+
+
+@pytest.fixture(scope="session")
+def shared_phantom(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
+    """A sandbox whose instances have no hosts; use `phantom`, which also sets the environment."""
+    project_dir = tmp_path_factory.mktemp("phantom")
+    try:
+        yield start_sandbox(project_dir, hosts="none")
+    finally:
+        control.reset(project_dir, report=silent)
+        assert not find_leftovers(project_dir)
+
+
+@pytest.fixture
+def phantom(shared_phantom: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningSandbox]:
+    """The shared sandbox without hosts; no instance runs in it and no fault is armed when the test begins."""
+    enter(shared_phantom, monkeypatch)
+    yield shared_phantom
+    control.disarm_faults(shared_phantom.project_dir, "all")
+    terminate_all()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -12,6 +13,7 @@ from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from provision.progress import silent
 from sandbox import control, leftovers, marks
+from sandbox.config import SandboxConfig
 
 REGION = "us-east-1"
 UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
@@ -27,8 +29,8 @@ class RunningSandbox:
     environment: dict[str, str]
 
 
-def start_sandbox(project_dir: Path) -> RunningSandbox:
-    info = control.start(project_dir, region=REGION, report=silent)
+def start_sandbox(project_dir: Path, **config: Any) -> RunningSandbox:
+    info = control.start(project_dir, region=REGION, report=silent, config=SandboxConfig(**config))
     return RunningSandbox(project_dir=project_dir, info=info, environment=control.environment(info))
 
 
@@ -68,16 +70,27 @@ class Ssh:
 
 
 def launch(ssh: Ssh, count: int, key_name: str = "test") -> list[InstanceTypeDef]:
-    """Launches instances that the key of `ssh` opens, and waits until they run."""
+    """Launches instances that the key of `ssh` opens and ssh reaches, and waits until they run."""
     ec2 = boto3.client("ec2")
     if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
         ec2.import_key_pair(KeyName=key_name, PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
+    open_ssh(ec2)
     reservation = ec2.run_instances(
         ImageId=find_image(), MinCount=count, MaxCount=count, KeyName=key_name, InstanceType="g4dn.xlarge"
     )
     ids = [instance["InstanceId"] for instance in reservation["Instances"]]
     wait_for(ec2, "instance_running", ids)
     return describe(ec2, ids)
+
+
+def open_ssh(ec2: EC2Client) -> str:
+    """Lets everybody reach port 22 of what is in the default group, whose id it returns."""
+    [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
+    if not any(rule.get("FromPort") == 22 for rule in group["IpPermissions"]):
+        ec2.authorize_security_group_ingress(
+            GroupId=group["GroupId"], IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
+        )
+    return group["GroupId"]
 
 
 def find_image() -> str:
@@ -92,3 +105,15 @@ def wait_for(ec2: EC2Client, waiter: str, ids: list[str]) -> None:
 def describe(ec2: EC2Client, ids: list[str]) -> list[InstanceTypeDef]:
     reservations = ec2.describe_instances(InstanceIds=ids)["Reservations"]
     return [instance for reservation in reservations for instance in reservation["Instances"]]
+
+
+def terminate_all() -> None:
+    """Ends every instance, and waits until none of them counts any more."""
+    ec2 = boto3.client("ec2")
+    live = {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]}
+    found = (
+        ec2.get_paginator("describe_instances").paginate(Filters=[live]).search("Reservations[].Instances[].InstanceId")
+    )
+    if ids := list(found):
+        ec2.terminate_instances(InstanceIds=ids)
+        wait_for(ec2, "instance_terminated", ids)

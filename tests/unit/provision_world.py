@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from moto import mock_aws
-from moto.ec2.models import amis
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import amis, ec2_backends
 from moto.ec2.models.instances import InstanceBackend
-from moto.moto_api._internal import moto_api_backend
 
 import provision.instances
 import provision.launch
@@ -151,7 +151,7 @@ class World:
 
     def reset(self, root: Path) -> None:
         """An empty EC2, and a machine that has nothing of the cluster."""
-        moto_api_backend.reset()
+        ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].reset()
         self.files = ClusterFiles(root)
         self.calls.made.clear()
 

@@ -1,5 +1,6 @@
 """AWS's refusals in our words, from botocore's own exceptions."""
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from botocore.exceptions import (
     ParamValidationError,
     ProfileNotFound,
     SSLError,
+    UnauthorizedSSOTokenError,
 )
 from moto import mock_aws
 
@@ -93,6 +95,7 @@ def test_the_encoded_message_is_left_out() -> None:
         (NoCredentialsError(), "aws configure"),
         (CredentialRetrievalError(provider="sso", error_msg="x"), "check your credentials"),
         (ProfileNotFound(profile="x"), "list-profiles"),
+        (UnauthorizedSSOTokenError(), "aws sso login"),
         (EndpointConnectionError(endpoint_url="https://ec2"), "network"),
         (ConnectTimeoutError(endpoint_url="https://ec2"), "network"),
         (SSLError(endpoint_url="https://ec2", error=OSError("x")), "AWS_CA_BUNDLE"),
@@ -124,6 +127,24 @@ def test_a_profile_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(AwsError, match="nobody"):
         make_clients("us-east-1")
+
+
+def test_an_endpoint_that_is_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    with pytest.raises(AwsError, match="Invalid endpoint: nonsense") as caught:
+        make_clients("us-east-1")
+    assert "AWS_ENDPOINT_URL" in (caught.value.hint or "")
+
+
+def test_authorities_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setenv("AWS_CA_BUNDLE", "/nonexistent/ca.pem")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setattr("botocore.retries.standard.time.sleep", lambda _: None)
+        with pytest.raises(AwsError, match="No such file or directory") as caught:
+            describe_cluster(make_clients("us-east-1").ec2, name="demo")
+    assert "AWS_CA_BUNDLE" in (caught.value.hint or "")
 
 
 def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

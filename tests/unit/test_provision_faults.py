@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from provision.access import authorize_ingress
+from provision.context import Context
 from provision.errors import AwsError
 from provision.lifecycle import prepare_up, up
 from provision.progress import silent
 from provision.receipt import render_receipt
+from provision.steps import AuthorizeIngress
 from provision_world import NAME, World, complete, make_config
 
 
@@ -72,6 +75,20 @@ def test_down_goes_on_where_that_helps(world: World, operation: str, code: str, 
         assert world.down().leftovers == ()
     assert failed
     assert not world.resources()
+
+
+def test_a_rule_that_somebody_was_quicker_to_add(world: World) -> None:
+    """EC2 refuses the whole call then (moto too): the other rule has to be added all the same."""
+    group_id = world.clients.ec2.create_security_group(GroupName="cluster-demo", Description="x")["GroupId"]
+    world.clients.ec2.authorize_security_group_ingress(
+        GroupId=group_id, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="203.0.113.7/32"
+    )
+    context = Context(cluster=NAME, owner="", clients=world.clients, files=world.files, report=silent)
+    step = AuthorizeIngress(group_id=group_id, ssh_from="203.0.113.7/32", members=True)
+
+    assert authorize_ingress(step, context) is True
+    assert world.describe().security_groups[0].open_to_members
+    assert authorize_ingress(step, context) is False
 
 
 def test_a_rule_that_is_gone_already(world: World) -> None:

@@ -168,6 +168,13 @@ def test_a_folder_that_cannot_be_made_is_said_plainly(tmp_path: Path, act: Calla
     assert caught.value.hint
 
 
+def test_what_cannot_be_removed_is_named(files: ClusterFiles) -> None:
+    files.root.mkdir(parents=True)
+    files.journal.mkdir()
+    with pytest.raises(ClusterError, match=r"cannot remove .*journal.json: Is a directory"):
+        files.forget()
+
+
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_a_write_that_breaks_off_leaves_what_was_there(
     files: ClusterFiles, monkeypatch: pytest.MonkeyPatch, failing: str

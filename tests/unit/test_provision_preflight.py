@@ -17,7 +17,6 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import amis, ec2_backends
-from moto.moto_api._internal import moto_api_backend
 from moto.ssm.models import Parameter, ssm_backends
 
 from provision.aws import Clients, make_clients
@@ -69,7 +68,8 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clients]:
     monkeypatch.setattr(amis, "AMIS", [dict(entry) for entry in IMAGES])
     monkeypatch.setenv("MOTO_ENABLE_AMI_VALIDATION", "true")
     with mock_aws():
-        moto_api_backend.reset()  # what another test left was made with other images
+        for backends in (ec2_backends, ssm_backends):
+            backends[DEFAULT_ACCOUNT_ID][REGION].reset()  # with these images, and not another test's
         yield make_clients(REGION)
 
 

@@ -166,9 +166,9 @@ def test_log_has_a_line_for_each_call(connect: Connect, place: Place) -> None:
     ask(connection, "/broken")
     calls = [json.loads(line) for line in place.api_log.read_text().splitlines()]
     assert [(call["action"], call["status"], call["error"]) for call in calls] == [
-        ("POST /bucket/key", 200, None),
-        ("POST /missing", 404, "NoSuchKey"),
-        ("POST /broken", 500, "InternalError"),
+        ("PostObject", 200, None),
+        ("ListObjects", 404, "NoSuchKey"),
+        ("ListObjects", 500, "InternalError"),
     ]
 
 
@@ -186,7 +186,7 @@ def test_call_of_the_query_protocol() -> None:
     environ = environ_of(body, CONTENT_TYPE=FORM, HTTP_AUTHORIZATION=SCOPE.format("ec2"))
     assert describe_call(environ) == {
         "service": "ec2", "region": "eu-west-1", "action": "RunInstances", "client_token": "a/b", "dry_run": True,
-        "access_key_id": "AKIA",
+        "access_key_id": "AKIA", "resource": None,
     }  # fmt: skip
     assert environ["wsgi.input"].read() == body
 

@@ -1,0 +1,219 @@
+"""EC2's actions: moto's, one at a time, and those that it has only in name or not at all."""
+
+import datetime as dt
+from typing import Any, cast
+
+from moto.core.common_types import TYPE_RESPONSE
+from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult, EmptyResult
+from moto.core.types import Base64EncodedString
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import DryRunClientError, EC2ClientError, MissingParameterError
+
+from sandbox import limits, placement_groups
+from sandbox.ec2 import lock
+from sandbox.images import SandboxAmi
+from sandbox.instances import SandboxInstance
+from sandbox.launch_actions import LaunchActions
+from sandbox.prices import ON_DEMAND, spot_price, spot_times
+
+PRICE_PAGE = 1000
+# Actions with these in their names change who may speak with whom, and that at once.
+FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
+
+
+class SandboxEC2Response(LaunchActions):
+    """moto's EC2 actions with what the sandbox adds to all of them, and to some."""
+
+    @classmethod
+    def dispatch(cls, *args: Any, **kwargs: Any) -> Any:
+        """One call after the other, and the daemon's own changes between them."""
+        with lock:
+            return super().dispatch(*args, **kwargs)
+
+    def call_action(self) -> TYPE_RESPONSE:
+        """As moto's; first what holds for every action: ids that cannot be seen yet, client tokens and rehearsals."""
+        backend, action = self.sandbox_backend, self._get_action()
+        token = self._get_param("ClientToken")
+        repeatable = bool(token) and action != "RunInstances"  # that one answers with what its instances are now
+        try:
+            backend.unsettled.check(action, self.params)
+            if self._get_param("DryRun") and action != "RunInstances":
+                raise DryRunClientError
+            if repeatable and (found := backend.answers.find(action, token, self.params)):
+                return found
+            status, headers, body = super().call_action()
+        except NotImplementedError as error:
+            unsupported = EC2ClientError("UnsupportedOperation", f"The sandbox's EC2 cannot do this: {error}")
+            return self._render_error(unsupported)
+        except ServiceException as error:
+            return self._render_error(error)
+        if status < 400:
+            if any(word in action for word in FIREWALL_WORDS):
+                backend.settings.enforce(backend)
+            backend.unsettled.note(action, self.params, str(body))
+            if repeatable:
+                backend.answers.keep(action, token, self.params, (status, headers, body))
+        return status, headers, body
+
+    def _render_error(self, error: ServiceException) -> TYPE_RESPONSE:
+        status, headers, body = self.serialized(ActionResult(error))
+        headers["status"] = str(status)
+        return status, headers, body
+
+    def create_placement_group(self) -> ActionResult:
+        """A placement group of a name that is not taken."""
+        group = self.sandbox_backend.placement_groups.create(
+            self._get_param("GroupName", ""),
+            self._get_param("Strategy", "cluster"),
+            self._get_int_param("PartitionCount"),
+            self._get_param("SpreadLevel"),
+        )
+        tags = self._parse_tag_specification("placement-group").get("placement-group", {})
+        self.ec2_backend.create_tags([group.id], tags)
+        return ActionResult({"PlacementGroup": placement_groups.render(group, tags)})
+
+    def describe_placement_groups(self) -> ActionResult:
+        """Those that are named, or all that pass the filters."""
+        found = self.sandbox_backend.placement_groups.describe(
+            self._get_param("GroupNames", []),
+            self._get_param("GroupIds", []),
+            cast("dict[str, list[str]]", self._filters_from_querystring()),
+            self.ec2_backend.tags,
+        )
+        hides = self.sandbox_backend.unsettled.hides
+        return ActionResult({"PlacementGroups": [group for group in found if not hides("pg", group["GroupId"])]})
+
+    def delete_placement_group(self) -> ActionResult:
+        """Deletes a group that no instance is in."""
+        used = {i.placement.group_name for i in self.sandbox_backend.sandbox_instances() if i.state != "terminated"}
+        group = self.sandbox_backend.placement_groups.delete(self._get_param("GroupName", ""), used=used)
+        self.ec2_backend.tags.pop(group.id, None)
+        return EmptyResult()
+
+    def describe_spot_price_history(self) -> ActionResult:
+        """Made-up prices, the same ones for the same time; the newest first."""
+        asked = cast("dict[str, list[str]]", self._filters_from_querystring())
+        types: list[str] = self._get_param("InstanceTypes", []) or asked.get("instance-type") or []
+        zones = [self._get_param("AvailabilityZone")] if self._get_param("AvailabilityZone") else []
+        zones = zones or asked.get("availability-zone") or []
+        products: list[str] = (
+            self._get_param("ProductDescriptions", []) or asked.get("product-description") or ["Linux/UNIX"]
+        )
+        now = utcnow().replace(tzinfo=dt.UTC)
+        end = _aware(self._get_param("EndTime")) or now
+        begin = _aware(self._get_param("StartTime")) or end - dt.timedelta(days=1)
+        history = [
+            {
+                "AvailabilityZone": zone,
+                "InstanceType": instance_type,
+                "ProductDescription": "Linux/UNIX",
+                "SpotPrice": f"{price:.6f}",
+                "Timestamp": at,
+            }
+            for at in spot_times(begin, end, now)
+            for instance_type in types or ON_DEMAND
+            for zone in limits.zones_offering(instance_type, self.region)
+            if (not zones or zone in zones) and any(product.startswith("Linux/UNIX") for product in products)
+            if (price := spot_price(instance_type, zone, at)) is not None
+        ]
+        first = int(self._get_param("NextToken") or 0)
+        last = first + int(self._get_param("MaxResults") or PRICE_PAGE)
+        token = str(last) if last < len(history) else ""
+        return ActionResult({"SpotPriceHistory": history[first:last], "NextToken": token})
+
+    def describe_instances(self) -> ActionResult:
+        """As moto's, without what cannot be seen yet."""
+        result = super().describe_instances()
+        answer = cast("dict[str, Any]", result.result)
+        hides = self.sandbox_backend.unsettled.hides
+        for reservation in answer["Reservations"]:
+            reservation.instances = [i for i in reservation.instances if not hides("i", i.id)]
+        answer["Reservations"] = [reservation for reservation in answer["Reservations"] if reservation.instances]
+        return result
+
+    def describe_images(self) -> ActionResult:
+        """As moto's, with other people's deprecated images only when they are asked for."""
+        result = super().describe_images()
+        answer = cast("dict[str, Any]", result.result)
+        if not self._get_param("IncludeDeprecated"):
+            now = utcnow().replace(tzinfo=dt.UTC)
+            answer["Images"] = [
+                image
+                for image in answer["Images"]
+                if not isinstance(image, SandboxAmi) or not (at := _aware(image.deprecated)) or at > now
+            ]
+        return result
+
+    def describe_security_groups(self) -> ActionResult:
+        """As moto's, without what cannot be seen yet."""
+        result = super().describe_security_groups()
+        answer = cast("dict[str, Any]", result.result)
+        hides = self.sandbox_backend.unsettled.hides
+        answer["SecurityGroups"] = [group for group in answer["SecurityGroups"] if not hides("sg", group.id)]
+        return result
+
+    @staticmethod
+    def _validate_block_device_mapping(device_mapping: dict[str, Any]) -> None:
+        """As moto's, but the size of the image's own volumes need not be said."""
+        if "NoDevice" not in device_mapping and "Ebs" not in device_mapping:
+            raise MissingParameterError("ebs")
+
+    def _parse_block_device_mapping(self) -> list[dict[str, Any]]:
+        """As moto's, but what the caller did not say stays unsaid, so that the image can say it."""
+        mappings = super()._parse_block_device_mapping()
+        for mapping, asked in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
+            for option in ("DeleteOnTermination", "Encrypted"):
+                mapping["Ebs"][option] = asked.get("Ebs", {}).get(option)
+        return mappings
+
+    def terminate_instances(self) -> ActionResult:
+        """As moto's, with the state that each instance is really in."""
+        result = super().terminate_instances()
+        return self._with_states(result, "TerminatingInstances")
+
+    def stop_instances(self) -> ActionResult:
+        """As moto's, with the state that each instance is really in."""
+        return self._with_states(super().stop_instances(), "StoppingInstances")
+
+    def start_instances(self) -> ActionResult:
+        """As moto's, where quota and capacity allow it, with the state that each instance is really in."""
+        backend = self.sandbox_backend
+        for instance in backend.get_multi_instances_by_id(self._get_param("InstanceIds", [])):
+            if instance.state == "stopped":
+                market = cast("SandboxInstance", instance).market
+                backend.check_quota(instance.instance_type, market, 1)
+                limits.reserve_capacity(
+                    instance.instance_type, market, 1, 1,
+                    zones=[str(instance.placement.zone)], book=backend.settings.book, named=True,
+                )  # fmt: skip
+        return self._with_states(super().start_instances(), "StartingInstances")
+
+    def reboot_instances(self) -> ActionResult:
+        """As moto's; the hosts really boot again."""
+        result = super().reboot_instances()
+        self.ec2_backend.settings.wake()
+        return result
+
+    def _with_states(self, result: ActionResult, key: str) -> ActionResult:
+        for entry in cast("dict[str, list[dict[str, Any]]]", result.result)[key]:
+            state = self.ec2_backend.get_instance(entry["InstanceId"]).instance_state
+            entry["CurrentState"] = {"Code": state.code, "Name": state.name}
+        self.ec2_backend.settings.wake()
+        return result
+
+    def get_console_output(self) -> ActionResult:
+        """What the instance's host wrote to its console."""
+        instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
+        output = self.ec2_backend.settings.read_console(instance.id)
+        return ActionResult(
+            {
+                "InstanceId": instance.id,
+                "Timestamp": utcnow(),
+                "Output": Base64EncodedString.from_raw_string(output),
+            }
+        )
+
+
+def _aware(at: dt.datetime | None) -> dt.datetime | None:
+    return at.replace(tzinfo=dt.UTC) if at is not None and at.tzinfo is None else at

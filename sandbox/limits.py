@@ -1,0 +1,144 @@
+"""Whether a launch is to be had: where a type is offered, how many vCPUs may run, and how much capacity there is."""
+
+from collections.abc import Iterable, Mapping
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
+
+from sandbox.faults import FaultBook
+from sandbox.prices import ON_DEMAND
+from sandbox.quotas import GRANTED, Market, count_vcpus, find_quota
+
+VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known in INSTANCE_TYPES.items()}
+
+
+def zones_offering(instance_type: str, region: str) -> list[str]:
+    """The region's zones that have a type, as AWS published it; sorted."""
+    offerings = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, [])
+    return sorted(offer["Location"] for offer in offerings if offer["InstanceType"] == instance_type)
+
+
+def check_offered(instance_type: str, zone: str, region: str) -> None:
+    """Raises EC2ClientError when a zone does not have a type."""
+    zones = zones_offering(instance_type, region)
+    if zone in zones:
+        return
+    elsewhere = f" or choosing {', '.join(zones)}" if zones else ""
+    raise EC2ClientError(
+        "Unsupported",
+        f"Your requested instance type ({instance_type}) is not supported in your requested Availability Zone ({zone})."
+        f" Please retry your request by not specifying an Availability Zone{elsewhere}.",
+    )
+
+
+def check_architecture(instance_type: str, architecture: str) -> None:
+    """Raises EC2ClientError when an image cannot run on a type."""
+    supported = INSTANCE_TYPES[instance_type]["ProcessorInfo"]["SupportedArchitectures"]
+    if architecture not in supported:
+        raise EC2ClientError(
+            "InvalidParameterValue",
+            f"The architecture '{','.join(supported)}' of the specified instance type does not match the architecture "
+            f"'{architecture}' of the specified AMI. Specify an instance type and an AMI that have matching "
+            "architectures, and try again.",
+        )
+
+
+def check_strategy(instance_type: str, strategy: str, group_name: str) -> None:
+    """Raises EC2ClientError when a type cannot be in a placement group of a strategy."""
+    supported = INSTANCE_TYPES[instance_type].get("PlacementGroupInfo", {}).get("SupportedStrategies", [])
+    if strategy not in supported:
+        raise EC2ClientError(
+            "InvalidParameterCombination",
+            f"The placement group '{group_name}' has the strategy '{strategy}', which instances of type "
+            f"'{instance_type}' do not support.",
+        )
+
+
+def check_spot_price(instance_type: str, price: float | None, lowest: float | None) -> None:
+    """Raises EC2ClientError when a caller would pay less for spot than it costs. Dollars an hour."""
+    if price is None or lowest is None or price >= lowest or instance_type not in ON_DEMAND:
+        return
+    raise EC2ClientError(
+        "SpotMaxPriceTooLow",
+        f"Your Spot request price of {price} is lower than the minimum required Spot request fulfillment price of "
+        f"{lowest}.",
+    )
+
+
+def check_quota(
+    instance_type: str,
+    market: Market,
+    wanted: int,
+    *,
+    running: Iterable[tuple[str, Market]],
+    granted: Mapping[str, int],
+    book: FaultBook,
+) -> None:
+    """Raises EC2ClientError when there are not enough vCPUs left for `wanted` instances, or when a fault says so.
+
+    running: (type, market) of the instances that count; granted: vCPUs by quota code, where it is not the default.
+    """
+    quota = find_quota(instance_type, market)
+    if quota is None:
+        return
+    limit = granted.get(quota.code, GRANTED)
+    used = count_vcpus(quota, running, VCPUS)
+    fault = book.take("vcpu-limit", type=instance_type, market=market)
+    if fault is None and used + wanted * VCPUS[instance_type] <= limit:
+        return
+    if market == "spot":
+        raise EC2ClientError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+    raise EC2ClientError(
+        "VcpuLimitExceeded",
+        f"You have requested more vCPU capacity than your current vCPU limit of {used if fault else limit} allows for "
+        "the instance bucket that the specified instance type belongs to. Please visit "
+        "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
+    )
+
+
+def reserve_capacity(
+    instance_type: str, market: Market, low: int, high: int, *, zones: Iterable[str], book: FaultBook, named: bool
+) -> tuple[str, int]:
+    """The zone where a launch gets most, and how many instances it gets there, `low` to `high`.
+
+    zones: those that are possible; named: whether the caller chose the one there is.
+    Raises EC2ClientError when no zone has `low` of them.
+    """
+    room = {zone: _find_room(instance_type, market, zone, high, book) for zone in zones}
+    zone = max(room, key=lambda name: room[name])  # the first of those that have most
+    count = min(high, room[zone])
+    if count >= low:
+        _use_room(instance_type, market, zone, count, book)
+        return zone, count
+    _count_refusal(instance_type, market, room, book)
+    where = f"in the Availability Zone you requested ({zone})" if named else "in any of the region's Availability Zones"
+    elsewhere = ", ".join(name for name in zones_offering(instance_type, zone[:-1]) if name != zone)
+    advice = f" or choosing {elsewhere}" if named and elsewhere else ""
+    kind = "Spot" if market == "spot" else instance_type
+    raise EC2ClientError(
+        "InsufficientInstanceCapacity",
+        f"We currently do not have sufficient {kind} capacity {where}. Our system will be working on provisioning "
+        f"additional capacity. You can currently get {instance_type} capacity by not specifying an Availability Zone "
+        f"in your request{advice}.",
+    )
+
+
+def _count_refusal(instance_type: str, market: Market, zones: Iterable[str], book: FaultBook) -> None:
+    """A refused launch is one strike for each fault that had a part in it, of however many zones."""
+    struck: set[str] = set()
+    for zone in zones:
+        fault = book.find("capacity", type=instance_type, market=market, zone=zone)
+        if fault is not None and fault.id not in struck:
+            struck.add(fault.id)
+            book.take("capacity", type=instance_type, market=market, zone=zone)
+
+
+def _find_room(instance_type: str, market: Market, zone: str, high: int, book: FaultBook) -> int:
+    fault = book.find("capacity", type=instance_type, market=market, zone=zone)
+    return high if fault is None else int(fault.parameters.get("free", "0"))
+
+
+def _use_room(instance_type: str, market: Market, zone: str, count: int, book: FaultBook) -> None:
+    fault = book.find("capacity", type=instance_type, market=market, zone=zone)
+    if fault is not None:
+        book.spend(fault.id, "free", count)

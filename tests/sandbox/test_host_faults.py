@@ -1,0 +1,209 @@
+"""Faults on running hosts and at boot, each brought about as a user does: by `cluster sandbox fault`'s own call."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+from provision.errors import SandboxError
+from sandbox import control
+from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_image, launch, wait_for
+
+pytestmark = pytest.mark.sandbox
+
+TIMEOUT_S = 20
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+    return found
+
+
+def answers(address: str, port: int = 22) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def speaks(address: str) -> bool:
+    """Whether an sshd says who it is, for which its processes must run."""
+    try:
+        with socket.create_connection((address, 22), timeout=1.0) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def pair(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[list[InstanceTypeDef]]:
+    """Two hosts that may see each other; what a test does to them it undoes."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        enter(shared_sandbox, monkeypatch)
+        made = launch(ssh, 2, "faults")
+        yield made
+        boto3.client("ec2").terminate_instances(InstanceIds=[i["InstanceId"] for i in made])
+
+
+@pytest.fixture
+def fault(sandbox: RunningSandbox) -> Iterator[Callable[[str], dict[str, Any]]]:
+    yield lambda text: control.cause_fault(sandbox.project_dir, text)
+    control.disarm_faults(sandbox.project_dir, "all")
+
+
+Fault = Callable[[str], dict[str, Any]]
+
+
+def run_one(**options: Any) -> str:
+    [made] = boto3.client("ec2").run_instances(
+        ImageId=find_image(), InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1, **options
+    )["Instances"]
+    return made["InstanceId"]
+
+
+def test_no_boot(fault: Fault, sandbox: RunningSandbox) -> None:
+    ec2 = boto3.client("ec2")
+    fault("no-boot")
+    dead = run_one()
+    living = run_one()
+    wait_for(ec2, "instance_running", [living])
+    assert describe(ec2, [dead])[0]["State"]["Name"] == "pending"
+    assert control.list_faults(sandbox.project_dir) == []
+    ec2.terminate_instances(InstanceIds=[dead, living])
+    wait_for(ec2, "instance_terminated", [dead, living])
+
+
+def test_no_sshd(fault: Fault, sandbox: RunningSandbox, ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    fault("no-sshd")
+    [made] = launch(ssh, 1)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((made["PublicIpAddress"], 22), timeout=5.0)
+    ec2.reboot_instances(InstanceIds=[made["InstanceId"]])
+    until(lambda: answers(made["PublicIpAddress"]), "the fault struck once more than it should")
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+
+
+@pytest.mark.parametrize(("leaves", "state"), [("", "stopped"), (" leaves=running", "running")])
+def test_kill(fault: Fault, sandbox: RunningSandbox, ssh: Ssh, leaves: str, state: str) -> None:
+    ec2 = boto3.client("ec2")
+    [made] = launch(ssh, 1)
+    fault(f"kill instance={made['InstanceId']}{leaves}")
+    until(lambda: not answers(made["PrivateIpAddress"]), "it still answers")
+    until(lambda: describe(ec2, [made["InstanceId"]])[0]["State"]["Name"] == state, f"it is not {state}")
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    wait_for(ec2, "instance_terminated", [made["InstanceId"]])
+
+
+def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
+    count = "i=0; while :; do i=$((i+1)); echo $i >/tmp/count; sleep 0.05; done"
+    ssh.run(address, f"setsid sh -c '{count}' >/dev/null 2>&1 & setsid sleep 98765 >/dev/null 2>&1 &")
+    ssh.run(address, "sleep 0.5; pkill -STOP -f '[s]leep 98765'")
+    assert "processes" in fault(f"freeze instance={instance_id}")["did"]
+    assert not answers(address), "a machine that stands still takes no connection either"
+    assert describe(boto3.client("ec2"), [instance_id])[0]["State"]["Name"] == "running"
+    fault(f"thaw instance={instance_id}")
+    until(lambda: speaks(address), "it does not go on")
+    before = int(ssh.read(address, "cat /tmp/count"))
+    until(lambda: int(ssh.read(address, "cat /tmp/count")) > before, "its processes do not go on")
+    assert ssh.read(address, "ps -o stat= -C sleep | grep -c T") == "1", "what was stopped before stays stopped"
+    with pytest.raises(SandboxError, match="not frozen"):
+        fault(f"thaw instance={instance_id}")
+
+
+def test_frozen_instance_can_be_terminated(fault: Fault, sandbox: RunningSandbox, ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    [made] = launch(ssh, 1)
+    fault(f"freeze instance={made['InstanceId']}")
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    wait_for(ec2, "instance_terminated", [made["InstanceId"]])
+
+
+def test_partition_and_heal(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    one, other = pair
+    probe = "timeout 1 bash -c 'exec 3<>/dev/tcp/%s/22'"
+
+    def reaches(source: InstanceTypeDef, target: InstanceTypeDef) -> bool:
+        command = probe % target["PrivateIpAddress"]
+        return ssh.run(source["PrivateIpAddress"], command, check=False).returncode == 0
+
+    both = f"a={one['InstanceId']} b={other['InstanceId']}"
+    assert reaches(one, other)
+    assert reaches(other, one)
+    open_one = f"exec 3<>/dev/tcp/{other['PrivateIpAddress']}/22; head -c 4 <&3 >/dev/null; touch /tmp/open; sleep 3"
+    listen = f"{open_one}; echo bye >&3; timeout 2 head -c 1 <&3 | wc -c"
+    ssh.run(one["PrivateIpAddress"], f"setsid bash -c '{listen}' >/tmp/heard 2>&1 </dev/null & sleep 0.5")
+    assert ssh.run(one["PrivateIpAddress"], "test -e /tmp/open", check=False).returncode == 0
+    fault(f"partition {both}")
+    assert not reaches(one, other)
+    assert not reaches(other, one)
+    assert answers(one["PublicIpAddress"]), "only the two do not see each other"
+    assert until(lambda: ssh.read(one["PrivateIpAddress"], "cat /tmp/heard"), "no end") == "0"
+    fault(f"heal {both}")
+    assert reaches(one, other)
+    with pytest.raises(SandboxError, match="see each other"):
+        fault(f"heal {both}")
+
+
+def test_full_disk(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
+    fault(f"full-disk instance={instance_id}")
+    written = ssh.run(address, "dd if=/dev/zero of=/tmp/more bs=64k count=16", check=False)
+    assert "No space left on device" in written.stderr
+    assert ssh.read(address, "df --output=avail / | tail -n 1") == "0"
+    assert ssh.run(pair[1]["PrivateIpAddress"], "dd if=/dev/zero of=/tmp/more bs=64k count=16", check=False).returncode == 0
+    fault(f"free-disk instance={instance_id}")
+    ssh.run(address, "dd if=/dev/zero of=/tmp/more bs=64k count=16")
+
+
+def test_link(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    """That it is slower is seen by a timeout: 4 MB at 4 Mbit/s take 8 s, in either direction."""
+    address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
+    send = "head -c 4000000 /dev/zero"
+    fault(f"link instance={instance_id} mbit=4")
+    for shaped in (True, False):
+        ended = ssh.run(pair[1]["PrivateIpAddress"], "true", check=False).returncode
+        assert ended == 0, "another host's link is as it was"
+        seconds = time.monotonic()
+        ssh.run(address, send)
+        assert (time.monotonic() - seconds > 5) == shaped
+        fault(f"link instance={instance_id} mbit=0")
+
+
+def test_spot_notice(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    with pytest.raises(SandboxError, match="not a spot instance"):
+        fault(f"spot-notice instance={pair[0]['InstanceId']}")
+    spot = run_one(KeyName="faults", InstanceMarketOptions={"MarketType": "spot"})
+    wait_for(ec2, "instance_running", [spot])
+    [made] = describe(ec2, [spot])
+    look = "curl -s http://169.254.169.254/latest/meta-data/"
+    assert "404" in ssh.read(made["PrivateIpAddress"], f"{look}spot/instance-action -o /dev/null -w '%{{http_code}}'")
+    fault(f"spot-notice instance={spot} after_s=4")
+    assert '"action": "terminate"' in ssh.read(made["PrivateIpAddress"], f"{look}spot/instance-action")
+    assert "noticeTime" in ssh.read(made["PrivateIpAddress"], f"{look}events/recommendations/rebalance")
+    wait_for(ec2, "instance_terminated", [spot])
+    assert describe(ec2, [spot])[0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("kill instance=i-0", "there is no instance i-0"),
+        ("link instance=i-0 mbit=fast", "Mbit/s"),
+        ("partition a=i-0", "b= is missing"),
+        ("heal a=i-0 b=i-0", "there is no instance i-0"),
+    ],
+)
+def test_what_cannot_be_done_is_said(fault: Fault, sandbox: RunningSandbox, text: str, says: str) -> None:
+    with pytest.raises(SandboxError, match=says):
+        fault(text)
