@@ -28,6 +28,8 @@ DEVICE_LINKS = (
 )  # fmt: skip
 # Through these, root in a host would reach the whole machine.
 PROC_READ_ONLY = ("sysrq-trigger", "sys/kernel", "sys/vm", "irq", "bus")
+# The machine's disks: what looks for instance store volumes, to format them, must not find these.
+SYS_HIDDEN = ("block", "class/block", "dev/block")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -115,9 +117,13 @@ def mount_kernel_filesystems(root: Path) -> None:
             mount(str(path), path, "", MS_BIND)
             mount("", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
     mount("sysfs", root / "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
+    for name in SYS_HIDDEN:
+        if (root / "sys" / name).exists():
+            mount("tmpfs", root / "sys" / name, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "mode=0555")
     mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
     (root / "run/sshd").mkdir(mode=0o755)
     (root / "run/lock").mkdir(mode=0o1777)
+    (root / "run/utmp").touch(0o664)  # sshd notes who is logged in where it exists: `logname` and `who` ask it
     dev = root / "dev"
     mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=0755,size=64k")
     for name, major, minor in DEVICES:

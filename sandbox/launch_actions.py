@@ -43,7 +43,9 @@ class LaunchActions(EC2Response):
                     **self.params,
                     "Placement": {**self._get_param("Placement", {}), "AvailabilityZone": zone},
                 }
-        self.params = {**self.params, "MinCount": high}
+        # Instance store volumes are the type's own; EC2 lets callers name them all the same.
+        devices = [device for device in self._get_param("BlockDeviceMappings", []) if "VirtualName" not in device]
+        self.params = {**self.params, "MinCount": high, "BlockDeviceMappings": devices}
         result = super().run_instances()
         reservation = cast("Reservation", result.result)
         self._complete(cast("list[SandboxInstance]", reservation.instances))

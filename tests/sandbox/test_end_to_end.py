@@ -210,4 +210,5 @@ def test_the_demo_runs_as_it_is_typed(tmp_path: Path, request: pytest.FixtureReq
     assert min(accuracies(done.stdout).values()) >= 0.95
     assert re.search(r"left +nothing", done.stdout)
     assert not find_leftovers(place_of(root))
-    assert not processes_of("CLUSTER_JOB_ID")
+    (job,) = re.findall(r"^job (\S+): done", done.stderr, re.MULTILINE)
+    assert not processes_of("CLUSTER_JOB_ID", job)

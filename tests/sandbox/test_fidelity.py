@@ -139,6 +139,12 @@ def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], cod
     assert not live(ec2)
 
 
+def test_instance_store_volumes_may_be_named(ec2: Client) -> None:
+    [instance] = run(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"}])
+    [described] = describe(ec2, InstanceIds=ids_of([instance]))
+    assert [device["DeviceName"] for device in described["BlockDeviceMappings"]] == ["/dev/sda1"]
+
+
 def test_arm_images_run_on_arm_types(ec2: Client) -> None:
     image = client("ssm").get_parameter(Name=ARM)["Parameter"]["Value"]
     assert run(ec2, InstanceType="c6g.xlarge", ImageId=image)[0]["Architecture"] == "arm64"

@@ -139,7 +139,7 @@ def test_partition_and_heal(fault: Fault, sandbox: RunningSandbox, pair: list[In
     both = f"a={one['InstanceId']} b={other['InstanceId']}"
     assert reaches(one, other)
     assert reaches(other, one)
-    open_one = f"exec 3<>/dev/tcp/{other['PrivateIpAddress']}/22; head -c 4 <&3 >/dev/null; touch /tmp/open; sleep 3"
+    open_one = f"exec 3<>/dev/tcp/{other['PrivateIpAddress']}/22; read -r -u 3; touch /tmp/open; sleep 3"
     listen = f"{open_one}; echo bye >&3; timeout 2 head -c 1 <&3 | wc -c"
     ssh.run(one["PrivateIpAddress"], f"setsid bash -c '{listen}' >/tmp/heard 2>&1 </dev/null & sleep 0.5")
     assert ssh.run(one["PrivateIpAddress"], "test -e /tmp/open", check=False).returncode == 0
@@ -160,7 +160,7 @@ def test_full_disk(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTyp
     written = ssh.run(address, "dd if=/dev/zero of=/tmp/more bs=64k count=16", check=False)
     assert "No space left on device" in written.stderr
     assert ssh.read(address, "df --output=avail / | tail -n 1") == "0"
-    assert ssh.run(pair[1]["PrivateIpAddress"], "dd if=/dev/zero of=/tmp/more bs=64k count=16", check=False).returncode == 0
+    ssh.run(pair[1]["PrivateIpAddress"], "dd if=/dev/zero of=/tmp/more bs=64k count=16")
     fault(f"free-disk instance={instance_id}")
     ssh.run(address, "dd if=/dev/zero of=/tmp/more bs=64k count=16")
 
@@ -171,8 +171,6 @@ def test_link(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef]
     send = "head -c 4000000 /dev/zero"
     fault(f"link instance={instance_id} mbit=4")
     for shaped in (True, False):
-        ended = ssh.run(pair[1]["PrivateIpAddress"], "true", check=False).returncode
-        assert ended == 0, "another host's link is as it was"
         seconds = time.monotonic()
         ssh.run(address, send)
         assert (time.monotonic() - seconds > 5) == shaped
