@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import threading
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from provision.progress import Event
 
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig
+    from cluster.steps import StepDisplay
     from provision.files import ClusterFiles
 
 
@@ -24,8 +24,6 @@ class App:
     def __init__(self, *, config_path: Path) -> None:
         self.config_path = config_path
         self.overrides: dict[str, Any] = {}
-        self._begun: list[str] = []
-        self._reporting = threading.Lock()  # nodes report from threads of their own
 
     @cached_property
     def config(self) -> "ClusterConfig":
@@ -93,41 +91,19 @@ class App:
         return Console(stderr=True, highlight=False, soft_wrap=True)
 
     @cached_property
-    def _spinner(self) -> Any:
-        return self.console.status("")
+    def _steps(self) -> "StepDisplay":
+        from cluster.steps import StepDisplay  # noqa: PLC0415 - as above
 
-    def report(self, event: Event) -> None:
-        """Show an event on stderr: what has begun as a passing line (on a terminal alone), what is done to stay."""
-        with self._reporting:
-            self._show(event)
-
-    def _show(self, event: Event) -> None:
-        step = f"{event.where}: {event.what}" if event.where else event.what
-        if event.kind == "start":
-            self._begun.append(step)
-        elif event.kind in {"done", "same"}:
-            self._begun = [text for text in self._begun if text != step and not text.startswith(f"{event.where}: ")]
-        if self.console.is_terminal:
-            self._spinner.update(self._begun[-1] if self._begun else "")
-            if self._begun:
-                self._spinner.start()
-            else:
-                self._spinner.stop()
-        if event.kind == "start":
-            return
-        mark, style = {
-            "done": ("ok", "green"),
-            "same": ("==", "dim"),
-            "info": ("  ", ""),
-            "warn": ("!!", "yellow"),
-        }[event.kind]
-        duration = f" ({event.duration_s:.1f} s)" if event.duration_s is not None else ""
-        self.say(f"{mark} {step}{duration}", style=style)
+        return StepDisplay(self.console)
 
     def close(self) -> None:
         """Give the terminal back as it was, on whatever way out."""
-        if self._begun and self.console.is_terminal:
-            self._spinner.stop()
+        if "_steps" in self.__dict__:
+            self._steps.close()
+
+    def report(self, event: Event) -> None:
+        """Show an event on stderr: what has begun as a passing line (on a terminal alone), what is done to stay."""
+        self._steps.show(event)
 
     def say(self, text: str, *, style: str = "") -> None:
         """A message for the person at the terminal: stderr, never markup."""
@@ -135,6 +111,7 @@ class App:
 
     def print(self, text: str) -> None:
         """A result: stdout."""
+        self.close()
         click.echo(text)
 
     def print_json(self, value: Any) -> None:
