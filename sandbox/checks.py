@@ -12,15 +12,16 @@ from sandbox.hosts import PYTHON
 # sshd and the like live where an ordinary user's PATH does not look.
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 COMMANDS = (
-    "sshd", "ssh-keygen", "ip", "unshare", "nsenter", "setpriv", "mount", "pivot_root", "mkfs.ext4", "sudo",
+    "sshd", "ssh-keygen", "ip", "tc", "nft", "unshare", "nsenter", "setpriv", "mount", "pivot_root", "mkfs.ext4",
+    "sudo",
 )  # fmt: skip
 # In namespaces of its own, all that a sandbox does with the kernel, once; nothing of it is left when it ends.
 TRIAL = """
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/upper /mnt/work /mnt/root
 mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
-ip link add bridge type bridge
 ip link add one type veth peer name two
+nft 'table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }'
 """
 TRIAL_TIMEOUT_S = 30
 

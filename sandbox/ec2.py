@@ -24,6 +24,7 @@ from moto.ec2.exceptions import (
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Reservation
+from moto.ec2.models.spot_requests import SpotInstanceRequest
 from moto.ec2.models.vpcs import VPC
 
 from sandbox import limits
@@ -160,13 +161,14 @@ class SandboxEC2Backend(SecurityGroupsOfInstances, MetadataOptionsOfInstances, E
             for rule in (*other.ingress_rules, *other.egress_rules)
         )
 
-    def check_quota(self, instance_type: str, market: Market, wanted: int) -> None:
-        """Raises EC2ClientError when the vCPU quota does not let `wanted` more instances of a type run."""
+    def allow_by_quota(self, instance_type: str, market: Market, low: int, high: int) -> int:
+        """How many more instances of a type the vCPU quota lets run. Raises EC2ClientError when less than `low`."""
         live = (i for i in self.sandbox_instances() if i.state in ("pending", "running"))
-        limits.check_quota(
+        return limits.allow_by_quota(
             instance_type,
             market,
-            wanted,
+            low,
+            high,
             running=((instance.instance_type, instance.market) for instance in live),
             granted=self.settings.config.quotas,
             book=self.settings.book,
@@ -183,6 +185,29 @@ class SandboxEC2Backend(SecurityGroupsOfInstances, MetadataOptionsOfInstances, E
                 raise EC2ClientError("InvalidParameterValue", f"The filter '{name}' is invalid")
             offers = [o for o in offers if any(fnmatchcase(o[keys[name]], pattern) for pattern in patterns)]
         return offers
+
+    def describe_spot_instance_requests(
+        self, filters: Any = None, spot_instance_ids: list[str] | None = None
+    ) -> list[SpotInstanceRequest]:
+        """As moto's, which passes over ids that are not there."""
+        for request_id in spot_instance_ids or []:
+            self._get_spot_request(request_id)
+        found: list[SpotInstanceRequest] = super().describe_spot_instance_requests(filters, spot_instance_ids)
+        return found
+
+    def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
+        """They stay to be seen, as `cancelled`; moto forgets them. Their instances go on."""
+        requests = [self._get_spot_request(request_id) for request_id in request_ids]
+        for request in requests:
+            request.state = "cancelled"
+        return requests
+
+    def _get_spot_request(self, request_id: str) -> SpotInstanceRequest:
+        if request_id not in self.spot_instance_requests:
+            raise EC2ClientError(
+                "InvalidSpotInstanceRequestID.NotFound", f"The spot instance request ID '{request_id}' does not exist"
+            )
+        return self.spot_instance_requests[request_id]
 
     def sandbox_instances(self) -> list[SandboxInstance]:
         """All instances, the terminated ones too."""

@@ -182,7 +182,7 @@ class SandboxEC2Response(LaunchActions):
         for instance in backend.get_multi_instances_by_id(self._get_param("InstanceIds", [])):
             if instance.state == "stopped":
                 market = cast("SandboxInstance", instance).market
-                backend.check_quota(instance.instance_type, market, 1)
+                backend.allow_by_quota(instance.instance_type, market, 1, 1)
                 limits.reserve_capacity(
                     instance.instance_type, market, 1, 1,
                     zones=[str(instance.placement.zone)], book=backend.settings.book, named=True,

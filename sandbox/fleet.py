@@ -103,6 +103,7 @@ class Fleet:
         if self._book.take("no-boot", **asked):
             instance.never_boots = True
             return
+        instance.impaired = False
         self._launched += 1
         try:
             host = hosts.spawn(self._place, instance.id)
@@ -153,16 +154,16 @@ class Fleet:
         )
 
     def _watch(self, instance: SandboxInstance, berth: Berth) -> None:
-        if not berth.boot.done() or berth.lost:
+        if not berth.boot.done() or (berth.lost and instance.reboots == berth.reboots):
             return
         error = berth.boot.exception()
         if error is not None:
             log.error("%s: %s", instance.id, error, exc_info=None if isinstance(error, BootError) else error)
             instance.fail_to_boot(str(error))
-        elif berth.host.exit_code is not None:
-            self._see_to_ended(instance, berth)
         elif instance.reboots != berth.reboots:
             self._begin_end(instance, berth)
+        elif berth.host.exit_code is not None:
+            self._see_to_ended(instance, berth)
         elif instance.interruption is not None and instance.interruption.at <= dt.datetime.now(dt.UTC):
             log.info("%s: its spot capacity is taken back", instance.id)
             instance.reclaim()

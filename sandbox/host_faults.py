@@ -42,7 +42,7 @@ class HostFaults:
         """The host's power is cut. The instance then stops, as it does on lost hardware, or EC2 takes no notice."""
         with ec2.lock:
             instance, berth = self._find(parameters["instance"])
-            berth.lost = parameters.get("leaves") == "running"
+            berth.lost = instance.impaired = parameters.get("leaves") == "running"
             berth.host.kill()
         return f"the host of {instance.id} is dead, and its instance " + ("goes on" if berth.lost else "stops")
 
@@ -52,6 +52,7 @@ class HostFaults:
             instance, berth = self._find(parameters["instance"])
             self._fleet.links.switch(instance.id, on=False)
             self._fleet.links.refresh(self._backend)
+            instance.impaired = True
             berth.frozen |= _stop_processes(_pid_of(berth))
         return f"{instance.id} stands still with {len(berth.frozen)} processes"
 
@@ -63,7 +64,7 @@ class HostFaults:
                 raise FaultError(f"thaw: {instance.id} is not frozen")
             for pid in berth.frozen:
                 _send(pid, signal.SIGCONT)
-            berth.frozen = set()
+            berth.frozen, instance.impaired = set(), False
             self._fleet.links.switch(instance.id, on=True)
             self._fleet.links.refresh(self._backend)
         return f"{instance.id} goes on"

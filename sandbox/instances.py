@@ -18,6 +18,7 @@ from sandbox.quotas import Market
 
 STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 ENDED = ("shutting-down", "terminated")
+INTERRUPTED = "Server.SpotInstanceTermination"  # the state reason of a spot instance that EC2 took back
 
 
 class IncorrectInstanceStateError(EC2ClientError):
@@ -55,6 +56,8 @@ class SandboxInstance(Instance):
         self.interruption: Interruption | None = None
         # A fault: no host comes up, and the instance stays `pending`.
         self.never_boots = False
+        # Its host is dead or stands still, and EC2's status checks are all that shows it.
+        self.impaired = False
 
     def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
         """As moto's, but the interface that comes with the instance goes with it, EC2's default."""
@@ -65,6 +68,14 @@ class SandboxInstance(Instance):
         super().prep_nics(nics, *args, **kwargs)
         for interface in self.nics.values():
             interface.mac_address = mac_address_of(str(interface.private_ip_address))
+
+    @property
+    def instance_status(self) -> dict[str, Any]:
+        """As moto's, but an instance whose host does not answer is impaired."""
+        status = super().instance_status
+        if self.impaired and self.state == "running":
+            return {"Details": [{"Name": "reachability", "Status": "failed"}], "Status": "impaired"}
+        return status
 
     def _enter(self, state: str) -> InstanceState:
         previous = copy.copy(self._state)
@@ -98,7 +109,7 @@ class SandboxInstance(Instance):
 
     def reclaim(self) -> None:
         """The spot market wants the instance back."""
-        self._end_for("shutting-down", "Server.SpotInstanceTermination", "Spot instance termination")
+        self._end_for("shutting-down", INTERRUPTED, "Spot instance termination")
 
     def shut_down_from_inside(self) -> None:
         """Somebody in the host powered it off: it stops or terminates as InstanceInitiatedShutdownBehavior says."""
@@ -151,6 +162,7 @@ class SandboxInstance(Instance):
             raise IncorrectInstanceStateError(self.id, "started")
         super().start()
         self._enter("pending")
+        self.never_boots = False
         return InstanceState("stopped", STATES["stopped"])
 
     def reboot(self) -> None:

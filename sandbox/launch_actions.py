@@ -107,7 +107,7 @@ class LaunchActions(EC2Response):
         ]  # fmt: skip
         if not zones:
             limits.check_offered(instance_type, f"{self.region}a", self.region)
-        backend.check_quota(instance_type, market, low)
+        high = backend.allow_by_quota(instance_type, market, low, high)
         zone, high = limits.reserve_capacity(
             instance_type, market, low, high, zones=zones, book=backend.settings.book, named=zone is not None
         )

@@ -65,27 +65,30 @@ def check_spot_price(instance_type: str, price: float | None, lowest: float | No
     )
 
 
-def check_quota(
+def allow_by_quota(
     instance_type: str,
     market: Market,
-    wanted: int,
+    low: int,
+    high: int,
     *,
     running: Iterable[tuple[str, Market]],
     granted: Mapping[str, int],
     book: FaultBook,
-) -> None:
-    """Raises EC2ClientError when there are not enough vCPUs left for `wanted` instances, or when a fault says so.
+) -> int:
+    """How many instances the vCPU quota lets a launch have, `low` to `high`.
 
     running: (type, market) of the instances that count; granted: vCPUs by quota code, where it is not the default.
+    Raises EC2ClientError when that is less than `low`, or when a fault says so.
     """
     quota = find_quota(instance_type, market)
     if quota is None:
-        return
+        return high
     limit = granted.get(quota.code, GRANTED)
     used = count_vcpus(quota, running, VCPUS)
     fault = book.take("vcpu-limit", type=instance_type, market=market)
-    if fault is None and used + wanted * VCPUS[instance_type] <= limit:
-        return
+    count = 0 if fault else min(high, max(0, limit - used) // VCPUS[instance_type])
+    if count >= low:
+        return count
     if market == "spot":
         raise EC2ClientError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
     raise EC2ClientError(

@@ -16,6 +16,7 @@ import ctypes
 import errno
 import json
 import os
+import pwd
 import select
 import signal
 import socket
@@ -85,6 +86,17 @@ def print_host_keys() -> None:
         for public in publics:
             subprocess.run((*show, str(public)), check=True, env=ENVIRONMENT)
         os.write(1, f"-----END SSH HOST KEY {name}-----\n".encode())
+
+
+def log_in(user: str) -> None:
+    """Makes `logname` say who it is in every session, which is PAM's to do where sshd uses it.
+
+    Some kernels have no audit, and some let nobody but the machine's own root set it: then nobody has a login name.
+    """
+    try:
+        Path("/proc/self/loginuid").write_text(str(pwd.getpwnam(user).pw_uid))
+    except OSError as error:
+        say(f"no login name: {error}")
 
 
 def drop_capabilities() -> None:
@@ -197,6 +209,7 @@ def main() -> NoReturn:
     spec = read_spec()
     say(f"{spec['instance_id']}: booting {spec['hostname']}")
     boot(spec)
+    log_in("ubuntu")
     drop_capabilities()
     say(f"{spec['hostname']} login: sshd starts")
     stay(spec, ready_fd)

@@ -5,6 +5,7 @@ accepts, where one silent client holds up everybody.
 """
 
 import io
+import json
 import logging
 import ssl
 import sys
@@ -199,7 +200,7 @@ class TlsServer(ThreadingMixIn, BaseWSGIServer):
         log.error("connection of %s: %s", client_address, traceback.format_exc())
 
 
-BROKEN = "<Code>InternalError</Code><Message>The sandbox broke here; see its daemon.log</Message>"
+BROKEN = "The sandbox broke here; see its daemon.log"
 
 
 def catch_errors(app: WSGIApplication) -> WSGIApplication:
@@ -210,14 +211,20 @@ def catch_errors(app: WSGIApplication) -> WSGIApplication:
             return list(app(environ, start_response))
         except Exception:  # the boundary of a server's thread: whatever broke, the client gets an answer
             log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
-            is_s3 = "/s3/aws4_request" in environ.get("HTTP_AUTHORIZATION", "")
-            error = f"<Error>{BROKEN}</Error>"
-            body = (error if is_s3 else f"<Response><Errors>{error}</Errors></Response>").encode()
-            headers = [("Content-Type", "text/xml"), ("Content-Length", str(len(body)))]
+            content_type, body = _render_broken(environ)
+            headers = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
             start_response("500 Internal Server Error", headers, sys.exc_info())
             return [body]
 
     return guarded
+
+
+def _render_broken(environ: WSGIEnvironment) -> tuple[str, bytes]:
+    if "HTTP_X_AMZ_TARGET" in environ:
+        return "application/x-amz-json-1.1", json.dumps({"__type": "InternalFailure", "message": BROKEN}).encode()
+    error = f"<Error><Code>InternalError</Code><Message>{BROKEN}</Message></Error>"
+    is_s3 = "/s3/aws4_request" in environ.get("HTTP_AUTHORIZATION", "")
+    return "text/xml", (error if is_s3 else f"<Response><Errors>{error}</Errors></Response>").encode()
 
 
 def take_bodies_as_they_are(app: WSGIApplication) -> WSGIApplication:

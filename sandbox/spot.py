@@ -7,10 +7,7 @@ from moto.core.utils import utcnow
 from moto.ec2.models.spot_requests import SpotInstanceRequest
 from moto.ec2.utils import random_spot_request_id
 
-from sandbox.instances import ENDED, SandboxInstance
-
-INTERRUPTED = "Server.SpotInstanceTermination"
-"""The state reason's code of an instance that EC2 took back."""
+from sandbox.instances import ENDED, INTERRUPTED, SandboxInstance
 
 
 class SandboxSpotRequest(SpotInstanceRequest):

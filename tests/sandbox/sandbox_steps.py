@@ -51,12 +51,15 @@ class Ssh:
 
     key: Path
 
-    def run(self, address: str, command: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, address: str, command: str, *, stdin: str = "", check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=5",
                    "IdentitiesOnly=yes", "BatchMode=yes")  # fmt: skip
         words = [word for option in options for word in ("-o", option)]
         done = subprocess.run(
             ("ssh", "-F", "none", *words, "-i", str(self.key), f"ubuntu@{address}", command),
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=60,

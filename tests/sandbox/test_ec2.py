@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -11,7 +12,7 @@ from botocore.exceptions import ClientError
 from mypy_boto3_ec2.client import EC2Client
 
 from sandbox import marks
-from sandbox_steps import UBUNTU, RunningSandbox, Ssh, describe, find_image, launch, wait_for
+from sandbox_steps import UBUNTU, RunningSandbox, Ssh, describe, enter, find_image, launch, start_sandbox, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -281,3 +282,16 @@ def test_api_log_has_every_call(ec2: EC2Client, sandbox: RunningSandbox) -> None
 def test_signing_identity(sandbox: RunningSandbox) -> None:
     assert boto3.client("sts").get_caller_identity()["Account"] == "123456789012"
     assert boto3.client("iam").list_roles()["Roles"] == []
+
+
+def test_delays_that_are_set_come_on_top_of_the_hosts_own(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(start_sandbox(own_project, boot_delay_s=2.0, end_delay_s=2.0), monkeypatch)
+    ec2 = boto3.client("ec2")
+    begun = time.monotonic()
+    ids = run(ec2)
+    wait_for(ec2, "instance_running", ids)
+    assert time.monotonic() - begun >= 2.0
+    begun = time.monotonic()
+    ec2.terminate_instances(InstanceIds=ids)
+    wait_for(ec2, "instance_terminated", ids)
+    assert time.monotonic() - begun >= 2.0

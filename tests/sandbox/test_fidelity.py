@@ -315,6 +315,7 @@ def test_a_launch_gets_as_many_as_the_quota_allows_or_none(tmp_path: Any, monkey
             run(client("ec2"), MinCount=3, MaxCount=3)
         assert code_of(caught) == "VcpuLimitExceeded"
         assert not live(client("ec2"))
+        assert len(run(client("ec2"), MinCount=1, MaxCount=3)) == 2
     finally:
         control.reset(tmp_path, report=silent)
 
@@ -373,6 +374,19 @@ def test_a_spot_launch(ec2: Client) -> None:
     ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
     [request] = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request_id])["SpotInstanceRequests"]
     assert (request["State"], request["Status"]["Code"]) == ("closed", "instance-terminated-by-user")
+
+
+def test_a_cancelled_spot_request_leaves_its_instance(ec2: Client) -> None:
+    [instance] = run(ec2, InstanceMarketOptions={"MarketType": "spot"})
+    request_id = describe(ec2, InstanceIds=ids_of([instance]))[0]["SpotInstanceRequestId"]
+    ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=[request_id])
+    [request] = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request_id])["SpotInstanceRequests"]
+    assert (request["State"], request["Status"]["Code"]) == ("cancelled", "request-canceled-and-instance-running")
+    assert len(live(ec2)) == 1
+    for call in (ec2.cancel_spot_instance_requests, ec2.describe_spot_instance_requests):
+        with pytest.raises(ClientError) as caught:
+            call(SpotInstanceRequestIds=["sir-00000000"])
+        assert code_of(caught) == "InvalidSpotInstanceRequestID.NotFound"
 
 
 def only_live() -> list[dict[str, Any]]:

@@ -111,6 +111,9 @@ def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeD
         )
         yield made
         boto3.client("ec2").terminate_instances(InstanceIds=[made["InstanceId"]])
+        iam.remove_role_from_instance_profile(InstanceProfileName="trainers", RoleName="trainer")
+        iam.delete_instance_profile(InstanceProfileName="trainers")
+        iam.delete_role(RoleName="trainer")
 
 
 @pytest.fixture

@@ -52,3 +52,43 @@ def test_crashed_sandbox_says_so_and_is_cleaned_up_by_the_next_start(project: Pr
     assert "crashed" in project.run("sandbox", "status").stdout
     assert "had crashed" in project.run("sandbox", "start").stderr
     assert json.loads(project.run("sandbox", "status", "--json").stdout)["pid"] != pid
+
+
+def test_faults_from_the_file_and_from_the_command_line(project: Project) -> None:
+    text = (project.directory / "cluster.toml").read_text()
+    project.write(text.replace('# hosts = "real"', 'hosts = "none"').replace("# faults = []", 'faults = ["no-boot"]'))
+    assert "cluster sandbox start" in project.run("sandbox", "faults", code=1).stderr
+    project.run("sandbox", "start")
+    armed = project.run("sandbox", "fault", "throttle", "action=DescribeVpcs", "--count", "2").stdout.strip()
+    listed = json.loads(project.run("sandbox", "faults", "--json").stdout)
+    assert [(fault["kind"], fault["left"]) for fault in listed] == [("no-boot", 1), ("throttle", 2)]
+    assert "throttle action=DescribeVpcs  (2 left, struck 0 times)" in project.run("sandbox", "faults").stdout
+    assert armed in project.run("sandbox", "disarm", armed).stdout
+    refused = project.run("sandbox", "fault", "throtle", code=1).stderr
+    assert 'did you mean "throttle"?' in refused
+    assert "cluster sandbox fault --help" in refused
+    project.run("sandbox", "disarm", "all")
+    assert "no fault is armed" in project.run("sandbox", "faults").stderr
+    assert "capacity [zone=]" in project.run("sandbox", "fault", "--help").stdout
+
+
+def test_a_change_of_the_file_is_said_to_count_later(project: Project) -> None:
+    project.run("sandbox", "start")
+    text = (project.directory / "cluster.toml").read_text()
+    project.write(text.replace("# boot_delay_s = 0.0", "boot_delay_s = 5.0"))
+    assert "[sandbox] is not what the sandbox was started with" in project.run("sandbox", "start").stderr
+
+
+def test_the_log_of_api_calls(project: Project) -> None:
+    project.run("sandbox", "start")
+    shell = f'eval "$({CLUSTER} sandbox env)"; {os.path.dirname(CLUSTER)}/python -c "{{}}"'
+    python = "import boto3; boto3.client('s3').create_bucket(Bucket='logged'); boto3.client('ec2').describe_vpcs()"
+    subprocess.run(
+        ["bash", "-euc", shell.format(python)], cwd=project.directory, env=project.environment(), check=True, timeout=60
+    )
+    calls = [json.loads(line) for line in project.run("sandbox", "log", "--json").stdout.splitlines()]
+    assert [(call["service"], call["action"], call["resource"], call["status"]) for call in calls] == [
+        ("s3", "CreateBucket", "logged", 200),
+        ("ec2", "DescribeVpcs", None, 200),
+    ]
+    assert "s3 CreateBucket" in project.run("sandbox", "log").stdout

@@ -87,6 +87,8 @@ def test_services() -> None:
 def test_network(public_ip: str | None) -> None:
     batch = render_network(IPv4Interface("10.1.2.3/16"), public_ip, "198.18.0.0/20", 9001).splitlines()
     assert "addr add 10.1.2.3/16 brd + dev eth0" in batch
-    assert "route add 198.18.0.0/20 dev eth0 src 10.1.2.3" in batch
+    assert "route add 169.254.169.254/32 dev eth0 src 10.1.2.3" in batch
+    # As behind EC2's gateway: to public addresses from the public one, and not at all without one.
+    assert ("route add 198.18.0.0/20 dev eth0 src 198.18.0.9" in batch) == (public_ip is not None)
     assert ("addr add 198.18.0.9/32 dev lo" in batch) == (public_ip is not None)
     assert not [line for line in batch if "None" in line or "default" in line]

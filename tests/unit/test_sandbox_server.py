@@ -157,6 +157,8 @@ def test_a_break_is_told_in_the_callers_own_form(connect: Connect) -> None:
     scope = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/s3/aws4_request, SignedHeaders=host"
     _, for_s3 = ask(connect(), "/broken", headers={"Authorization": scope})
     assert for_s3.startswith(b"<Error><Code>InternalError</Code>")
+    _, for_json = ask(connect(), "/broken", headers={"X-Amz-Target": "AmazonSSM.GetParameter"})
+    assert json.loads(for_json)["__type"] == "InternalFailure"
 
 
 def test_log_has_a_line_for_each_call(connect: Connect, place: Place) -> None:
