@@ -105,9 +105,10 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """One line in, one line out."""
         assert isinstance(self.server, ControlServer)  # noqa: S101 -- nobody else serves with it
+        line = self.rfile.readline(LINE_BYTES)
+        answer = json.dumps(self.server.desk.answer(line)).encode() + b"\n"
         try:
-            line = self.rfile.readline(LINE_BYTES)
-            self.wfile.write(json.dumps(self.server.desk.answer(line)).encode() + b"\n")
+            self.wfile.write(answer)
         except OSError as error:  # the one who asked is gone
             log.info("nobody waits for an answer: %s", error)
 

@@ -49,6 +49,22 @@ def without_the_rule_between_members(ec2: EC2Client) -> Iterator[None]:
         ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
 
 
+def test_training_with_ssh_alone_between_members_names_the_blocked_port(two_nodes: Project, ec2: EC2Client) -> None:
+    named = [{"Name": "tag:cluster:name", "Values": ["*"]}]
+    [group] = ec2.describe_security_groups(Filters=named)["SecurityGroups"]
+    members = [{"GroupId": group["GroupId"]}]
+    ssh = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "UserIdGroupPairs": members}]
+    with without_the_rule_between_members(ec2):
+        ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=ssh)  # type: ignore[arg-type]
+        try:
+            failed = two_nodes.run("train", "--", "python", "-c", PROGRAM, code=1)
+        finally:
+            ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=ssh)  # type: ignore[arg-type]
+    assert "the scheduler's port 909" in failed.stdout
+    assert "cannot be reached from here" in failed.stdout
+    assert "node-1" in failed.stderr
+
+
 def test_training_needs_the_rule_between_members(two_nodes: Project, ec2: EC2Client) -> None:
     with without_the_rule_between_members(ec2):
         failed = two_nodes.run("train", "--", "python", "-c", PROGRAM, code=None)

@@ -20,6 +20,7 @@ import processes
 import wire
 
 PIPE_GRACE_S = 2.0
+CONNECT_TIMEOUT_S = 5.0
 
 
 def main():
@@ -53,6 +54,11 @@ def run(order, lifeline, out):
     """
     env = dict(base_environment(), **order["env"])
     env[processes.JOB_VARIABLE] = order["job"]
+    blocked = find_blocked(env)
+    if blocked:
+        wire.write_all(out, wire.encode({"line": blocked}))
+        wire.write_all(out, wire.encode({"exit": 1, "signal": None}))
+        return 1
     try:
         child = processes.start(order["command"], env, order["cwd"])
     except OSError as error:
@@ -69,6 +75,25 @@ def run(order, lifeline, out):
     number = -code if code < 0 else None
     wire.write_all(out, wire.encode({"exit": code if code >= 0 else 128 - code, "signal": number}))
     return code if code >= 0 else 128 - code
+
+
+def find_blocked(env):
+    """Why the scheduler cannot be reached from here, or None: ps-lite itself would wait for ever, without a word."""
+    if env.get("DMLC_ROLE") not in ("server", "worker"):
+        return None
+    host, port = env["DMLC_PS_ROOT_URI"], int(env["DMLC_PS_ROOT_PORT"])
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        return None  # it can be reached; the scheduler just does not listen yet
+    except (OSError, socket.timeout) as error:
+        return "the scheduler's port %d on %s cannot be reached from here (%s): does the security group allow %s" % (
+            port,
+            host,
+            error,
+            "everything between its members?",
+        )
+    return None
 
 
 def base_environment():
