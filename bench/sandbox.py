@@ -1,0 +1,128 @@
+"""The sandbox's scale: hosts booting side by side, what an idle one takes, and 1000 instances without hosts."""
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+from provision.progress import silent
+from sandbox import control
+from sandbox.config import SandboxConfig
+
+ROUNDS = 5
+SIZES = (1, 2, 16, 32)
+IMAGE = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
+
+
+@contextmanager
+def sandbox(config: SandboxConfig) -> Iterator[tuple[Any, str, Path]]:
+    """A sandbox of its own: an EC2 client, an image, and the folder it belongs to."""
+    folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
+    before = dict(os.environ)
+    try:
+        info = control.start(folder, region="us-east-1", report=silent, config=config)
+        os.environ.update(control.environment(info))
+        image = boto3.client("ssm").get_parameter(Name=IMAGE)["Parameter"]["Value"]
+        yield boto3.client("ec2"), image, folder
+    finally:
+        control.reset(folder, report=silent)
+        shutil.rmtree(folder)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def launch(ec2: Any, image: str, count: int) -> tuple[float, list[str]]:
+    """Seconds from RunInstances to the last one running, and the instances."""
+    started = time.perf_counter()
+    made = ec2.run_instances(ImageId=image, InstanceType="t3.micro", MinCount=count, MaxCount=count)
+    ids = [instance["InstanceId"] for instance in made["Instances"]]
+    while states(ec2, ids) != {"running"}:
+        time.sleep(0.05)
+    return time.perf_counter() - started, ids
+
+
+def terminate(ec2: Any, ids: list[str]) -> float:
+    """Seconds from TerminateInstances to the last one gone."""
+    started = time.perf_counter()
+    ec2.terminate_instances(InstanceIds=ids)
+    while states(ec2, ids) != {"terminated"}:
+        time.sleep(0.05)
+    return time.perf_counter() - started
+
+
+def states(ec2: Any, ids: list[str]) -> set[str]:
+    """The states that instances are in."""
+    pages = ec2.get_paginator("describe_instances").paginate(Filters=[{"Name": "instance-id", "Values": ids}])
+    return {i["State"]["Name"] for page in pages for r in page["Reservations"] for i in r["Instances"]}
+
+
+def host_memory_mb(folder: Path) -> float:
+    """The proportional set size of all processes of a host, as the median over the hosts, in MB."""
+    sizes = []
+    for host in control.describe(folder).hosts:
+        namespace = Path(f"/proc/{host.pid}/ns/pid").readlink()
+        sizes.append(sum(pss_kib(pid) for pid in all_pids() if in_namespace(pid, namespace)) / 1000)
+    return statistics.median(sizes)
+
+
+def all_pids() -> list[int]:
+    """Every process of the machine."""
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def in_namespace(pid: int, namespace: Path) -> bool:
+    """Whether a process lives in that pid namespace."""
+    try:
+        return Path(f"/proc/{pid}/ns/pid").readlink() == namespace
+    except OSError:
+        return False
+
+
+def pss_kib(pid: int) -> int:
+    """Proportional set size in KiB; 0 for a process that has ended."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+
+
+def available_mb() -> float:
+    """The machine's available memory, in MB."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("MemAvailable"))
+
+
+def run() -> str:
+    """All of it, as a section of RESULTS.md."""
+    lines = ["## The sandbox's scale", "", "| what | median | min | max |", "|---|---|---|---|"]
+    with sandbox(SandboxConfig()) as (ec2, image, folder):
+        for count in SIZES:
+            up, gone = [], []
+            for _ in range(ROUNDS):
+                before_mb = available_mb()
+                seconds, ids = launch(ec2, image, count)
+                up.append(seconds)
+                taken_mb, host_mb = before_mb - available_mb(), host_memory_mb(folder)
+                gone.append(terminate(ec2, ids))
+            lines.append(f"| {count} hosts, RunInstances to all running, s | {spread(up)} |")
+            lines.append(f"| {count} hosts, TerminateInstances to all gone, s | {spread(gone)} |")
+        lines.append(f"| idle host, own memory (PSS of its processes), MB | {host_mb:.1f} | | |")
+        lines.append(f"| {SIZES[-1]} hosts, drop of the machine's available memory, MB | {taken_mb:.0f} | | |")
+    with sandbox(SandboxConfig(hosts="none", quotas={"L-1216C47A": 10_000})) as (ec2, image, _):
+        seconds, ids = launch(ec2, image, 1000)
+        lines.append(f"| 1000 instances without hosts, RunInstances to all running, s | {seconds:.1f} | | |")
+        lines.append(f"| the same, TerminateInstances to all gone, s | {terminate(ec2, ids):.1f} | | |")
+    return "\n".join([*lines, "", "- all: `sudo python -m bench sandbox`", ""])
+
+
+def spread(values: list[float]) -> str:
+    """Median, minimum and maximum, for a row."""
+    return f"{statistics.median(values):.2f} | {min(values):.2f} | {max(values):.2f}"
