@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("cluster.commands.train:command", "Run a training job on the cluster, to its end."),
     "down": ("cluster.commands.down:command", "Delete everything that `up` made, and prove it."),
     "data": ("cluster.commands.data:data", "Datasets to S3 and from S3."),
+    "oracle": ("cluster.commands.oracle:command", "Show which MXNet wheel runs on which GPU."),
     "sandbox": ("cluster.commands.sandbox:sandbox", "The local stand-in for EC2 and S3."),
 }
 

@@ -224,7 +224,11 @@ class Fleet:
             folder = hosts.folder_of(self._place, instance.id)
             if folder.path.exists():
                 self._last_words[instance.id] = self.read_console(instance.id)
-                shutil.rmtree(folder.path)
+                try:
+                    shutil.rmtree(folder.path)
+                except OSError as error:  # tried again at the next step; the other hosts go on
+                    log.error("%s: its files cannot be removed: %s", instance.id, error)  # noqa: TRY400 -- no more to say
+                    return
             instance.finish_termination()
             log.info("%s: terminated", instance.id)
         elif instance.state == "stopping":

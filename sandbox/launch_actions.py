@@ -115,7 +115,8 @@ class LaunchActions(EC2Response):
 
     def _complete(self, launched: list[SandboxInstance]) -> None:
         """What moto leaves out of the instances of a launch, and the instance profile of all but the first."""
-        if profile := self._get_param("IamInstanceProfile"):
+        profile = self._get_param("IamInstanceProfile", {})
+        if any(profile.values()):  # an empty one is none: some launchers always send it
             for instance in launched[1:]:
                 self.ec2_backend.associate_iam_instance_profile(
                     instance_id=instance.id,

@@ -7,6 +7,7 @@ from cluster.session import BOOT_TIMEOUT_S, ready_nodes
 from cluster.status import render_nodes
 from provision.aws import make_clients
 from provision.lifecycle import prepare_up, up
+from provision.oracle import check_mxnet
 from provision.render import render_plan
 from train.payload import find_script
 
@@ -26,6 +27,10 @@ def command(app: App, *, nodes: int | None, dry_run: bool, yes: bool) -> None:
         app.overrides["provision.nodes"] = nodes
     config = app.config
     find_script(config.train.script, project_dir=app.project_dir)  # rather now than when the nodes are paid for
+    for warning in check_mxnet(
+        instance_type=config.provision.instance_type, mxnet=config.bootstrap.mxnet, ami=config.provision.ami
+    ):
+        app.say(f"warning: {warning}", style="yellow")
     app.enter_cloud(start_sandbox=True)
     clients = make_clients(config.provision.region)
     plan = prepare_up(clients, name=config.name, config=config.provision, files=app.files)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.loaders
+import botocore.session
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
@@ -18,6 +20,7 @@ from sandbox.config import SandboxConfig
 REGION = "us-east-1"
 UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
 UP_TIMEOUT_S = 60
+LOADER = botocore.loaders.create_loader()  # reads each service's description once for all sessions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +38,14 @@ def start_sandbox(project_dir: Path, **config: Any) -> RunningSandbox:
 
 
 def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leads AWS clients to a sandbox; boto3.client's too, which would keep the credentials of an earlier one."""
     for name in control.unset_environment(os.environ):
         monkeypatch.delenv(name)
     for name, value in sandbox.environment.items():
         monkeypatch.setenv(name, value)
+    session = botocore.session.get_session()
+    session.register_component("data_loader", LOADER)
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", boto3.Session(botocore_session=session))
 
 
 def find_leftovers(project_dir: Path) -> leftovers.Leftovers:

@@ -6,7 +6,13 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError, IncompleteReadError, ResponseStreamingError
+from botocore.exceptions import (
+    ClientError,
+    ConnectionClosedError,
+    IncompleteReadError,
+    ResponseStreamingError,
+    SSLError,
+)
 
 from provision.errors import SandboxError
 from provision.progress import silent
@@ -244,7 +250,7 @@ def test_a_download_is_cut(s3: Client, phantom: RunningSandbox, after_bytes: int
 
 def test_an_upload_is_cut_and_leaves_no_object(s3: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "s3-cut operation=PutObject after_bytes=1000")
-    with pytest.raises(ConnectionClosedError):
+    with pytest.raises((ConnectionClosedError, SSLError)):  # where in the sending the end is noticed differs
         s3.put_object(Bucket="faults", Key="cut", Body=b"y" * MIB)
     assert "cut" not in {entry["Key"] for entry in s3.list_objects_v2(Bucket="faults")["Contents"]}
     s3.put_object(Bucket="faults", Key="cut", Body=b"y" * MIB)

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,9 @@ def test_client_token_launches_once(ec2: EC2Client) -> None:
 
 
 def test_states_take_time_and_come_in_order(ec2: EC2Client) -> None:
-    ids = run(ec2)
-    seen = []
-    while not seen or seen[-1] != "running":
+    [launched] = ec2.run_instances(ImageId=find_image(), InstanceType="t3.micro", MinCount=1, MaxCount=1)["Instances"]
+    ids, seen = [launched["InstanceId"]], [launched["State"]["Name"]]
+    while seen[-1] != "running":
         state = describe(ec2, ids)[0]["State"]["Name"]
         seen += [state] if state not in seen else []
         assert state in ("pending", "running")
@@ -257,6 +258,25 @@ def test_a_host_that_does_not_boot_ends_with_its_reason(ec2: EC2Client, sandbox:
     reason = describe(ec2, ids)[0]["StateReason"]
     assert reason["Code"] == "Server.InternalError"
     assert "hosts" in reason["Message"]
+
+
+def test_files_that_cannot_be_removed_hold_up_nobody_else(ec2: EC2Client, sandbox: RunningSandbox) -> None:
+    ids = run(ec2)
+    wait_for(ec2, "instance_running", ids)
+    busy = marks.place_of(sandbox.project_dir).hosts_dir / ids[0] / "busy"
+    busy.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "tmpfs", str(busy)), check=True)
+    try:
+        ec2.terminate_instances(InstanceIds=ids)
+        others = run(ec2)
+        wait_for(ec2, "instance_running", others)
+        ec2.terminate_instances(InstanceIds=others)
+        wait_for(ec2, "instance_terminated", others)
+        assert describe(ec2, ids)[0]["State"]["Name"] == "shutting-down"
+    finally:
+        subprocess.run(("umount", str(busy)), check=True)
+    wait_for(ec2, "instance_terminated", ids)
+    assert not busy.parent.exists()
 
 
 def test_api_log_has_every_call(ec2: EC2Client, sandbox: RunningSandbox) -> None:

@@ -170,11 +170,12 @@ def test_partition_and_heal(fault: Fault, sandbox: RunningSandbox, pair: list[In
     both = f"a={one['InstanceId']} b={other['InstanceId']}"
     assert reaches(one, other)
     assert reaches(other, one)
-    open_one = f"exec 3<>/dev/tcp/{other['PrivateIpAddress']}/22; read -r -u 3; touch /tmp/open; sleep 3"
-    listen = f"{open_one}; echo bye >&3; timeout 2 head -c 1 <&3 | wc -c"
-    ssh.run(one["PrivateIpAddress"], f"setsid bash -c '{listen}' >/tmp/heard 2>&1 </dev/null & sleep 0.5")
-    assert ssh.run(one["PrivateIpAddress"], "test -e /tmp/open", check=False).returncode == 0
+    open_one = f"exec 3<>/dev/tcp/{other['PrivateIpAddress']}/22; read -r -u 3; touch /tmp/open"
+    listen = f"{open_one}; while [ -e /tmp/open ]; do sleep 0.1; done; echo bye >&3; timeout 2 head -c 1 <&3 | wc -c"
+    ssh.run(one["PrivateIpAddress"], f"setsid bash -c '{listen}' >/tmp/heard 2>&1 </dev/null &")
+    until(lambda: ssh.run(one["PrivateIpAddress"], "test -e /tmp/open", check=False).returncode == 0, "not open")
     fault(f"partition {both}")
+    ssh.run(one["PrivateIpAddress"], "rm /tmp/open")
     assert not reaches(one, other)
     assert not reaches(other, one)
     assert answers(one["PublicIpAddress"]), "only the two do not see each other"
@@ -241,7 +242,7 @@ def test_spot_notice(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceT
     [made] = describe(ec2, [spot])
     look = "curl -s http://169.254.169.254/latest/meta-data/"
     assert "404" in ssh.read(made["PrivateIpAddress"], f"{look}spot/instance-action -o /dev/null -w '%{{http_code}}'")
-    fault(f"spot-notice instance={spot} after_s=4")
+    fault(f"spot-notice instance={spot} after_s=10")
     assert '"action": "terminate"' in ssh.read(made["PrivateIpAddress"], f"{look}spot/instance-action")
     assert "noticeTime" in ssh.read(made["PrivateIpAddress"], f"{look}events/recommendations/rebalance")
     wait_for(ec2, "instance_terminated", [spot])

@@ -80,8 +80,8 @@ def test_processes_are_the_hosts_own(hosts: list[InstanceTypeDef], ssh: Ssh) -> 
 
 def test_orphans_are_reaped(hosts: list[InstanceTypeDef], ssh: Ssh) -> None:
     address = hosts[0]["PrivateIpAddress"]
-    ssh.run(address, "for i in 1 2 3; do setsid sh -c 'sleep 0.1 & exec true' & done; wait; sleep 0.5")
-    assert ssh.run(address, "ps -eo stat | grep Z", check=False).stdout == ""
+    ssh.run(address, "for i in 1 2 3; do setsid sh -c 'sleep 0.1 & exec true' & done; wait")
+    wait_until(lambda: ssh.run(address, "ps -eo stat | grep Z", check=False).stdout == "", "zombies stay")
 
 
 def test_files_are_the_hosts_own(hosts: list[InstanceTypeDef], ssh: Ssh) -> None:

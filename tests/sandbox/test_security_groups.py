@@ -86,7 +86,8 @@ def hosts(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[tuple[Host, Host
             wait_for(ec2, "instance_running", [made["InstanceId"]])
             [made] = describe(ec2, [made["InstanceId"]])
             host = Host(ssh, made["InstanceId"], group, made["PrivateIpAddress"], made["PublicIpAddress"])
-            ssh.run(host.private, f"setsid python3 -c '{ANSWER}' >/dev/null 2>&1 </dev/null & sleep 0.5")
+            ssh.run(host.private, f"setsid python3 -c '{ANSWER}' >/dev/null 2>&1 </dev/null &")
+            ssh.run(host.private, "until (exec 3<>/dev/tcp/127.0.0.1/7000) 2>/dev/null; do sleep 0.1; done")
             found.append(host)
         yield found[0], found[1]
         ec2.terminate_instances(InstanceIds=[host.instance_id for host in found])

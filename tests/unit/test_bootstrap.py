@@ -32,8 +32,9 @@ from bootstrap.plan import (
 )
 from bootstrap.tree import FileTree
 from bootstrap.verify import parse_verdicts
-from bootstrap.wheels import CPU_WHEEL, GPU_WHEEL, WheelTarget, choose_wheels, platform_tags
+from bootstrap.wheels import WheelTarget, choose_wheels, platform_tags
 from provision.errors import ClusterError, ConfigError, ConnectError
+from provision.mxnet_wheels import CPU_WHEEL, GPU_WHEEL
 from provision.progress import silent
 
 HOST = Host(name="node-1", instance_id="i-1", address="198.18.0.2", private_ip="10.0.0.5", user="ubuntu", is_head=False)
@@ -73,7 +74,7 @@ FACTS = NodeFacts(
     known_hosts_sha256=None,
     authorized=(),
 )
-TARGET = WheelTarget(python_version=(3, 11), machine="x86_64", glibc=(2, 36), requirements=(CPU_WHEEL,))
+TARGET = WheelTarget(python_version=(3, 11), machine="x86_64", glibc=(2, 36), requirements=(CPU_WHEEL.requirement,))
 BUNDLE = Bundle(
     target=TARGET,
     files=tuple(
@@ -121,13 +122,13 @@ def test_a_node_without_python_is_named(lines: str) -> None:
 @pytest.mark.parametrize(
     ("change", "mxnet", "first", "numpy"),
     [
-        ({}, "auto", CPU_WHEEL, "numpy<1.24"),
-        ({"python_version": (3, 8)}, "auto", CPU_WHEEL, "numpy<1.24"),
-        ({"python_version": (3, 12)}, "auto", CPU_WHEEL, "numpy<2"),
-        ({"gpus": (("8.6", "A10G"),)}, "auto", GPU_WHEEL, "numpy<1.24"),
-        ({"gpus": (("7.5", "T4"),)}, "auto", GPU_WHEEL, "numpy<1.24"),
-        ({"gpus": (("7.0", "V100"),)}, "auto", GPU_WHEEL, "numpy<1.24"),
-        ({"gpus": (("8.9", "L4"),)}, "auto", GPU_WHEEL, "numpy<1.24"),
+        ({}, "auto", CPU_WHEEL.requirement, "numpy<1.24"),
+        ({"python_version": (3, 8)}, "auto", CPU_WHEEL.requirement, "numpy<1.24"),
+        ({"python_version": (3, 12)}, "auto", CPU_WHEEL.requirement, "numpy<2"),
+        ({"gpus": (("8.6", "A10G"),)}, "auto", GPU_WHEEL.requirement, "numpy<1.24"),
+        ({"gpus": (("7.5", "T4"),)}, "auto", GPU_WHEEL.requirement, "numpy<1.24"),
+        ({"gpus": (("7.0", "V100"),)}, "auto", GPU_WHEEL.requirement, "numpy<1.24"),
+        ({"gpus": (("8.9", "L4"),)}, "auto", GPU_WHEEL.requirement, "numpy<1.24"),
         ({"gpus": (("9.0", "H100"),)}, "mxnet==1.9.1", "mxnet==1.9.1", "numpy<1.24"),
     ],
 )
@@ -135,7 +136,7 @@ def test_wheels_are_chosen_for_the_node(change: dict[str, object], mxnet: str, f
     target = choose_wheels(replace(FACTS, **change), mxnet=mxnet, packages=["six==1.16.0"], node="node-0")  # type: ignore[arg-type]
     assert target.requirements[:2] == (first, numpy)
     assert target.requirements[-1] == "six==1.16.0"
-    assert any("cudnn" in name for name in target.requirements) == (first == GPU_WHEEL)
+    assert any("cudnn" in name for name in target.requirements) == (first == GPU_WHEEL.requirement)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +146,8 @@ def test_wheels_are_chosen_for_the_node(change: dict[str, object], mxnet: str, f
         ({"python_version": (3, 13)}, "auto", "Python 3.13"),
         ({"machine": "aarch64"}, "auto", "aarch64"),
         ({"gpus": (("9.0", "NVIDIA H100"),)}, "auto", "no MXNet wheel has code for NVIDIA H100"),
-        ({"gpus": (("3.7", "Tesla K80"),)}, "auto", "no MXNet wheel has code for Tesla K80"),
-        ({}, "mxnet", "without a version"),
+        ({"gpus": (("3.7", "Tesla K80"),)}, "auto", '"auto" has no MXNet wheel for Tesla K80'),
+        ({"gpus": (("7.5", "T4"),)}, "mxnet-cu90==1.6.0.post0", "CUDA 9.0 came before the T4"),
     ],
 )
 def test_nodes_that_no_wheel_runs_on_are_refused(change: dict[str, object], mxnet: str, said: str) -> None:

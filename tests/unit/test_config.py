@@ -57,6 +57,7 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
         (NAMED + "[provision]\nvolume_size_gib = 1", ["volume_size_gib = 1"]),
         (NAMED + "[provision]\nami = 'image'", ['ami = "image"']),
         (NAMED + "[bootstrap]\nmxnet = 'x; rm -rf /'", ['mxnet = "x; rm -rf /"']),
+        (NAMED + "[bootstrap]\nmxnet = 'mxnet'", ['bootstrap.mxnet = "mxnet"', "with its version", "cluster oracle"]),
         (NAMED + "[bootstrap]\npackages = ['$(id)']", ['packages[0] = "$(id)"']),
         (NAMED + "[sandbox]\nfaults = ['capacty']", ['faults[0] = "capacty"', 'did you mean "capacity"?']),
         (NAMED + "[sandbox]\nfaults = ['kill instance=i-1']", ["cluster sandbox fault kill instance=i-1"]),

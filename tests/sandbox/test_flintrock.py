@@ -1,0 +1,153 @@
+"""Flintrock, a launcher of Spark clusters that nobody here wrote: what it does with EC2 and with hosts, it does here.
+
+https://github.com/nchammas/flintrock
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+from other_tools import Tool, environment_of, install, own_address
+from sandbox_steps import RunningSandbox, Ssh, wait_for
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(600)]
+
+AMAZON_LINUX = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+
+# What Flintrock wants of an image, and what it would get from the Internet: the rest is the image's.
+FLINTROCK_NEEDS_PYTHON = """\
+#!/bin/sh
+ln -s /usr/bin/python3 /usr/local/bin/python
+"""
+FLINTROCK_NEEDS_NOTHING = rf"""{FLINTROCK_NEEDS_PYTHON}
+printf '#!/bin/sh\n' > /usr/local/bin/yum
+printf '#!/bin/sh\necho openjdk version 11.0.20\n' > /usr/local/bin/java
+chmod +x /usr/local/bin/yum /usr/local/bin/java
+"""
+FLINTROCK_CONFIG = """\
+provider: ec2
+providers:
+  ec2:
+    key-name: flintrock
+    identity-file: {identity_file}
+    instance-type: c5.large
+    region: us-east-1
+    ami: {ami}
+    user: ubuntu
+    placement-group: flintrock
+    min-root-ebs-size-gb: 100
+    tenancy: default
+    ebs-optimized: no
+    instance-initiated-shutdown-behavior: terminate
+    authorize-access-from: [{own_address}]
+launch:
+  num-slaves: 2
+  install-hdfs: False
+  install-spark: False
+"""
+
+
+@pytest.fixture(scope="session")
+def installed_flintrock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install("flintrock==2.1.0", tmp_path_factory.mktemp("flintrock"))
+
+
+@pytest.fixture
+def ec2(sandbox: RunningSandbox) -> EC2Client:
+    return boto3.client("ec2")
+
+
+@pytest.fixture
+def flintrock(
+    sandbox: RunningSandbox, ec2: EC2Client, ssh: Ssh, installed_flintrock: Path, tmp_path: Path
+) -> Iterator[Tool]:
+    """Flintrock with a config file of its own, as it wants to have one, and what that names in EC2."""
+    env = environment_of(sandbox.project_dir, home=tmp_path)
+    ami = boto3.client("ssm").get_parameter(Name=AMAZON_LINUX)["Parameter"]["Value"]
+    config = FLINTROCK_CONFIG.format(identity_file=ssh.key, ami=ami, own_address=own_address(env))
+    (tmp_path / "config.yaml").write_text(config)
+    ec2.import_key_pair(KeyName="flintrock", PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
+    ec2.create_placement_group(GroupName="flintrock", Strategy="cluster")
+    yield Tool(
+        program=str(installed_flintrock / "flintrock"),
+        words=("--config", "config.yaml"),
+        env={**env, "PYTHONWARNINGS": "ignore"},
+        directory=tmp_path,
+    )
+    if ids := [instance["InstanceId"] for instance in of_flintrock(ec2)]:
+        ec2.terminate_instances(InstanceIds=ids)
+        wait_for(ec2, "instance_terminated", ids)
+    for group in sorted(flintrock_groups(ec2), reverse=True):
+        ec2.delete_security_group(GroupName=group)
+    ec2.delete_placement_group(GroupName="flintrock")
+    ec2.delete_key_pair(KeyName="flintrock")
+
+
+def of_flintrock(ec2: EC2Client) -> list[InstanceTypeDef]:
+    """Flintrock's instances that are not terminated, the one that leads them first."""
+    answer = ec2.describe_instances(
+        Filters=[{"Name": "tag-key", "Values": ["flintrock-name"]},
+                 {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}]
+    )  # fmt: skip
+    return sorted((i for r in answer["Reservations"] for i in r["Instances"]), key=lambda i: tags_of(i)["Name"])
+
+
+def tags_of(instance: InstanceTypeDef) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
+
+
+def flintrock_groups(ec2: EC2Client) -> set[str]:
+    groups = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": ["flintrock*"]}])
+    return {group["GroupName"] for group in groups["SecurityGroups"]}
+
+
+def test_flintrock_until_it_needs_the_internet(flintrock: Tool, ec2: EC2Client, ssh: Ssh) -> None:
+    (flintrock.directory / "user-data").write_text(FLINTROCK_NEEDS_PYTHON)
+    said = flintrock.run("launch", "some", "--ec2-user-data", "user-data", stdin="n\n", code=1)
+    assert said.count("SSH online.") == 3
+    assert "terminate the 3 instances created by this operation?" in said
+    assert said.splitlines()[-1].endswith("sudo: yum: command not found")
+    instances = of_flintrock(ec2)
+    assert [tags_of(i)["Name"] for i in instances] == ["some-master", "some-slave", "some-slave"]
+    for instance in instances:
+        assert instance["State"]["Name"] == "running"
+        assert {group["GroupName"] for group in instance["SecurityGroups"]} == {"flintrock", "flintrock-some"}
+        assert instance["Placement"]["GroupName"] == "flintrock"
+        # What Flintrock did when it was logged in: its folder, owned by whom `logname` told it, and its own key.
+        left = ssh.read(instance["PublicIpAddress"], "stat -c %U /media/root; grep -c flintrock .ssh/authorized_keys")
+        assert left == "ubuntu\n1"
+    described = flintrock.run("describe", "some")
+    assert "state: running\n  node-count: 3\n" in described
+    assert all(instance["PublicDnsName"] in described for instance in instances)
+    flintrock.run("destroy", "some", "--assume-yes")
+    assert flintrock.run("describe") == "Found 0 clusters in region us-east-1.\n"
+    assert not of_flintrock(ec2)
+    assert flintrock_groups(ec2) == {"flintrock"}
+
+
+def test_all_of_flintrock_with_an_image_that_has_what_it_needs(flintrock: Tool, ec2: EC2Client, ssh: Ssh) -> None:
+    (flintrock.directory / "user-data").write_text(FLINTROCK_NEEDS_NOTHING)
+    said = flintrock.run("launch", "some", "--ec2-user-data", "user-data", "--assume-yes")
+    assert "Login with: flintrock login some" in said
+    flintrock.run("run-command", "some", "--", "hostname > name")
+    flintrock.run("copy-file", "some", "user-data", "/home/ubuntu/copied")
+    flintrock.run("add-slaves", "some", "--num-slaves", "1", "--assume-yes")
+    before = of_flintrock(ec2)
+    assert [ssh.read(i["PublicIpAddress"], "cat name copied 2> /dev/null | wc -l") for i in before].count("0") == 1
+    flintrock.run("stop", "some", "--assume-yes")
+    assert flintrock.run("describe", "some") == "some:\n  state: stopped\n  node-count: 4\n"
+    flintrock.run("start", "some")
+    after = of_flintrock(ec2)
+    assert [i["PrivateIpAddress"] for i in after] == [i["PrivateIpAddress"] for i in before]
+    assert not {i["PublicIpAddress"] for i in after} & {i["PublicIpAddress"] for i in before}
+    [first, *_] = after
+    assert ssh.read(first["PublicIpAddress"], "cat name") == ssh.read(first["PrivateIpAddress"], "hostname")
+    flintrock.run("remove-slaves", "some", "--num-slaves", "2", "--assume-yes")
+    assert [tags_of(i)["Name"] for i in of_flintrock(ec2)] == ["some-master", "some-slave"]
+    flintrock.run("destroy", "some", "--assume-yes")
+    assert not of_flintrock(ec2)
+    assert flintrock_groups(ec2) == {"flintrock"}
