@@ -149,7 +149,7 @@ def _prepare_node(
         size_mb = sum(step.file.size_bytes for step in steps if isinstance(step, SendFile)) / 1e6
         report(Event(kind="start", what=f"sending {size_mb:.0f} MB and setting up", where=host.name))
         _send(connection, steps)
-        connection.run(render_script(steps), timeout_s=STEPS_TIMEOUT_S)
+        connection.run(render_script(steps), timeout_s=STEPS_TIMEOUT_S, what="the script that sets the node up")
         report(Event(kind="done", what="ready to train", where=host.name, duration_s=time.monotonic() - started))
     else:
         report(Event(kind="same", what="nothing to change", where=host.name))
@@ -186,7 +186,7 @@ def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Rep
         is_head = node is head
         script = authorize_script(node.facts, line=line, known_hosts=text if is_head else None)
         if script:
-            node.connection.run(script, timeout_s=60)
+            node.connection.run(script, timeout_s=60, what="the script that lets the head in")
             report(Event(kind="done", what="may be reached by the head", where=node.host.name))
 
     on_all(nodes, connect_node, name=lambda node: node.host.name)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -62,25 +62,39 @@ def cache_dir() -> Path:
 def fetch_bundle(target: WheelTarget, *, cache: Path, report: Report) -> Bundle:
     """The bundle for a target: from the cache, or by pip from the package index that pip is set up to use.
 
-    Whatever is killed in between leaves no half bundle. Raises ClusterError with pip's own words.
+    Whatever is killed in between leaves no half bundle, and a damaged one is fetched anew. Raises ClusterError with
+    pip's own words.
     """
     requirements = (*target.requirements, f"uv=={version('uv')}")
     key_parts = [target.python_version, target.machine, target.glibc, requirements]
     key = hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:16]
     directory = cache / "bundles" / key
     with _locked(cache / "bundles" / f"{key}.lock"):
-        if not (directory / MANIFEST).exists():
+        wheels = _find_bundle(directory)
+        if wheels is None:
             started = time.monotonic()
             what = f"fetching wheels for the nodes: {target.requirements[0]} and what it needs"
             report(Event(kind="start", what=what))
-            _download(target, requirements, directory)
+            wheels = _download(target, requirements, directory)
             report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
-    manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-    wheels = [
-        BundleFile(path=directory / entry["name"], sha256=entry["sha256"], size_bytes=entry["size_bytes"])
-        for entry in manifest["files"]
-    ]
     return Bundle(target=target, files=(*wheels, _compat_file()))
+
+
+def _find_bundle(directory: Path) -> tuple[BundleFile, ...] | None:
+    """The wheels of a bundle in the cache; None where there is none, or files of it are gone or cut short.
+
+    Their sizes are looked at, not their content: the nodes check that against the digests.
+    """
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        wheels = tuple(
+            BundleFile(path=directory / entry["name"], sha256=entry["sha256"], size_bytes=entry["size_bytes"])
+            for entry in manifest["files"]
+        )
+        whole = all(wheel.path.stat().st_size == wheel.size_bytes for wheel in wheels)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return wheels if whole else None
 
 
 def describe_file(path: Path) -> BundleFile:
@@ -94,7 +108,7 @@ def _compat_file() -> BundleFile:
     return describe_file(Path(str(files("bootstrap").joinpath("node", COMPAT_FILE))))
 
 
-def _download(target: WheelTarget, requirements: tuple[str, ...], directory: Path) -> None:
+def _download(target: WheelTarget, requirements: tuple[str, ...], directory: Path) -> tuple[BundleFile, ...]:
     directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=directory.parent, prefix=".fetching-"))
     try:
@@ -105,9 +119,10 @@ def _download(target: WheelTarget, requirements: tuple[str, ...], directory: Pat
             "files": [{"name": w.name, "sha256": w.sha256, "size_bytes": w.size_bytes} for w in wheels],
         }
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-        if directory.exists():  # without a manifest: not ours to trust
+        if directory.exists():  # damaged, or without a manifest
             shutil.rmtree(directory)
         temporary.rename(directory)
+        return tuple(replace(wheel, path=directory / wheel.name) for wheel in wheels)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 PYTHON_PATTERN = r"^(auto|/[A-Za-z0-9._/-]+)$"
-REQUIREMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+]+)?$"
 # With its version: without one, nodes that are added later could get another.
-PINNED_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+]+$"
+MXNET_PATTERN = r"^(auto|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+)$"
+REQUIREMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+]+)?$"
 
 
 class BootstrapConfig(BaseModel):
@@ -22,11 +22,11 @@ class BootstrapConfig(BaseModel):
     )
     mxnet: str = Field(
         default="auto",
-        pattern=rf"^auto$|{PINNED_PATTERN}",
+        pattern=MXNET_PATTERN,
         description='"auto" picks the wheel for the nodes\' GPU (none: mxnet==1.7.0.post2, which reads s3://); '
         'or one of your own choice with its version, such as "mxnet-cu112==1.9.1"; cluster oracle lists them',
     )
     packages: Annotated[tuple[Annotated[str, Field(pattern=REQUIREMENT_PATTERN)], ...], Strict(strict=False)] = Field(
         default=(),
-        description='more packages from PyPI for the nodes\' environment, such as ["scipy==1.9.3"]',
+        description='a list of more packages from PyPI for the nodes\' environment: "NAME" or "NAME==VERSION"',
     )

@@ -26,7 +26,9 @@ from provision.errors import ClusterError, ConnectError, NodeCommandError
 CONNECT_TIMEOUT_S = 10
 FIRST_CONTACT_TIMEOUT_S = 300.0
 KEY_TIMEOUT_S = 20.0
+DEAD_AFTER_S = 20  # four keepalives without an answer
 LAST_LINES = 10
+NO_EXIT_CODE = -1  # paramiko's, for a command that a signal ended, and for one whose connection was lost
 MAX_PARALLEL = 64
 
 T = TypeVar("T")
@@ -75,30 +77,46 @@ class NodeConnection:
         self.host = host
         self._connection = connection
 
-    def run(self, command: str, *, check: bool = True, timeout_s: float | None = None) -> Output:
+    def run(
+        self, command: str, *, check: bool = True, timeout_s: float | None = None, what: str | None = None
+    ) -> Output:
         """Run a shell command, without a terminal and without input.
 
-        Raises NodeCommandError when it fails and `check` is set, ConnectError when the connection breaks.
+        what: a few words that errors show instead of the command, for what is a whole script.
+        timeout_s: how long it may say nothing, in seconds. Raises NodeCommandError when it fails and `check` is set,
+        ConnectError when the connection breaks or nothing is said for so long.
         """
         with self._explained():
             channel = self.open_channel(command)
             channel.shutdown_write()
             channel.settimeout(timeout_s)
-            stdout, stderr = _drain(channel)
+            try:
+                stdout, stderr = _drain(channel)
+            except TimeoutError:
+                raise ConnectError(
+                    f"{self.host.name} ({self.host.address}): nothing was heard for {timeout_s:.0f} s "
+                    f"from: {what or command}",
+                    hint="cluster status",
+                ) from None
             output = Output(stdout=stdout, stderr=stderr, exit_code=channel.recv_exit_status())
+        if output.exit_code == NO_EXIT_CODE:
+            self._check_alive()
         if check and output.exit_code != 0:
-            raise command_error(self.host, command, output)
+            raise command_error(self.host, what or command, output)
         return output
 
     def open_channel(self, command: str) -> paramiko.Channel:
         """Start a command and return its channel, for those who talk with it."""
         with self._explained():
-            transport = self._connection.transport
-            if transport is None or not transport.is_active():
-                raise ConnectError(f"{self.host.name} ({self.host.address}): the connection is lost")
-            channel = transport.open_session()
+            self._check_alive()
+            channel = self._connection.transport.open_session()
             channel.exec_command(command)
             return channel
+
+    def _check_alive(self) -> None:
+        transport = self._connection.transport
+        if transport is None or not transport.is_active():
+            raise ConnectError(f"{self.host.name} ({self.host.address}): the connection is lost", hint="cluster status")
 
     def put(self, source: Path | BinaryIO, destination: str) -> None:
         """Copy one file to the node; `destination` is relative to the home of the user there."""
@@ -138,18 +156,29 @@ def connect(host: Host, *, private_key: Path, pins: HostKeyPins) -> NodeConnecti
     connection.client.set_missing_host_key_policy(_PinAtFirstContact(pins, host.instance_id))
     pinned = pins.find(host.instance_id)
     if pinned is not None:
-        key_type, key_base64 = pinned
-        line = paramiko.hostkeys.HostKeyEntry.from_line(f"{host.address} {key_type} {key_base64}")
-        if line is None:
-            raise ClusterError(f"{pins.path}: the key of {host.instance_id} cannot be read")
-        connection.client.get_host_keys().add(host.address, key_type, line.key)
+        connection.client.get_host_keys().add(host.address, pinned[0], _parse_pinned(host, pinned, pins.path))
     try:
         connection.open()
     except (OSError, EOFError, paramiko.SSHException) as error:
         connection.close()
         raise ConnectError(explain(host, error), hint=_next_step(error)) from error
     connection.transport.set_keepalive(5)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; else a host that is gone is noticed after a quarter of an hour
+        connection.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_S * 1000)
     return NodeConnection(host, connection)
+
+
+def _parse_pinned(host: Host, pinned: tuple[str, str], path: Path) -> paramiko.PKey:
+    try:
+        entry = paramiko.hostkeys.HostKeyEntry.from_line(f"{host.address} {pinned[0]} {pinned[1]}")
+    except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
+        entry = None
+    if entry is None:
+        raise ClusterError(
+            f"{path}: the host key of {host.instance_id} ({host.name}) is damaged",
+            hint=f"rm '{path}', if you trust the nodes; their keys are then pinned anew",
+        )
+    return entry.key
 
 
 def wait_for_connection(
@@ -212,8 +241,9 @@ def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
     """The error for a failed command: host, command, code and the last lines. Pure."""
     lines = (output.stdout + output.stderr).strip().splitlines()[-LAST_LINES:]
     shown = command if len(command) <= 200 else command[:197] + "..."
+    ending = "killed by a signal:" if output.exit_code == NO_EXIT_CODE else f"exit code {output.exit_code} from:"
     said = "".join(f"\n  | {line}" for line in lines) or "\n  | (it printed nothing)"
-    return NodeCommandError(f"{host.name}: exit code {output.exit_code} from: {shown}{said}")
+    return NodeCommandError(f"{host.name}: {ending} {shown}{said}")
 
 
 def quote_command(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:

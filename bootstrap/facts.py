@@ -6,6 +6,7 @@ from importlib.resources import files
 from bootstrap.connection import NodeConnection, quote_command
 from provision.errors import ClusterError
 
+TIMEOUT_S = 360  # facts.sh itself waits 300 s at most, for a set-up that a killed command has left running
 LIST_KEYS = ("missing", "gpu", "file", "env", "tree", "authorized")
 
 
@@ -42,7 +43,7 @@ def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
     """Look at a node; `python` is [bootstrap] python. Raises NodeCommandError, ClusterError."""
     script = files("bootstrap").joinpath("node/facts.sh").read_text(encoding="utf-8")
     script = script.replace("__PYTHON__", quote_command([python]))
-    output = connection.run(quote_command(["sh", "-c", script]), timeout_s=60)
+    output = connection.run(quote_command(["sh", "-c", script]), timeout_s=TIMEOUT_S, what="facts.sh")
     return parse_facts(output.stdout, node=connection.host.name)
 
 

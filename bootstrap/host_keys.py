@@ -43,7 +43,7 @@ class HostKeyPins:
 
     def _read(self) -> dict[str, tuple[str, str]]:
         try:
-            text = self.path.read_text(encoding="ascii")
+            text = self.path.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
             return {}
         return parse_pins(text, source=str(self.path))

@@ -95,7 +95,9 @@ def render_script(steps: Sequence[NodeStep]) -> str:
     Files have been put into INCOMING under their digests. Everything is made under another name, or marked complete
     last, so that a script that is killed leaves nothing that looks finished.
     """
-    lines = ["set -eu", "umask 077", 'cd "$HOME/.cluster"', "mkdir -p files env tree tools ssh"]
+    lines = ["set -eu", "umask 077", 'cd "$HOME/.cluster"']
+    # The script outlives a command that is killed: facts.sh waits for it, so that the next command does not meet it.
+    lines += ["exec 9<.", "flock 9", "mkdir -p files env tree tools ssh"]
     for step in steps:
         match step:
             case InstallLibraries():

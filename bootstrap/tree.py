@@ -22,7 +22,7 @@ class FileTree:
     def pack(self) -> bytes:
         """The tree as a tar file, the same bytes for the same content."""
         buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for name, data in sorted(self.content.items()):
                 entry = tarfile.TarInfo(name)
                 entry.size = len(data)

@@ -1,6 +1,7 @@
 """cluster.toml -> ClusterConfig: every mistake is refused before anything happens, with what is allowed."""
 
 import difflib
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -92,7 +93,9 @@ def _render_problem(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "missing":
         return f"{key}: missing; {_describe(field)}"
     value = problem["input"]
-    reason = problem["msg"].removeprefix("Value error, ")
+    # A regular expression tells a reader less than the description does.
+    pattern = problem["type"] == "string_pattern_mismatch"
+    reason = "not allowed" if pattern else problem["msg"].removeprefix("Value error, ")
     if problem["type"] in {"model_type", "model_attributes_type"}:
         return f"{key} = {_show(value)}: must be a table, written as [{key}]"
     if problem["type"] == "value_error":
@@ -146,7 +149,7 @@ def _describe(field: Any) -> str:
 
 
 def _show(value: object) -> str:
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
     if isinstance(value, bool):
         text = text.lower()
     return text if len(text) <= 80 else text[:77] + "..."

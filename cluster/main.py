@@ -104,6 +104,10 @@ def main() -> None:
         # The reader of our output is gone (`cluster ... | head`): nothing is left to say, nor a place to say it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except OSError as error:  # this machine's: a full disk, a folder that may not be written to
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", None)
+        code = 1
     sys.exit(code if isinstance(code, int) else 0)
 
 

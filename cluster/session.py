@@ -1,7 +1,10 @@
 """From cluster.toml to nodes that are ready to train: what `up`, `verify` and `train` have in common."""
 
+import fcntl
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from bootstrap.apply import Connections, ReadyNode, bootstrap
 from bootstrap.bundle import cache_dir
@@ -10,6 +13,7 @@ from bootstrap.host_keys import HostKeyPins
 from cluster.app import App
 from provision.errors import ClusterError, NotFoundError
 from provision.model import ClusterState, Node
+from provision.progress import Event, Report
 from train.payload import collect_files
 
 BOOT_TIMEOUT_S = 300.0
@@ -36,16 +40,35 @@ def ready_nodes(
     pins = HostKeyPins(app.files.known_hosts)
     pins.keep_only(host.instance_id for host in hosts)
     with Connections(private_key=app.files.private_key, pins=pins, wait_s=wait_s) as connections:
-        nodes = bootstrap(
-            hosts,
-            cluster=config.name,
-            config=config.bootstrap,
-            tree=tree,
-            connections=connections,
-            cache=cache_dir(),
-            report=app.report,
-        )
+        with _one_at_a_time(app.files.root, report=app.report):
+            nodes = bootstrap(
+                hosts,
+                cluster=config.name,
+                config=config.bootstrap,
+                tree=tree,
+                connections=connections,
+                cache=cache_dir(),
+                report=app.report,
+            )
         yield nodes, script
+
+
+@contextmanager
+def _one_at_a_time(folder: Path, *, report: Report) -> Iterator[None]:
+    """Wait while another command sets the nodes up: two at once would write the same files there.
+
+    The lock is the kernel's, on the cluster's folder: it ends with the process that holds it, however that ends.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(Event(kind="info", what="waiting for another command that is setting up the nodes"))
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def find_hosts(app: App, state: ClusterState) -> tuple[Host, ...]:

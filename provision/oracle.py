@@ -66,7 +66,7 @@ def _judge(wheel: Wheel, gpu: Gpu | None) -> tuple[bool, str]:
     needed = first_cuda(gpu.capability)
     if wheel.libraries_cuda < needed:
         libraries = f"the libraries of CUDA {show(wheel.libraries_cuda)} came before the {gpu.name}"
-        return False, f"{libraries}, which CUDA {show(needed)} was the first to know"
+        return False, f"is too old: {libraries}, which CUDA {show(needed)} was the first to know"
     return True, f"has machine code for it: sm_{_number(max(fitting))}"
 
 

@@ -5,7 +5,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device"]
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+EnvName = Annotated[str, Field(pattern=ENV_NAME_PATTERN)]
+# What can stand on a command line or in an environment: all but NUL.
+Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
 class TrainConfig(BaseModel):
@@ -13,25 +16,28 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    script: str = Field(
+    script: Word = Field(
         default="train_mnist.py",
         min_length=1,
         description="a script that ships with this project (train_mnist.py), or the path of your own",
     )
-    args: Annotated[tuple[str, ...], Strict(strict=False)] = Field(
-        default=(), description="arguments of the script, passed on word for word"
+    args: Annotated[tuple[Word, ...], Strict(strict=False)] = Field(
+        default=(), description="a list of words: arguments of the script, passed on word for word"
     )
     kv_store: KvStore = Field(
         default="dist_sync",
         description="how gradients are exchanged; given to the script as --kv-store",
     )
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
-        default="auto", description='worker processes; "auto": one for each node'
+        default="auto", description='how many worker processes, 1 to 1000; "auto": one for each node'
     )
     servers: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
-        default="auto", description='parameter server processes; "auto": as many as workers'
+        default="auto", description='how many parameter server processes, 1 to 1000; "auto": as many as workers'
     )
-    env: dict[EnvName, str] = Field(default={}, description="environment variables of every process of the job")
+    env: dict[EnvName, Word] = Field(
+        default={},
+        description='environment variables of every process of the job, such as { OMP_NUM_THREADS = "4" }',
+    )
 
 
 class DataConfig(BaseModel):
@@ -42,5 +48,5 @@ class DataConfig(BaseModel):
     url: str | None = Field(
         default=None,
         pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$",
-        description="the folder in S3 that training reads; the script finds it in $CLUSTER_DATA_URL",
+        description='the folder in S3 that training reads, "s3://BUCKET/FOLDER/": $CLUSTER_DATA_URL for the script',
     )

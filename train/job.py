@@ -1,5 +1,6 @@
 """A training job: what it is (pure), and running it to its end through supervise.py on the head."""
 
+import contextlib
 import json
 import secrets as random_secrets
 import time
@@ -23,7 +24,10 @@ STOP_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run. `command` is what every worker, server and scheduler process executes in `cwd` on its node."""
+    """One run. `command` is what every worker, server and scheduler process executes in `cwd` on its node.
+
+    Without servers there is no scheduler either: one worker, on the head, that nobody has to be introduced to.
+    """
 
     id: str
     python: str
@@ -71,14 +75,17 @@ def plan_job(
     `env`: variables that the cluster sets; [train] env goes over them. Raises ConfigError for what makes no sense.
     """
     head = nodes[0]
+    distributed = config.kv_store.startswith("dist")
     workers = len(nodes) if config.workers == "auto" else config.workers
     servers = workers if config.servers == "auto" else config.servers
-    if config.kv_store.startswith("dist") and len(nodes) == 1 and workers == 1:
+    if distributed and len(nodes) == 1 and workers == 1:
         raise ConfigError(
             f'train.kv_store = "{config.kv_store}": with one worker there is nobody to exchange gradients with',
             hint="cluster train --kv-store local, or more nodes",
         )
-    if not config.kv_store.startswith("dist") and workers > 1:
+    if not distributed:
+        servers = 0  # gradients stay in the worker's own memory
+    if not distributed and workers > 1:
         raise ConfigError(
             f'train.kv_store = "{config.kv_store}": its {workers} workers would train {workers} models that know '
             "nothing of each other",
@@ -127,11 +134,12 @@ def run_job(
     first process that failed, and ClusterError when anything of the job could not be ended.
     """
     channel = nodes[0].connection.open_channel(f"exec {quote_command([job.python, f'{job.node_dir}/supervise.py'])}")
+    supervisor = _Supervisor(channel, on_line)
     try:
-        channel.sendall(json.dumps(job.order(secrets=secrets)).encode() + b"\n")
-        result = _follow(channel, on_line)
+        supervisor.tell(job.order(secrets=secrets))
+        result = supervisor.follow()
     except KeyboardInterrupt:
-        _stop(channel, job, nodes, on_line)
+        _stop(supervisor, job, nodes)
         raise
     finally:
         channel.close()
@@ -163,46 +171,66 @@ def end_everywhere(job: Job, nodes: Sequence[ReadyNode]) -> dict[str, list[list[
     return left
 
 
-def _follow(
-    channel: paramiko.Channel, on_line: Callable[[str], None], timeout_s: float | None = None
-) -> dict[str, Any] | None:
-    """Read what supervise.py says; its result, or None when it fell silent or broke off."""
-    deadline = time.monotonic() + timeout_s if timeout_s is not None else None
-    heard_at = time.monotonic()
-    rest = b""
-    channel.settimeout(0.5)
-    while deadline is None or time.monotonic() < deadline:
-        try:
-            data = channel.recv(1 << 16)
-        except TimeoutError:
-            if time.monotonic() - heard_at > SILENCE_S:
-                return None
-            continue
-        if not data:
-            _pass_on_stderr(channel, on_line)
-            return None
+class _Supervisor:
+    """supervise.py on the head, as its channel has it; each line of the job's output goes to `on_line`."""
+
+    def __init__(self, channel: paramiko.Channel, on_line: Callable[[str], None]) -> None:
+        self._channel = channel
+        self._on_line = on_line
+        self._rest = b""  # from one `follow` to the next
+        channel.settimeout(0.5)
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send a message. One that cannot be sent is no error yet: `follow` then finds the connection lost."""
+        with contextlib.suppress(OSError):
+            self._channel.settimeout(SILENCE_S)
+            self._channel.sendall(json.dumps(message).encode() + b"\n")
+            self._channel.settimeout(0.5)
+
+    def follow(self, timeout_s: float | None = None) -> dict[str, Any] | None:
+        """Read what it says; the job's result, or None when it fell silent or broke off."""
+        deadline = time.monotonic() + timeout_s if timeout_s is not None else None
         heard_at = time.monotonic()
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            if "line" in message:
-                on_line(message["line"])
-            elif "result" in message:
-                result: dict[str, Any] = message["result"]
-                return result
-    return None
+        while deadline is None or time.monotonic() < deadline:
+            try:
+                data = self._channel.recv(1 << 16)
+            except TimeoutError:
+                if time.monotonic() - heard_at > SILENCE_S:
+                    return None
+                continue
+            if not data:
+                self._pass_on_stderr()
+                return None
+            heard_at = time.monotonic()
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                message = _parse(line)
+                if "line" in message:
+                    self._on_line(message["line"])
+                elif "result" in message:
+                    result: dict[str, Any] = message["result"]
+                    return result
+        return None
+
+    def _pass_on_stderr(self) -> None:
+        while self._channel.recv_stderr_ready():
+            for line in self._channel.recv_stderr(1 << 16).decode("utf-8", "replace").splitlines():
+                self._on_line(f"[supervisor] {line}")
 
 
-def _pass_on_stderr(channel: paramiko.Channel, on_line: Callable[[str], None]) -> None:
-    while channel.recv_stderr_ready():
-        for line in channel.recv_stderr(1 << 16).decode("utf-8", "replace").splitlines():
-            on_line(f"[supervisor] {line}")
+def _parse(line: bytes) -> dict[str, Any]:
+    """A message of the supervisor; nothing for half of one: Ctrl-C can tear them."""
+    try:
+        message: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
-def _stop(channel: paramiko.Channel, job: Job, nodes: Sequence[ReadyNode], on_line: Callable[[str], None]) -> None:
+def _stop(supervisor: _Supervisor, job: Job, nodes: Sequence[ReadyNode]) -> None:
     """Ask the supervisor to end the job, and do it from here if it does not answer."""
-    channel.sendall(b'{"stop": true}\n')
-    result = _follow(channel, on_line, STOP_TIMEOUT_S)
+    supervisor.tell({"stop": True})
+    result = supervisor.follow(STOP_TIMEOUT_S)
     left = result["left"] if result is not None else end_everywhere(job, nodes)
     if left:
         raise ClusterError(f"job {job.id} was stopped, but not all of it ended: {_render_left(left)}")

@@ -1,4 +1,9 @@
 # Prints what a node is and has, one `key=value` a line. Changes nothing. POSIX sh, run as the node's user.
+if [ -d "$HOME/.cluster" ]; then
+    # The set-up of a command that was killed may still be running, and holds this lock.
+    exec 9<"$HOME/.cluster"
+    flock --shared --timeout 300 9 || { echo "a set-up of this node has been running for long" >&2; exit 1; }
+fi
 python=__PYTHON__
 if [ "$python" = auto ]; then
     python=$(PATH=/usr/bin:/usr/local/bin:$PATH command -v python3 || true)

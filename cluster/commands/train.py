@@ -1,5 +1,6 @@
 """`cluster train`."""
 
+import re
 from typing import Any, get_args
 
 import click
@@ -9,7 +10,7 @@ from cluster.session import ready_nodes
 from provision.aws import make_clients
 from provision.describe import describe_cluster
 from provision.errors import UsageError
-from train.config import KvStore
+from train.config import ENV_NAME_PATTERN, KvStore
 from train.job import new_job_id, plan_job, run_job
 from train.s3_environment import find_s3_access
 
@@ -73,6 +74,6 @@ def _overrides(workers: int | None, servers: int | None, kv_store: str | None) -
 
 def _parse_env(word: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
-    if not equals or not name.isidentifier():
-        raise UsageError(f'--env "{word}": must be NAME=VALUE')
+    if not equals or re.match(ENV_NAME_PATTERN, name) is None:
+        raise UsageError(f'--env "{word}": must be NAME=VALUE, a name of letters A to Z, digits and _')
     return name, value

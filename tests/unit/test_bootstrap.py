@@ -410,8 +410,8 @@ def test_a_missing_library_is_installed_or_named(tmp_path: Path, tool: str | Non
     for name, body in stand_ins.items():
         (programs / name).write_text(f"#!/bin/sh\n{body}\n")
         (programs / name).chmod(0o755)
-    for name in ("mkdir", "rmdir", "sh"):
-        (programs / name).symlink_to(f"/bin/{name}")
+    for name in ("mkdir", "rmdir", "sh", "flock"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
     (tmp_path / ".cluster").mkdir()
     done = subprocess.run(
         ["/bin/sh", "-c", render_script([InstallLibraries(names=("libgomp.so.1",))])],

@@ -63,7 +63,7 @@ def plan(config: TrainConfig, nodes: int, **more: Any) -> Job:
         (TrainConfig(workers=4, servers=1), 2, 4, 1, "2"),
         (TrainConfig(workers=2), 1, 2, 2, "2"),
         (TrainConfig(workers=40), 2, 40, 40, "1"),
-        (TrainConfig(kv_store="local", workers=1, servers=1), 2, 1, 1, "8"),
+        (TrainConfig(kv_store="local", workers=1, servers=1), 2, 1, 0, "8"),
     ],
 )
 def test_workers_servers_and_threads(config: TrainConfig, nodes: int, workers: int, servers: int, threads: str) -> None:

@@ -3,23 +3,55 @@
     launch.py PRIVATE_ADDRESS ARGUMENTS...
 
 What it would get wrong is put right around it: the scheduler listens on the head's private address instead of what
-the host's name happens to resolve to. (_cluster_compat has put Thread.isAlive back, which it calls.)
+the host's name happens to resolve to, and on a port that no other job gets. (_cluster_compat has put Thread.isAlive
+back, which it calls.)
 """
 
 import os
 import runpy
+import socket
 import sys
 import sysconfig
+
+FIRST_PORT, END_PORT = 9091, 9999  # as launch.py has them
+
+
+def claim_port():
+    """A port for this job's scheduler, and what holds the claim for as long as it is kept.
+
+    launch.py finds a free port, lets go of it, and a second later the scheduler takes it, or another job's does. A name
+    in Linux's abstract namespace of sockets belongs to one process at a time, and ends with it.
+    """
+    for port in range(FIRST_PORT, END_PORT):
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            claim.bind("\0cluster-scheduler-%d" % port)
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:  # else launch.py would go on to the next
+                trial.bind(("", port))
+        except OSError:
+            claim.close()
+            continue
+        return port, claim
+    raise OSError("all ports from %d to %d are taken by other jobs" % (FIRST_PORT, END_PORT - 1))
 
 
 def main():
     address = sys.argv[1]
-    import dmlc_tracker.tracker
+    from dmlc_tracker import tracker
 
-    dmlc_tracker.tracker.get_host_ip = lambda _=None: address
+    port, claim = claim_port()
+
+    class PSTracker(tracker.PSTracker):
+        def __init__(self, **given):
+            tracker_class.__init__(self, port=port, **given)
+
+    tracker_class = tracker.PSTracker
+    tracker.PSTracker = PSTracker
+    tracker.get_host_ip = lambda _=None: address
     path = os.path.join(sysconfig.get_path("purelib"), "mxnet", "tools", "launch.py")
     sys.argv = [path] + sys.argv[2:]
-    runpy.run_path(path, run_name="__main__")
+    with claim:
+        runpy.run_path(path, run_name="__main__")
 
 
 if __name__ == "__main__":

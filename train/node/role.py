@@ -61,7 +61,7 @@ def run(order, lifeline, out):
         return 1
     try:
         child = processes.start(order["command"], env, order["cwd"])
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a word or a variable
         wire.write_all(out, wire.encode({"line": "cannot start %r: %s" % (order["command"][0], error)}))
         wire.write_all(out, wire.encode({"exit": 127, "signal": None}))
         return 127
@@ -103,14 +103,17 @@ def base_environment():
 
 
 def _relay(child, lifeline, out):
-    """Pass the child's lines on until it ends; kill it when the lifeline does."""
+    """Pass the child's lines on until it ends; kill it when the lifeline does.
+
+    The child may close its output long before it ends, and a grandchild may hold it open, and fill it, long after.
+    """
     source = child.stdout.fileno()
     lines = wire.LineBuffer()
     watched = [source, lifeline]
     ended_at = None
-    while source in watched:
-        # A child may end while a grandchild still holds the pipe open: that is not waited for.
-        ready, _, _ = select.select(watched, [], [], 0.5)
+    while True:
+        # Without a source there is nothing to wake up for at the child's end.
+        ready, _, _ = select.select(watched, [], [], 0.5 if source in watched else 0.05)
         if lifeline in ready and not os.read(lifeline, 4096):
             processes.end_group(child.pid)
             watched.remove(lifeline)
@@ -119,12 +122,14 @@ def _relay(child, lifeline, out):
             if not data:
                 watched.remove(source)
             _send(out, lines.feed(data) if data else lines.flush())
-        elif child.poll() is not None:
+        if child.poll() is None:
+            continue
+        if ended_at is None:
             processes.end_group(child.pid)
-            ended_at = ended_at or time.time()
-            if time.time() > ended_at + PIPE_GRACE_S:
-                _send(out, lines.flush())
-                return
+            ended_at = time.time()
+        if source not in watched or time.time() > ended_at + PIPE_GRACE_S:
+            _send(out, lines.flush())
+            return
 
 
 def _send(out, lines):

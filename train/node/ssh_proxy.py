@@ -3,7 +3,8 @@
 launch.py calls `ssh -o StrictHostKeyChecking=no HOST -p PORT 'export K=V; ... cd DIR; COMMAND'`. This program calls
 the real ssh instead, with pinned host keys and the cluster's own key, starts role.py on the node, hands it the order
 over stdin (so that no secret and no quoting stands on a command line), and reports what comes back to supervise.py.
-It exits with the code of the process. Python 3.6 and later, standard library only.
+It exits with the code of the process. `ssh_proxy.py HOST` alone runs one worker that is told of no others.
+Python 3.6 and later, standard library only.
 """
 
 import json
@@ -25,7 +26,7 @@ def main():
     launched = dict(EXPORT.findall(program))
     supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     supervisor.connect(os.environ["CLUSTER_SOCKET"])
-    supervisor.sendall(wire.encode({"role": launched["DMLC_ROLE"], "host": host}))
+    supervisor.sendall(wire.encode({"role": launched.get("DMLC_ROLE", "worker"), "host": host}))
     order = json.loads(supervisor.makefile("r", encoding="utf-8").readline())
     order["env"].update(launched)
     here = os.path.dirname(os.path.abspath(__file__))
@@ -65,7 +66,7 @@ def relay(source, supervisor):
 
 
 def parse_arguments(arguments):
-    """launch.py's arguments for ssh -> (host, port, program)."""
+    """launch.py's arguments for ssh -> (host, port, program); no program is an empty one."""
     rest = list(arguments)
     port = "22"
     words = []
@@ -77,7 +78,7 @@ def parse_arguments(arguments):
             port = rest.pop(0)
         else:
             words.append(word)
-    return words[0], port, words[1]
+    return words[0], port, "".join(words[1:2])
 
 
 def ssh_command(host, port="22"):

@@ -9,7 +9,10 @@ seconds, and at last
     {"result": {"exit_code": c, "reason": text or null, "left": {"node-1": [[pid, words], ...]}}}
 
 What launch.py lacks is here: one process that fails ends the job, everywhere; the exit code is that process's; and at
-the end every host is searched for what is left. Python 3.6 and later, standard library only.
+the end every host is searched for what is left. A job without servers is one worker on the head, without launch.py:
+that would start a scheduler, which waits for ever for a worker that needs none.
+
+Python 3.6 and later, standard library only.
 """
 
 import json
@@ -61,6 +64,7 @@ class Supervisor(object):
         self.folder = folder
         self.names = {host["ip"]: host["name"] for host in job["hosts"]}
         self.selector = selectors.DefaultSelector()
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.roles = []
         self.launcher = None
         self.launcher_runs = False
@@ -73,7 +77,6 @@ class Supervisor(object):
     def start(self):
         """Listen for the roles, then start launch.py."""
         path = os.path.join(self.folder, "socket")
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(path)
         self.listener.listen(1024)
         self.selector.register(self.listener, selectors.EVENT_READ, self.accept)
@@ -88,9 +91,13 @@ class Supervisor(object):
         with open(os.path.join(tools, "ssh"), "w") as stream:
             stream.write('#!/bin/sh\nexec %s %s "$@"\n' % (python, os.path.join(here, "ssh_proxy.py")))
         os.chmod(os.path.join(tools, "ssh"), 0o700)
-        command = [python, os.path.join(here, "launch.py"), self.job["hosts"][0]["ip"]]
-        command += ["-n", str(self.job["workers"]), "-s", str(self.job["servers"]), "-H", hostfile]
-        command += ["--launcher", "ssh", python, os.path.join(here, "role.py"), "scheduler"]
+        head = self.job["hosts"][0]["ip"]
+        if self.job["servers"]:
+            command = [python, os.path.join(here, "launch.py"), head]
+            command += ["-n", str(self.job["workers"]), "-s", str(self.job["servers"]), "-H", hostfile]
+            command += ["--launcher", "ssh", python, os.path.join(here, "role.py"), "scheduler"]
+        else:
+            command = [python, os.path.join(here, "ssh_proxy.py"), head]
         env = {key: os.environ[key] for key in ("HOME", "USER", "LOGNAME", "LANG") if key in os.environ}
         env["PATH"] = tools + ":/usr/local/bin:/usr/bin:/bin"
         env["CLUSTER_SOCKET"] = path
@@ -122,7 +129,7 @@ class Supervisor(object):
                 key.data(key.fileobj)
             if time.time() > told + ALIVE_EVERY_S:
                 told = time.time()
-                wire.write_all(sys.stdout.fileno(), wire.encode({"alive": True}))
+                tell({"alive": True})
             if self.launcher_runs and self.launcher.poll() is not None:
                 self.launcher_runs = False
                 self.deadline = time.time() + LAUNCHER_GRACE_S
@@ -136,7 +143,10 @@ class Supervisor(object):
         self.selector.register(connection, selectors.EVENT_READ, lambda _: self.read_role(role))
 
     def read_role(self, role):
-        data = role.connection.recv(65536)
+        try:
+            data = role.connection.recv(65536)
+        except ConnectionError:  # killed before it had read what we sent
+            data = b""
         for line in role.lines.feed(data):
             self.hear(role, json.loads(line.decode("utf-8")))
         if not data:
@@ -148,7 +158,7 @@ class Supervisor(object):
     def hear(self, role, message):
         """One message of a role."""
         if "line" in message:
-            say("[%s] %s" % (role.tag, message["line"]))
+            tell({"line": "[%s] %s" % (role.tag, message["line"])})
         elif "role" in message:
             self.introduce(role, message)
         elif "started" in message:
@@ -167,11 +177,14 @@ class Supervisor(object):
         role.tag = "%s %s%s" % (role.host, role.role, "" if not before else ".%d" % before)
         self.roles.append(role)
         if role.role != "scheduler":
-            role.connection.sendall(wire.encode(self.order(role.host, self.job["secrets"])))
+            try:
+                role.connection.sendall(wire.encode(self.order(role.host, self.job["secrets"])))
+            except ConnectionError as error:
+                raise Stop(1, "%s: the connection to it was lost" % role.tag) from error
 
     def check_started(self):
         started = [role for role in self.roles if role.pid is not None]
-        if len(started) == self.job["workers"] + self.job["servers"] + 1:
+        if len(started) == self.job["workers"] + self.job["servers"] + bool(self.job["servers"]):
             self.deadline = None
 
     def check_exit(self, role, number):
@@ -193,7 +206,7 @@ class Supervisor(object):
     def read_launcher(self, descriptor):
         data = os.read(descriptor, 65536)
         for line in self.launcher_lines.feed(data) if data else self.launcher_lines.flush():
-            say("[%s launch.py] %s" % (self.job["hosts"][0]["name"], wire.text(line)))
+            tell({"line": "[%s launch.py] %s" % (self.job["hosts"][0]["name"], wire.text(line))})
         if not data:
             self.selector.unregister(descriptor)
 
@@ -208,13 +221,8 @@ class Supervisor(object):
         here = ["%s on %s" % (role.role, role.host) for role in self.roles if role.pid is not None]
         raise Stop(
             1,
-            "the job did not start within %d s: of 1 scheduler, %d servers and %d workers there are only: %s"
-            % (
-                self.job["start_timeout_s"],
-                self.job["servers"],
-                self.job["workers"],
-                ", ".join(here) or "none",
-            ),
+            "the job did not start within %d s: of its scheduler, %d servers and %d workers there are only: %s"
+            % (self.job["start_timeout_s"], self.job["servers"], self.job["workers"], ", ".join(here) or "none"),
         )
 
     def end_timed_out(self):
@@ -241,8 +249,8 @@ class Supervisor(object):
         return left
 
 
-def say(line):
-    wire.write_all(sys.stdout.fileno(), wire.encode({"line": line}))
+def tell(message):
+    wire.write_all(sys.stdout.fileno(), wire.encode(message))
 
 
 def raise_stop(number, _frame):
@@ -251,8 +259,12 @@ def raise_stop(number, _frame):
 
 def main():
     job = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
+    head = job["hosts"][0]["name"]
     folder = os.path.join(os.path.expanduser("~"), ".cluster", "jobs", job["job"])
-    os.makedirs(folder, mode=0o700)
+    try:
+        os.makedirs(folder, mode=0o700)
+    except OSError as error:
+        return tell_result(1, "%s: %s" % (head, error), {})
     signal.signal(signal.SIGTERM, raise_stop)
     signal.signal(signal.SIGINT, raise_stop)
     supervisor = Supervisor(job, folder)
@@ -263,14 +275,20 @@ def main():
         exit_code, reason = stop.exit_code, stop.reason
     except BrokenPipeError:
         exit_code, reason = STOPPED, "stopped: nobody reads its output any more"
+    except OSError as error:  # such as a full disk
+        exit_code, reason = 1, "%s: %s" % (head, error)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         left = supervisor.end()
         shutil.rmtree(folder)
-    result = {"exit_code": exit_code, "reason": reason, "left": left}
-    wire.write_all(sys.stdout.fileno(), wire.encode({"result": result}))
+    return tell_result(exit_code, reason, left)
+
+
+def tell_result(exit_code, reason, left):
+    """The last thing that is said; returns the exit code."""
+    tell({"result": {"exit_code": exit_code, "reason": reason, "left": left}})
     return exit_code
 
 
