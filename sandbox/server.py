@@ -91,7 +91,7 @@ class KeepAliveHandler(MotoRequestHandler):
         """Reads what the application left of the request, or gives the connection up."""
         if chunked or counted.left > DRAIN_BYTES:
             # Where a chunked body ends is known to its reader alone.
-            self.close_connection = self.close_connection or not _is_read(environ)
+            self.close_connection = not (chunked and _read_to_end(environ["wsgi.input"])) or self.close_connection
             return
         try:
             while counted.read(1 << 16):
@@ -107,9 +107,10 @@ class KeepAliveHandler(MotoRequestHandler):
         log.log(logging.ERROR if type == "error" else logging.INFO, message.rstrip(), *args)
 
 
-def _is_read(environ: WSGIEnvironment) -> bool:
+def _read_to_end(stream: Any) -> bool:
+    """Reads the rest of a body, so that its client gets to read the answer; False when it is too long or cut off."""
     try:
-        return not environ["wsgi.input"].read(1)
+        return any(not stream.read(1 << 16) for _ in range(DRAIN_BYTES >> 16))
     except OSError:
         return False
 

@@ -13,7 +13,18 @@ from botocore.exceptions import ClientError
 from mypy_boto3_ec2.client import EC2Client
 
 from sandbox import marks
-from sandbox_steps import UBUNTU, RunningSandbox, Ssh, describe, enter, find_image, launch, start_sandbox, wait_for
+from sandbox_steps import (
+    UBUNTU,
+    RunningSandbox,
+    Ssh,
+    describe,
+    enter,
+    find_image,
+    launch,
+    open_ssh,
+    start_sandbox,
+    wait_for,
+)
 
 pytestmark = pytest.mark.sandbox
 
@@ -22,7 +33,9 @@ DEEP_LEARNING = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubu
 
 @pytest.fixture
 def ec2(sandbox: RunningSandbox) -> EC2Client:
-    return boto3.client("ec2")
+    client = boto3.client("ec2")
+    open_ssh(client)
+    return client
 
 
 def run(ec2: EC2Client, **changes: Any) -> list[str]:

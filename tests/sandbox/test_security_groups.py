@@ -90,7 +90,12 @@ def hosts(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[tuple[Host, Host
             ssh.run(host.private, "until (exec 3<>/dev/tcp/127.0.0.1/7000) 2>/dev/null; do sleep 0.1; done")
             found.append(host)
         yield found[0], found[1]
-        ec2.terminate_instances(InstanceIds=[host.instance_id for host in found])
+        ids = [host.instance_id for host in found]
+        ec2.terminate_instances(InstanceIds=ids)
+        wait_for(ec2, "instance_terminated", ids)
+        for host in found:
+            ec2.delete_security_group(GroupId=host.group)
+        ec2.delete_key_pair(KeyName="groups")
 
 
 @pytest.fixture
@@ -237,3 +242,5 @@ def test_fresh_instance_is_guarded_from_its_first_packet_on(
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule("tcp", (22, 22), cidr="0.0.0.0/0")])
     socket.create_connection((address, 22), timeout=5.0).close()
     ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    wait_for(ec2, "instance_terminated", [made["InstanceId"]])
+    ec2.delete_security_group(GroupId=group)
