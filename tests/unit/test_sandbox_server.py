@@ -98,6 +98,16 @@ def test_chunked_body(connect: Connect) -> None:
     assert ask(connection, "/", b"next") == (200, b"next")
 
 
+def test_a_chunked_body_that_nobody_read_does_not_cost_its_answer(connect: Connect) -> None:
+    """A connection that is closed while its client still sends is reset, and the answer lost."""
+    connection = connect()
+    connection.connect()
+    first = connection.sock
+    for _ in range(3):
+        assert ask(connection, "/ignore", iter([b"x" * 65536] * 64), encode_chunked=True)[0] == 200
+    assert connection.sock is first
+
+
 def test_continue_is_sent_once_and_before_the_body(server: TlsServer, place: Place) -> None:
     context = ssl.create_default_context(cafile=str(place.ca_file))
     with (
