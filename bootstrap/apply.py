@@ -12,11 +12,12 @@ from typing import Self
 
 from bootstrap.bundle import Bundle, fetch_bundle
 from bootstrap.config import BootstrapConfig
-from bootstrap.connection import Host, NodeConnection, on_all, wait_for_connection
+from bootstrap.connection import Host, NodeConnection, wait_for_connection
 from bootstrap.facts import NodeFacts, gather_facts
 from bootstrap.host_keys import HostKeyPins
 from bootstrap.internal_ssh import authorize_script, authorized_line, known_hosts_text
 from bootstrap.plan import INCOMING, NodeStep, SendFile, UnpackTree, plan_node, render_script
+from bootstrap.side_by_side import on_all
 from bootstrap.tree import FileTree
 from bootstrap.wheels import WheelTarget, choose_wheels
 from provision.errors import ClusterError

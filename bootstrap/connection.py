@@ -5,16 +5,14 @@ Nothing of the user's own ssh set-up takes part: no ~/.ssh/config, no agent, no 
 
 import errno
 import logging
-import queue
 import shlex
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import fabric
 import paramiko
@@ -29,9 +27,6 @@ KEY_TIMEOUT_S = 20.0
 DEAD_AFTER_S = 20  # four keepalives without an answer
 LAST_LINES = 10
 NO_EXIT_CODE = -1  # paramiko's, for a command that a signal ended, and for one whose connection was lost
-MAX_PARALLEL = 64
-
-T = TypeVar("T")
 
 # paramiko logs whole tracebacks of what is raised as well; the error says it better.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -250,47 +245,6 @@ def quote_command(words: Sequence[str], env: Mapping[str, str] | None = None) ->
     """A command line for a POSIX shell in which every word means itself. Pure."""
     assignments = [f"{key}={shlex.quote(value)}" for key, value in (env or {}).items()]
     return " ".join([*assignments, *(shlex.quote(word) for word in words)])
-
-
-def on_all(items: Sequence[T], work: Callable[[T], object], *, name: Callable[[T], str]) -> None:
-    """Do `work` for every item side by side; collect every failure, and raise them as one ClusterError.
-
-    The threads are daemons: Ctrl-C is not kept waiting by a node that does not answer.
-    """
-    waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
-    for item in items:
-        waiting.put(item)
-    failures: dict[str, BaseException] = {}
-
-    def work_off() -> None:
-        while True:
-            try:
-                item = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                work(item)
-            except BaseException as error:  # noqa: BLE001 - crosses over to the caller's thread, and is raised there
-                failures[name(item)] = error
-
-    threads = [threading.Thread(target=work_off, daemon=True) for _ in range(min(MAX_PARALLEL, len(items)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    _raise_all(failures, of=len(items))
-
-
-def _raise_all(failures: Mapping[str, BaseException], *, of: int) -> None:
-    for error in failures.values():
-        if not isinstance(error, ClusterError):
-            raise error
-    errors = [error for error in failures.values() if isinstance(error, ClusterError)]
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        summary = "\n".join(str(error) for error in errors)
-        raise ClusterError(f"{len(errors)} of {of} nodes failed:\n{summary}", hint=errors[0].hint)
 
 
 def _drain(channel: paramiko.Channel) -> tuple[str, str]:

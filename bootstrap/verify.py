@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bootstrap.apply import ReadyNode
-from bootstrap.connection import Output, on_all, quote_command
+from bootstrap.connection import Output, quote_command
+from bootstrap.side_by_side import on_all
 
 TIMEOUT_S = 120.0
 

@@ -40,7 +40,7 @@ def ready_nodes(
     pins = HostKeyPins(app.files.known_hosts)
     pins.keep_only(host.instance_id for host in hosts)
     with Connections(private_key=app.files.private_key, pins=pins, wait_s=wait_s) as connections:
-        with _one_at_a_time(app.files.root, report=app.report):
+        with one_at_a_time(app.files.root, report=app.report):
             nodes = bootstrap(
                 hosts,
                 cluster=config.name,
@@ -54,7 +54,7 @@ def ready_nodes(
 
 
 @contextmanager
-def _one_at_a_time(folder: Path, *, report: Report) -> Iterator[None]:
+def one_at_a_time(folder: Path, *, report: Report) -> Iterator[None]:
     """Wait while another command sets the nodes up: two at once would write the same files there.
 
     The lock is the kernel's, on the cluster's folder: it ends with the process that holds it, however that ends.

@@ -12,7 +12,8 @@ from typing import Any
 import paramiko
 
 from bootstrap.apply import ReadyNode
-from bootstrap.connection import on_all, quote_command
+from bootstrap.connection import quote_command
+from bootstrap.side_by_side import on_all
 from provision.errors import ClusterError, ConfigError, JobError
 from train.config import TrainConfig
 from train.payload import NODE_DIR
@@ -78,7 +79,7 @@ def plan_job(
     distributed = config.kv_store.startswith("dist")
     workers = len(nodes) if config.workers == "auto" else config.workers
     servers = workers if config.servers == "auto" else config.servers
-    if distributed and len(nodes) == 1 and workers == 1:
+    if distributed and len(nodes) == 1 and workers == 1 and not command:
         raise ConfigError(
             f'train.kv_store = "{config.kv_store}": with one worker there is nobody to exchange gradients with',
             hint="cluster train --kv-store local, or more nodes",

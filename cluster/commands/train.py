@@ -51,12 +51,12 @@ def command(
     with ready_nodes(app, state) as (nodes, script):
         access = find_s3_access(region=config.provision.region)
         job = plan_job(
-            config.train,
+            config.train.model_copy(update={"env": config.train.env | extra_env}),
             nodes,
             job_id=new_job_id(),
             script=script,
             data_url=config.data.url,
-            env={**access.env, **extra_env},
+            env=access.env,
             command=command_words,
         )
         app.say(

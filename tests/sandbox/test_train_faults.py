@@ -113,6 +113,37 @@ def test_ctrl_c_stops_the_job_on_all_nodes(two_nodes: Project, number: signal.Si
     assert "interrupted" in said
 
 
+def test_ctrl_c_stops_a_job_in_the_middle_of_a_flood_of_output(two_nodes: Project) -> None:
+    with two_nodes.running("train", "--", "yes") as process:
+        assert process.stdout is not None
+        for _ in range(1000):
+            assert process.stdout.readline().endswith("] y\n"), two_nodes.messages.read_text()
+        (job,) = re.findall(r"^job (\S+): 2 workers", two_nodes.messages.read_text(), re.MULTILINE)
+        process.send_signal(signal.SIGINT)
+        code, said = ends(two_nodes, process, job)
+    assert code == 130
+    assert "interrupted" in said
+
+
+def test_a_local_kv_store_is_one_worker_on_the_head_and_nothing_else(two_nodes: Project) -> None:
+    program = (
+        "import os, sys, mxnet as mx\n"
+        "print(mx.kv.create(os.environ['CLUSTER_KV_STORE']).num_workers, 'DMLC_ROLE' in os.environ)\n"
+        "sys.exit(5)"
+    )
+    done = two_nodes.run("train", "--kv-store", "local", "-n", "1", "--", "python", "-c", program, code=5)
+    assert done.stdout == "[node-0 worker] 1 False\n"
+    assert "1 workers, 0 servers" in done.stderr
+
+
+def test_the_command_lines_environment_goes_over_the_files(two_nodes: Project) -> None:
+    configured = (two_nodes.directory / "cluster.toml").read_text()
+    other = two_nodes.directory / "other.toml"
+    other.write_text(configured.replace("[train]", '[train]\nenv = { A = "file", B = "file" }'))
+    words = ("--kv-store", "local", "-n", "1", "--env", "A=line", "--", "sh", "-c", "echo $A $B")
+    assert two_nodes.run("-c", "other.toml", "train", *words).stdout == "[node-0 worker] line file\n"
+
+
 def test_a_job_does_not_outlive_a_client_that_was_killed(two_nodes: Project) -> None:
     with training(two_nodes) as (process, job):
         process.kill()
