@@ -1,73 +1,78 @@
 """From running nodes to nodes that can train: all side by side, each as soon as it can be reached."""
 
-import io
 import shlex
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from bootstrap.bundle import Bundle, fetch_bundle
+from bootstrap.agents import BaseChangedError
+from bootstrap.built import Builds, Built
+from bootstrap.bundle import Bundle, Bundles
 from bootstrap.config import BootstrapConfig
 from bootstrap.connection import Host, NodeConnection, wait_for_connection
+from bootstrap.cuda import find_warnings
+from bootstrap.distribute import Distribution, SetUp
 from bootstrap.facts import NodeFacts, gather_facts
+from bootstrap.first_contact import Console
 from bootstrap.host_keys import HostKeyPins
 from bootstrap.internal_ssh import authorize_script, authorized_line, known_hosts_text
-from bootstrap.plan import INCOMING, NodeStep, SendFile, UnpackTree, plan_node, render_script
+from bootstrap.plan import NodeStep, PlaceTree, RunSetup, SendFile, plan_node, plan_setup
+from bootstrap.pythons import ChosenPython, choose_python
+from bootstrap.script import render_script, silence_s
+from bootstrap.setup import setup_digest
 from bootstrap.side_by_side import on_all
-from bootstrap.tree import FileTree
-from bootstrap.wheels import WheelTarget, choose_wheels
+from bootstrap.source import choose_packages
+from bootstrap.sources import Sources, Store, choose_fetch
+from bootstrap.tree import Tree
+from bootstrap.tree_packs import TreePacks
+from bootstrap.wheels import choose_wheels
 from provision.errors import ClusterError
 from provision.progress import Event, Report
 
-STEPS_TIMEOUT_S = 900.0
+SCRIPT = "the script that sets the node up"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadyNode:
-    """A node that can train. `python` and `tree_dir` are absolute paths there."""
+    """A node that can train. `python`, `code_dir` and `project_dir` are absolute paths there.
+
+    code_dir: what this project brings along; project_dir: the user's own files, None when there are none.
+    setup: the digest of the set-up commands that have run there, None when there are none.
+    """
 
     host: Host
     connection: NodeConnection
     facts: NodeFacts
     python: str
-    tree_dir: str
+    code_dir: str
+    project_dir: str | None
+    setup: str | None
     changed: bool
 
 
-class _Bundles:
-    """Each target's bundle, fetched once however many nodes ask for it at the same time."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trees:
+    """What every node gets beside its environment. project: the user's own files, None when there are none."""
 
-    def __init__(self, cache: Path, report: Report) -> None:
-        self._cache = cache
-        self._report = report
-        self._lock = threading.Lock()
-        self._futures: dict[WheelTarget, Future[Bundle]] = {}
+    code: Tree
+    project: Tree | None
 
-    def get(self, target: WheelTarget) -> Bundle:
-        with self._lock:
-            future = self._futures.get(target)
-            mine = future is None
-            if future is None:
-                future = self._futures[target] = Future()
-        if mine:
-            try:
-                future.set_result(fetch_bundle(target, cache=self._cache, report=self._report))
-            except BaseException as error:
-                future.set_exception(error)
-                raise
-        return future.result()
+    @property
+    def all(self) -> tuple[Tree, ...]:
+        """Those that there are."""
+        return (self.code,) if self.project is None else (self.code, self.project)
 
 
 class Connections:
     """The open connections to a cluster's nodes, by instance id. A context manager: leaving it hangs up."""
 
-    def __init__(self, *, private_key: Path, pins: HostKeyPins, wait_s: float) -> None:
+    def __init__(self, *, private_key: Path, pins: HostKeyPins, console: Console, wait_s: float) -> None:
         self._private_key = private_key
         self._pins = pins
+        self._console = console
         self._wait_s = wait_s
         self._open: dict[str, NodeConnection] = {}
         self._lock = threading.Lock()
@@ -80,11 +85,11 @@ class Connections:
             connection.close()
 
     def get(self, host: Host) -> NodeConnection:
-        """The connection to a host, opened if need be. Raises ConnectError."""
+        """The connection to a host, opened if need be. Raises ConnectError, AwsError."""
         connection = self._open.get(host.instance_id)
         if connection is None:
             connection = wait_for_connection(
-                host, private_key=self._private_key, pins=self._pins, timeout_s=self._wait_s
+                host, private_key=self._private_key, pins=self._pins, console=self._console, timeout_s=self._wait_s
             )
             with self._lock:
                 self._open[host.instance_id] = connection
@@ -101,77 +106,139 @@ def bootstrap(
     *,
     cluster: str,
     config: BootstrapConfig,
-    tree: FileTree,
+    trees: Trees,
     connections: Connections,
     cache: Path,
     report: Report,
+    store: Store | None = None,
 ) -> tuple[ReadyNode, ...]:
     """Make every host ready to train; a second run finds nothing to do. In the order of `hosts`.
 
-    Raises ClusterError (or one below it) that names every node that failed.
+    store: where [bootstrap] distribute = "s3" puts wheels. Raises ClusterError (or one below it) that names every node
+    that failed.
     """
-    bundles = _Bundles(cache, report)
     ready: dict[str, ReadyNode] = {}
-
-    def prepare(host: Host) -> None:
-        ready[host.instance_id] = _prepare_node(
-            host,
+    sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch, store=store)
+    with Distribution(report=report, sources=sources) as distribution, TreePacks(trees.all, cache=cache) as packs:
+        bundles = Bundles(cache, report, choose_fetch(config.distribute, config.fetch))
+        builds = Builds(config, cache=cache, distribution=distribution, find_tools=bundles.get, report=report)
+        work = _Bootstrap(
             cluster=cluster,
             config=config,
-            tree=tree,
+            trees=trees,
+            packs=packs,
             connections=connections,
             bundles=bundles,
+            builds=builds,
+            distribution=distribution,
             report=report,
         )
 
-    on_all(hosts, prepare, name=lambda host: host.name)
+        def prepare(host: Host) -> None:
+            with builds.awaited(host):
+                ready[host.instance_id] = work.prepare(host)
+
+        on_all(hosts, prepare, name=lambda host: host.name)
     nodes = tuple(ready[host.instance_id] for host in hosts)
     _connect_nodes(nodes, pins=connections.pins, report=report)
     return nodes
 
 
-def _prepare_node(
-    host: Host,
-    *,
-    cluster: str,
-    config: BootstrapConfig,
-    tree: FileTree,
-    connections: Connections,
-    bundles: _Bundles,
-    report: Report,
-) -> ReadyNode:
-    connection = connections.get(host)
-    facts = gather_facts(connection, python=config.python)
-    target = choose_wheels(facts, mxnet=config.mxnet, packages=config.packages, node=host.name)
-    bundle = bundles.get(target)
-    steps = plan_node(facts, bundle=bundle, tree=tree, cluster=cluster, is_head=host.is_head, node=host.name)
-    if steps:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Bootstrap:
+    """What the set-ups of all nodes have in common."""
+
+    cluster: str
+    config: BootstrapConfig
+    trees: Trees
+    packs: TreePacks
+    connections: Connections
+    bundles: Bundles
+    builds: Builds
+    distribution: Distribution
+    report: Report
+
+    def prepare(self, host: Host) -> ReadyNode:
+        """Make one node ready. Raises ClusterError."""
+        connection = self.connections.get(host)
+        facts = gather_facts(connection, python=self.config.python)
+        first = plan_setup(facts, commands=self.config.setup)
+        if first:
+            self._set_up(connection, facts, first, done="[bootstrap] setup has run")
+            facts = gather_facts(connection, python=self.config.python)
+        python = choose_python(facts, setting=self.config.python, node=host.name)
+        built = self.builds.get(connection, facts, python=python)
+        if built is not None and host.is_head and built.file.sha256 not in facts.files:
+            facts = gather_facts(connection, python=self.config.python)  # the build has left files there
+        bundle = self._find_bundle(facts, python, built, node=host.name)
+        setup = setup_digest(self.config.setup)
+        steps = plan_node(
+            facts,
+            bundle=bundle,
+            python=python,
+            setup=setup,
+            trees=self.trees.all,
+            cluster=self.cluster,
+            is_head=host.is_head,
+            node=host.name,
+            packages=choose_packages(built.build) if built is not None else (),
+        )
+        if steps:
+            self._set_up(connection, facts, steps, done="ready to train")
+        else:
+            self.report(Event(kind="same", what="nothing to change", where=host.name))
+            self.distribution.offer(connection, SetUp(python=facts.python, files=(), holds=facts.files))
+        home = f"{facts.home}/.cluster"
+        project = self.trees.project
+        return ReadyNode(
+            host=host,
+            connection=connection,
+            facts=facts,
+            python=f"{home}/env/{bundle.digest}/bin/python",
+            code_dir=f"{home}/tree/{self.trees.code.digest}",
+            project_dir=f"{home}/tree/{project.digest}" if project is not None else None,
+            setup=setup,
+            changed=bool(first or steps),
+        )
+
+    def _find_bundle(self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, node: str) -> Bundle:
+        """What the environment is made of, with warnings of what it will lack. Raises ClusterError."""
+        mxnet, packages, file = self.config.mxnet, self.config.packages, None
+        if built is not None:
+            mxnet, packages, file = built.label, (*built.requirements, *packages), built.file
+        target = choose_wheels(facts, python=python, mxnet=mxnet, packages=packages, node=node)
+        for said in find_warnings(facts, target.requirements[0]):
+            self.report(Event(kind="warn", what=said, where=node))
+        return self.bundles.get(target, file)
+
+    def _set_up(self, connection: NodeConnection, facts: NodeFacts, steps: Sequence[NodeStep], *, done: str) -> None:
         started = time.monotonic()
-        size_mb = sum(step.file.size_bytes for step in steps if isinstance(step, SendFile)) / 1e6
-        report(Event(kind="start", what=f"sending {size_mb:.0f} MB and setting up", where=host.name))
-        _send(connection, steps)
-        connection.run(render_script(steps), timeout_s=STEPS_TIMEOUT_S, what="the script that sets the node up")
-        report(Event(kind="done", what="ready to train", where=host.name, duration_s=time.monotonic() - started))
-    else:
-        report(Event(kind="same", what="nothing to change", where=host.name))
-    home = f"{facts.home}/.cluster"
-    return ReadyNode(
-        host=host,
-        connection=connection,
-        facts=facts,
-        python=f"{home}/env/{bundle.digest}/bin/python",
-        tree_dir=f"{home}/tree/{tree.digest}",
-        changed=bool(steps),
-    )
+        name = connection.host.name
+        wanted = self._plan_set_up(facts, steps, bases=facts.trees)
+        size_mb = sum(file.size_bytes for file in wanted.files) / 1e6
+        self.report(Event(kind="start", what=f"taking {size_mb:.0f} MB and setting up", where=name))
+        try:
+            self.distribution.set_up(connection, wanted)
+        except BaseChangedError:  # by a job that wrote into a tree that was to be built upon
+            self.distribution.set_up(connection, self._plan_set_up(facts, steps, bases=()))
+        self.report(Event(kind="done", what=done, where=name, duration_s=time.monotonic() - started))
 
-
-def _send(connection: NodeConnection, steps: Sequence[NodeStep]) -> None:
-    connection.run(f"umask 077 && mkdir -p {INCOMING}")
-    for step in steps:
-        if isinstance(step, SendFile):
-            connection.put(step.file.path, f"{INCOMING}/{step.file.sha256}")
-        elif isinstance(step, UnpackTree):
-            connection.put(io.BytesIO(step.tree.pack()), f"{INCOMING}/{step.tree.digest}")
+    def _plan_set_up(self, facts: NodeFacts, steps: Sequence[NodeStep], *, bases: Collection[str]) -> SetUp:
+        """What the agent gets and does. Raises ClusterError when files cannot be packed."""
+        files = [step.file for step in steps if isinstance(step, SendFile)]
+        script = {
+            "kind": "script",
+            "what": "[bootstrap] setup" if any(isinstance(step, RunSetup) for step in steps) else SCRIPT,
+            "text": render_script(steps),
+            "silence_s": silence_s(steps),
+        }
+        tasks: list[dict[str, Any]] = [script] if any(not isinstance(step, PlaceTree) for step in steps) else []
+        for step in steps:
+            if isinstance(step, PlaceTree):
+                file, task = self.packs.pack(step.tree, bases)
+                files.append(file)
+                tasks.append(task)
+        return SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks)
 
 
 def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Report) -> None:
@@ -200,7 +267,7 @@ def _pinned_keys(nodes: Sequence[ReadyNode], pins: HostKeyPins) -> Mapping[str, 
         if pinned is None:
             raise ClusterError(
                 f"{node.host.name}: its host key is no longer in {shlex.quote(str(pins.path))}",
-                hint="run the command again; the key is then pinned anew",
+                hint="run the command again; the key is then verified and pinned anew",
             )
         keys[node.host.private_ip] = pinned
     return keys

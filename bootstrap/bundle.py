@@ -1,56 +1,68 @@
-"""The wheels of the nodes' environment: fetched once on the user's machine, kept, and named by their content."""
+"""The files of the nodes' environment: fetched once on the user's machine, kept, and named by their content."""
 
-import fcntl
 import hashlib
 import json
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from functools import cache as cached
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from bootstrap.wheels import WheelTarget, platform_tags
-from provision.errors import ClusterError
-from provision.progress import Event, Report
+from bootstrap.config import Fetch
+from bootstrap.index import NoUrlError, bring_here, find_resolved, resolve_wheels
+from bootstrap.managed_python import fetch_python, is_python
+from bootstrap.pip import download_wheels
+from bootstrap.shelf import BundleFile, describe_file, fetch_once, find_kept
+from bootstrap.source import PREFIX
+from bootstrap.wheels import WheelTarget
+from provision.progress import Report
+
+__all__ = ["COMPAT_FILE", "Bundle", "BundleFile", "Bundles", "cache_dir", "describe_file", "fetch_bundle"]
 
 COMPAT_FILE = "_cluster_compat.py"
-MANIFEST = "bundle.json"
-LAST_LINES = 10
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BundleFile:
-    """A file that nodes need; `sha256` in lower-case hexadecimal."""
-
-    path: Path
-    sha256: str
-    size_bytes: int
-
-    @property
-    def name(self) -> str:
-        """The file's name; for a wheel it is part of its meaning."""
-        return self.path.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bundle:
-    """All files of one environment, in the order of their names. `digest` names the environment."""
+    """All files of one environment. `digest` names the environment."""
 
     target: WheelTarget
     files: tuple[BundleFile, ...]
 
     @property
     def digest(self) -> str:
-        """SHA-256 over what decides how the environment turns out: the files and the Python version."""
-        content = [self.target.python_version, [(file.name, file.sha256) for file in self.files]]
+        """SHA-256 over what decides how the environment turns out: the files, the Python, how it is made of them."""
+        content = [
+            self.target.python_version,
+            self.target.python_path,
+            [(file.name, file.sha256) for file in self.files],
+        ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @property
+    def uv(self) -> BundleFile:
+        """The wheel of the tool that makes the environment."""
+        return next(file for file in self.files if file.name.startswith("uv-"))
+
+    @property
+    def compat(self) -> BundleFile:
+        """The module that makes MXNet work with later Pythons and NumPys."""
+        return next(file for file in self.files if file.name == COMPAT_FILE)
+
+    @property
+    def python(self) -> BundleFile | None:
+        """The packed Python, where one is brought along."""
+        return next((file for file in self.files if is_python(file)), None)
+
+    @property
+    def wheels(self) -> tuple[BundleFile, ...]:
+        """What is installed into the environment."""
+        return tuple(file for file in self.files if file.name.endswith(".whl") and file != self.uv)
 
 
 def cache_dir() -> Path:
@@ -59,104 +71,89 @@ def cache_dir() -> Path:
     return Path(base) / "cluster"
 
 
-def fetch_bundle(target: WheelTarget, *, cache: Path, report: Report) -> Bundle:
+def fetch_bundle(
+    target: WheelTarget, *, cache: Path, report: Report, fetch: Fetch = "here", built: BundleFile | None = None
+) -> Bundle:
     """The bundle for a target: from the cache, or by pip from the package index that pip is set up to use.
 
-    Whatever is killed in between leaves no half bundle, and a damaged one is fetched anew. Raises ClusterError with
-    pip's own words.
+    fetch: "here" brings all wheels to this machine. "head" finds out their URLs alone, and leaves them to the nodes;
+    "auto" does so for what is not in the cache yet, where the URLs are of use to others. Whichever was first decides
+    on the versions. Whatever is killed in between leaves no half bundle, and a damaged one is named and fetched anew.
+    built: the wheel of an MXNet from source, which no index has.
+    Raises ClusterError with pip's own words, or uv's for a Python.
     """
-    requirements = (*target.requirements, f"uv=={version('uv')}")
+    found = _find_wheels(target, cache=cache, report=report, fetch=fetch)
+    if built is not None:
+        found = (built, *found)
+    if target.managed_python:
+        python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
+        found = (*found, python)
+    return Bundle(target=target, files=(*found, _compat_file()))
+
+
+def _find_wheels(target: WheelTarget, *, cache: Path, report: Report, fetch: Fetch) -> tuple[BundleFile, ...]:
+    asked = [requirement for requirement in target.requirements if not requirement.startswith(PREFIX)]
+    requirements = (*asked, f"uv=={version('uv')}")
     key_parts = [target.python_version, target.machine, target.glibc, requirements]
     key = hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:16]
-    directory = cache / "bundles" / key
-    with _locked(cache / "bundles" / f"{key}.lock"):
-        wheels = _find_bundle(directory)
-        if wheels is None:
-            started = time.monotonic()
-            what = f"fetching wheels for the nodes: {target.requirements[0]} and what it needs"
-            report(Event(kind="start", what=what))
-            wheels = _download(target, requirements, directory)
-            report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
-    return Bundle(target=target, files=(*wheels, _compat_file()))
+    folder = cache / "bundles" / key
+    kept = find_kept(folder, report=report)
+    if kept is not None and fetch != "head":
+        return kept
+    resolved = find_resolved(key, cache=cache)
+    if resolved is None and fetch != "here":
+        pins = find_pins(kept or ())
+        try:
+            resolved = resolve_wheels(target, requirements, key=key, pins=pins, cache=cache, report=report)
+        except NoUrlError:
+            if fetch == "head":
+                raise
+    if resolved is None:
+
+        def download(directory: Path) -> dict[str, Any]:
+            download_wheels(target, requirements, directory)
+            return {"target": asdict(target)}
+
+        what = f"fetching wheels for the nodes: {target.requirements[0]} and what it needs"
+        return fetch_once(folder, download, what=what, report=report)
+    if fetch == "here":
+        for file in resolved:
+            bring_here(file, report=report)
+    return resolved
 
 
-def _find_bundle(directory: Path) -> tuple[BundleFile, ...] | None:
-    """The wheels of a bundle in the cache; None where there is none, or files of it are gone or cut short.
-
-    Their sizes are looked at, not their content: the nodes check that against the digests.
-    """
-    try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-        wheels = tuple(
-            BundleFile(path=directory / entry["name"], sha256=entry["sha256"], size_bytes=entry["size_bytes"])
-            for entry in manifest["files"]
-        )
-        whole = all(wheel.path.stat().st_size == wheel.size_bytes for wheel in wheels)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-    return wheels if whole else None
+def find_pins(wheels: Sequence[BundleFile]) -> tuple[str, ...]:
+    """The requirements that wheels fulfil, each in its very version, by their names. Pure."""
+    return tuple("{}=={}".format(*file.name.split("-")[:2]) for file in wheels)
 
 
-def describe_file(path: Path) -> BundleFile:
-    """Hash a file. Raises OSError."""
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return BundleFile(path=path, sha256=digest, size_bytes=path.stat().st_size)
-
-
+@cached
 def _compat_file() -> BundleFile:
     return describe_file(Path(str(files("bootstrap").joinpath("node", COMPAT_FILE))))
 
 
-def _download(target: WheelTarget, requirements: tuple[str, ...], directory: Path) -> tuple[BundleFile, ...]:
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=directory.parent, prefix=".fetching-"))
-    try:
-        _pip_download(target, requirements, temporary)
-        wheels = sorted((describe_file(path) for path in temporary.glob("*.whl")), key=lambda file: file.name)
-        manifest = {
-            "target": asdict(target),
-            "files": [{"name": w.name, "sha256": w.sha256, "size_bytes": w.size_bytes} for w in wheels],
-        }
-        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-        if directory.exists():  # damaged, or without a manifest
-            shutil.rmtree(directory)
-        temporary.rename(directory)
-        return tuple(replace(wheel, path=directory / wheel.name) for wheel in wheels)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+class Bundles:
+    """Each target's bundle, fetched once however many nodes ask for it at the same time."""
 
+    def __init__(self, cache: Path, report: Report, fetch: Fetch) -> None:
+        self._cache = cache
+        self._report = report
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._futures: dict[tuple[WheelTarget, BundleFile | None], Future[Bundle]] = {}
 
-def _pip_download(target: WheelTarget, requirements: tuple[str, ...], directory: Path) -> None:
-    major, minor = target.python_version
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
-    command += ["--dest", str(directory), "--only-binary", ":all:", "--implementation", "cp"]
-    command += ["--python-version", f"{major}.{minor}"]
-    for tag in platform_tags(target):
-        command += ["--platform", tag]
-    result = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        lines = [line for line in result.stderr.splitlines() if line.strip()][-LAST_LINES:]
-        said = "\n".join(f"  | {line}" for line in lines)
-        wanted = " ".join(requirements)
-        raise ClusterError(
-            f"pip could not fetch the nodes' wheels (Python {major}.{minor}, {target.machine}): {wanted}\n{said}",
-            hint="check the versions in [bootstrap], and that this machine reaches a package index",
-        )
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time fetch a bundle; the kernel lets go of the lock when the process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    def get(self, target: WheelTarget, built: BundleFile | None = None) -> Bundle:
+        """As `fetch_bundle`, which the first who asks calls."""
+        with self._lock:
+            future = self._futures.get((target, built))
+            mine = future is None
+            if future is None:
+                future = self._futures[target, built] = Future()
+        if mine:
+            try:
+                bundle = fetch_bundle(target, cache=self._cache, report=self._report, fetch=self._fetch, built=built)
+                future.set_result(bundle)
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+        return future.result()

@@ -1,4 +1,4 @@
-"""The host keys of a cluster's nodes: pinned at first contact, and never silently replaced.
+"""The host keys of a cluster's nodes: pinned once they are verified (first_contact.py), and never silently replaced.
 
 The file has OpenSSH's known_hosts format with the instance id where a host name would stand (OpenSSH's HostKeyAlias):
 an address may belong to another instance tomorrow, an instance id never does.
@@ -67,7 +67,7 @@ def parse_pins(text: str, *, source: str) -> dict[str, tuple[str, str]]:
         if len(parts) != 3:
             raise ClusterError(
                 f"{source}:{number}: not a pinned host key",
-                hint=f"rm '{source}', if you trust the nodes; their keys are then pinned anew",
+                hint=f"rm '{source}'; the nodes' keys are then verified by their consoles, and pinned anew",
             )
         pins[parts[0]] = (parts[1], parts[2])
     return pins

@@ -1,24 +1,20 @@
-"""What a node still lacks: pure decisions from its facts, and the one shell script that carries them out."""
+"""What a node still lacks: pure decisions from its facts. script.py has how it is done."""
 
-import shlex
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bootstrap.bundle import COMPAT_FILE, Bundle, BundleFile
+from bootstrap.bundle import Bundle, BundleFile
+from bootstrap.cuda import find_cuda
 from bootstrap.facts import NodeFacts
-from bootstrap.tree import FileTree
+from bootstrap.pythons import ChosenPython
+from bootstrap.setup import setup_digest
+from bootstrap.tree import Tree
 from provision.errors import ClusterError
 
-INCOMING = ".cluster/incoming"
-# Unpacked wheels beside their packed files: MXNet's CPU wheel grows from 55 to 190 MB, the GPU ones likewise.
-UNPACKED_FACTOR = 5
-# The libraries that MXNet's wheels take from the system (`readelf -d` of libmxnet.so and of what is beside it), beyond
-# those without which no system runs: in Debian's package, in Fedora's.
-PACKAGES = {
-    "libgomp.so.1": ("libgomp1", "libgomp"),
-    "libquadmath.so.0": ("libquadmath0", "libquadmath"),
-    "libstdc++.so.6": ("libstdc++6", "libstdc++"),
-}
+# Folders and the files' last blocks, beside what archives say of their content.
+OVERHEAD = 1.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,18 +26,37 @@ class SendFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakeEnvironment:
-    """Build the Python environment from files that are there."""
+    """Build the Python environment from files that are there.
 
-    digest: str
-    python: str
-    files: tuple[BundleFile, ...]
+    python: absolute, of the Python that it is made with, or None for the one in the bundle. node_python: the one that
+    our own programs run with.
+    """
+
+    bundle: Bundle
+    python: str | None
+    node_python: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UnpackTree:
-    """Put the code and scripts in place."""
+class CheckLibraries:
+    """Find out what MXNet's library loads on this node, and what is nowhere.
 
-    tree: FileTree
+    env: the environment's digest. key: stands for all that the answer depends on. dirs: where the image has its CUDA.
+    setup: the digest of the set-up commands whose LD_LIBRARY_PATH counts as well, or None.
+    """
+
+    env: str
+    key: str
+    dirs: tuple[str, ...]
+    setup: str | None
+    node_python: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlaceTree:
+    """Put code or the user's files in place: agent.py does it, from a pack."""
+
+    tree: Tree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,133 +71,120 @@ class InstallLibraries:
     """What MXNet's wheels take from the system and the system does not have, by its own package tool."""
 
     names: tuple[str, ...]
+    node_python: str
 
 
-NodeStep = InstallLibraries | SendFile | MakeEnvironment | UnpackTree | MakeClusterKey
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstallPackages:
+    """What an MXNet from source is built or linked with, unless the system has it: (Debian's name, Fedora's) each."""
+
+    packages: tuple[tuple[str, str], ...]
+    node_python: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSetup:
+    """The user's own set-up commands."""
+
+    commands: tuple[str, ...]
+    digest: str
+    node_python: str
+
+
+NodeStep = (
+    InstallLibraries
+    | InstallPackages
+    | RunSetup
+    | SendFile
+    | MakeEnvironment
+    | CheckLibraries
+    | PlaceTree
+    | MakeClusterKey
+)
+
+
+def plan_setup(facts: NodeFacts, *, commands: Sequence[str]) -> tuple[NodeStep, ...]:
+    """The steps of a node whose set-up commands ([bootstrap] setup) have not run yet; otherwise none. Pure.
+
+    What they install may change every fact: look at the node again before `plan_node`.
+    """
+    digest = setup_digest(commands)
+    if digest is None or digest in facts.setups:
+        return ()
+    run = RunSetup(commands=tuple(commands), digest=digest, node_python=facts.python)
+    return (*_plan_libraries(facts), run)
 
 
 def plan_node(
-    facts: NodeFacts, *, bundle: Bundle, tree: FileTree, cluster: str, is_head: bool, node: str
+    facts: NodeFacts,
+    *,
+    bundle: Bundle,
+    python: ChosenPython,
+    setup: str | None,
+    trees: Sequence[Tree],
+    cluster: str,
+    is_head: bool,
+    node: str,
+    packages: tuple[tuple[str, str], ...] = (),
 ) -> tuple[NodeStep, ...]:
     """The steps from what is there to a node that can train; empty when nothing is missing. Pure.
 
-    Raises ClusterError when the node's disk cannot take it.
+    setup: the digest of the set-up commands, which have run. packages: the system's that an MXNet from source is
+    linked with. Raises ClusterError when the node's disk cannot take it.
     """
-    steps: list[NodeStep] = []
-    if facts.missing_libraries:
-        steps.append(InstallLibraries(names=facts.missing_libraries))
+    steps: list[NodeStep] = [*_plan_libraries(facts)]
+    needed_bytes = 0.0
     if bundle.digest not in facts.envs:
+        if packages:
+            steps.append(InstallPackages(packages=packages, node_python=facts.python))
         missing = [file for file in bundle.files if file.sha256 not in facts.files]
         steps += [SendFile(file=file) for file in missing]
-        steps.append(MakeEnvironment(digest=bundle.digest, python=facts.python, files=bundle.files))
-        needed_kib = UNPACKED_FACTOR * sum(file.size_bytes for file in bundle.files) // 1024
-        if facts.disk_free_kib < needed_kib:
-            raise ClusterError(
-                f"{node}: {facts.disk_free_kib >> 10} MiB of disk are free at {facts.home}, "
-                f"and the MXNet environment takes up to {needed_kib >> 10} MiB",
-                hint="free some space there, or set a larger [provision] volume_size_gib and make the cluster anew",
-            )
-    if tree.digest not in facts.trees:
-        steps.append(UnpackTree(tree=tree))
+        steps.append(MakeEnvironment(bundle=bundle, python=python.path, node_python=facts.python))
+        needed_bytes += _find_growth(facts, bundle, missing)
+    check = plan_check(facts, bundle=bundle, setup=setup)
+    if check is not None:
+        steps.append(check)
+    lacking = [tree for tree in trees if tree.digest not in facts.trees]
+    steps += [PlaceTree(tree=tree) for tree in lacking]
+    needed_bytes += 2 * sum(tree.size_bytes for tree in lacking)  # as a pack, and in its place
     if is_head and facts.cluster_key is None:
         steps.append(MakeClusterKey(cluster=cluster))
+    _check_disk(facts, needed_bytes, node=node)
     return tuple(steps)
 
 
-def render_script(steps: Sequence[NodeStep]) -> str:
-    """The POSIX shell script of one node's steps; run in the home of the user. Pure.
-
-    Files have been put into INCOMING under their digests. Everything is made under another name, or marked complete
-    last, so that a script that is killed leaves nothing that looks finished.
-    """
-    lines = ["set -eu", "umask 077", 'cd "$HOME/.cluster"']
-    # The script outlives a command that is killed: facts.sh waits for it, so that the next command does not meet it.
-    lines += ["exec 9<.", "flock 9", "mkdir -p files env tree tools ssh"]
-    for step in steps:
-        match step:
-            case InstallLibraries():
-                lines += _libraries(step.names)
-            case SendFile():
-                lines += _accept(step.file.sha256, f"files/{step.file.sha256}/{step.file.name}")
-            case MakeEnvironment():
-                lines += _environment(step)
-            case UnpackTree():
-                lines += _tree(step.tree.digest)
-            case MakeClusterKey():
-                comment = shlex.quote(f"cluster-internal {step.cluster}")
-                lines += [
-                    "rm -f ssh/new ssh/new.pub",
-                    f"ssh-keygen -q -t ed25519 -N '' -C {comment} -f ssh/new",
-                    "mv ssh/new ssh/id_ed25519",
-                    "mv ssh/new.pub ssh/id_ed25519.pub",
-                ]
-    return "\n".join([*lines, "rmdir incoming 2>/dev/null || true", ""])
+def _plan_libraries(facts: NodeFacts) -> tuple[InstallLibraries, ...]:
+    if not facts.missing_libraries:
+        return ()
+    return (InstallLibraries(names=facts.missing_libraries, node_python=facts.python),)
 
 
-def _libraries(names: Sequence[str]) -> list[str]:
-    debian = " ".join(PACKAGES[name][0] for name in names)
-    fedora = " ".join(PACKAGES[name][1] for name in names)
-    failed = shlex.quote(f"MXNet needs {', '.join(names)}, and that could not be installed on this node")
-    return [
-        "if command -v apt-get >/dev/null; then",
-        # A fresh Ubuntu updates itself at its first boot and holds apt's lock meanwhile.
-        "    apt='sudo -n env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300'",
-        f"    $apt update && $apt install -y --no-install-recommends {debian}",
-        f"elif command -v dnf >/dev/null; then sudo -n dnf install -q -y {fedora}",
-        "else false",
-        f"fi >&2 || {{ echo {failed} >&2; exit 1; }}",
-    ]
+def plan_check(facts: NodeFacts, *, bundle: Bundle, setup: str | None) -> CheckLibraries | None:
+    """The check of what libmxnet.so finds, unless it was made and nothing that it depends on has changed. Pure."""
+    cuda = find_cuda(facts, bundle.target.requirements[0])
+    content = [setup, cuda.library_dirs, sorted(facts.libraries), cuda.missing]
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    checked = facts.checked.get(bundle.digest)
+    if bundle.digest in facts.envs and checked is not None and checked.key == key:
+        return None
+    return CheckLibraries(env=bundle.digest, key=key, dirs=cuda.library_dirs, setup=setup, node_python=facts.python)
 
 
-def _accept(sha256: str, destination: str) -> list[str]:
-    """Take a file that was sent, if it is what it should be."""
-    incoming, final = shlex.quote(f"incoming/{sha256}"), shlex.quote(destination)
-    return [
-        f"if ! echo {shlex.quote(f'{sha256}  incoming/{sha256}')} | sha256sum --check --status; then",
-        f"    rm -f {incoming}; echo {shlex.quote(f'{destination}: arrived damaged')} >&2; exit 1",
-        "fi",
-        f'mkdir -p "$(dirname {final})"',
-        f"mv -f {incoming} {final}",
-    ]
+def _find_growth(facts: NodeFacts, bundle: Bundle, missing: Sequence[BundleFile]) -> float:
+    """How many bytes an environment takes, with the files that it is made from."""
+    unpacked = sum(file.unpacked_bytes for file in bundle.files if _is_unpacked(facts, file))
+    return (sum(file.size_bytes for file in missing) + unpacked) * OVERHEAD
 
 
-def _environment(step: MakeEnvironment) -> list[str]:
-    env = f"env/{step.digest}"
-    uv = next(file for file in step.files if file.name.startswith("uv-"))
-    compat = next(file for file in step.files if file.name == COMPAT_FILE)
-    wheels = [file for file in step.files if file not in {uv, compat}]
-    paths = " ".join(shlex.quote(f"files/{file.sha256}/{file.name}") for file in wheels)
-    python = shlex.quote(step.python)
-    unpack = (
-        "import sys, zipfile; wheel = zipfile.ZipFile(sys.argv[1]); "
-        "name = next(n for n in wheel.namelist() if n.endswith('.data/scripts/uv')); "
-        "open(sys.argv[2], 'wb').write(wheel.read(name))"
-    )
-    tool = f"tools/uv-{uv.sha256}"
-    return [
-        f"if [ ! -x {tool} ]; then",
-        f"    {python} -c {shlex.quote(unpack)} {shlex.quote(f'files/{uv.sha256}/{uv.name}')} {tool}.new",
-        f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
-        "fi",
-        f"rm -rf {env} env/cache",
-        # On the same file system as the environment, so that uv can link from it instead of copying.
-        'export UV_CACHE_DIR="$PWD/env/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1',
-        f"{tool} venv --quiet --no-project --python {python} {env}",
-        f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python {paths}",
-        f"site=$({env}/bin/python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')",
-        f'cp files/{compat.sha256}/{COMPAT_FILE} "$site/"',
-        'echo "import _cluster_compat" >"$site/_cluster_compat.pth"',
-        "rm -rf env/cache",
-        f"touch {env}/.complete",
-    ]
+def _check_disk(facts: NodeFacts, needed_bytes: float, *, node: str) -> None:
+    needed_kib = int(needed_bytes) >> 10
+    if facts.disk_free_kib < needed_kib:
+        raise ClusterError(
+            f"{node}: {facts.disk_free_kib >> 10} MiB of disk are free at {facts.home}, "
+            f"and the MXNet environment and your files take {needed_kib >> 10} MiB more",
+            hint="free some space there, or set a larger [provision] volume_size_gib and make the cluster anew",
+        )
 
 
-def _tree(digest: str) -> list[str]:
-    return [
-        *_accept(digest, f"tree/{digest}.tar"),
-        f"rm -rf tree/{digest}",
-        f"mkdir tree/{digest}",
-        f"tar -xf tree/{digest}.tar -C tree/{digest}",
-        f"rm tree/{digest}.tar",
-        f"touch tree/{digest}/.complete",
-    ]
+def _is_unpacked(facts: NodeFacts, file: BundleFile) -> bool:
+    return file.sha256 not in facts.pythons_ready

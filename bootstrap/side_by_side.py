@@ -50,5 +50,8 @@ def _raise_all(failures: Mapping[str, BaseException], *, of: int) -> None:
         raise errors[0]
     if errors:
         # The same failure on every node (a package index out of reach) is told once.
-        summary = "\n".join(dict.fromkeys(str(error) for error in errors))
+        told = list(dict.fromkeys(str(error) for error in errors))
+        if len(told) == 1:
+            raise errors[0]
+        summary = "\n".join(told)
         raise ClusterError(f"{len(errors)} of {of} nodes failed:\n{summary}", hint=errors[0].hint)

@@ -1,71 +1,166 @@
-"""Does MXNet compute? ones((2,3))*2+1 on every GPU of every node, or on the processor where there is none."""
+"""Do the nodes work, alone and together? One ssh command each, side by side; all waits have an end.
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+Every node is looked at by node/verify.py, which is sent over the command's stdin: no file is put anywhere.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from bootstrap.apply import ReadyNode
-from bootstrap.connection import Output, quote_command
+from bootstrap.node_program import LOADER, NodeProgram
 from bootstrap.side_by_side import on_all
+from bootstrap.verify_checks import EVERYWHERE, Check, Probe, ProbeResult, compute_probe, judge_connection, judge_disk
+from bootstrap.verify_clocks import Offset, estimate_offset, judge_clocks
+from bootstrap.verify_ports import RANGES, Attempt, judge_ports
+from provision.errors import ClusterError
+from provision.progress import Event, Report
 
-TIMEOUT_S = 120.0
+MODULES = ("setup_env", "verify_ports", "verify_child", "verify")
+PORTS_TIMEOUT_S = 60.0
+CLOCK_SAMPLES = 5
+ORDER_OF_CHECKS = ("connection", "compute", "s3", "ports", "clock", "disk")
 
-# Runs on the node. One JSON line for each device; the exit code says nothing, what is missing from the lines does.
-PROGRAM = """
-import json, sys
-try:
-    import mxnet as mx
-except Exception as error:
-    print(json.dumps({"device": "import mxnet", "error": str(error)}))
-    sys.exit(0)
-for context in [mx.gpu(i) for i in range(mx.context.num_gpus())] or [mx.cpu()]:
+
+@dataclass(kw_only=True, slots=True)
+class _Found:
+    """What is known of a node so far; `error` is why there is no more of it."""
+
+    offset: Offset | None = None
+    ports: tuple[int, ...] = ()
+    refused: str | None = None
+    disk: tuple[tuple[str, int, int], ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    results: dict[str, ProbeResult] = field(default_factory=dict)
+    error: ClusterError | None = None
+
+
+def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
+    """Look at all nodes: `probes` and MXNet's own on each, ports between them, clocks and disks.
+
+    A node that stops answering is a failed check and holds nobody up. The checks come node by node, in the order of
+    `nodes`.
+    """
+    probes = (compute_probe(), *probes)
+    found = {node.host.name: _Found() for node in nodes}
+    talks: dict[str, _Talk] = {}
+    secret = secrets.token_hex(16)
+
+    def begin(node: ReadyNode) -> None:
+        name = node.host.name
+        try:
+            talk = talks[name] = _Talk(node)
+            talk.begin(found[name], _order(node, probes, secret=secret))
+        except ClusterError as error:
+            found[name].error = error
+
+    def finish(node: ReadyNode) -> None:
+        name = node.host.name
+        peers = [
+            (other.host.name, other.host.private_ip, found[other.host.name].ports) for other in nodes if other != node
+        ]
+        report(Event(kind="start", what="computing, and reaching the other nodes", where=name))
+        try:
+            talks[name].finish(found[name], peers, timeout_s=PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes))
+        except ClusterError as error:
+            found[name].error = error
+
     try:
-        values = (mx.nd.ones((2, 3), ctx=context) * 2 + 1).asnumpy().tolist()
-        print(json.dumps({"device": str(context), "values": values, "version": mx.__version__}))
-    except mx.base.MXNetError as error:
-        print(json.dumps({"device": str(context), "error": str(error).splitlines()[0]}))
-"""
-EXPECTED = [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
+        on_all(nodes, begin, name=lambda node: node.host.name)
+        left = [node for node in nodes if found[node.host.name].error is None]
+        on_all(left, finish, name=lambda node: node.host.name)
+    finally:
+        for talk in talks.values():
+            talk.close()
+    return _judge(nodes, found, probes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """One device of one node. `error` is None when it computed what it should."""
+def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str, Any]:
+    return {
+        "name": node.host.name,
+        "address": node.host.private_ip,
+        "secret": secret,
+        "ranges": RANGES,
+        "loader": LOADER,
+        "python": node.python,
+        "setup": node.setup,
+        "probes": [
+            {
+                "name": probe.check,
+                "modules": probe.modules,
+                "order": dict(probe.order),
+                "timeout_s": probe.timeout_s,
+            }
+            for probe in probes
+        ],
+    }
 
-    node: str
-    device: str
-    mxnet: str | None
-    error: str | None
+
+def _judge(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes: Sequence[Probe]) -> tuple[Check, ...]:
+    checks: list[Check] = []
+    for node in nodes:
+        name = node.host.name
+        here = found[name]
+        if here.error is not None:
+            checks.append(judge_connection(name, here.error))
+        for probe in probes:
+            if probe.check in here.results:
+                checks += probe.judge(node, here.results[probe.check])
+        checks += judge_disk(name, here.disk)
+    checks += judge_clocks({name: here.offset for name, here in found.items() if here.offset is not None})
+    checks += judge_ports(
+        {name: here.ports for name, here in found.items() if here.ports},
+        {name: here.refused for name, here in found.items() if here.refused is not None},
+        [attempt for here in found.values() for attempt in here.attempts],
+    )
+    return sort_checks(checks, names=[node.host.name for node in nodes])
 
 
-def verify(nodes: Sequence[ReadyNode]) -> tuple[Verdict, ...]:
-    """Try every device of every node, side by side. Raises ConnectError."""
-    found: dict[str, tuple[Verdict, ...]] = {}
-
-    def try_node(node: ReadyNode) -> None:
-        output = node.connection.run(quote_command([node.python, "-c", PROGRAM]), check=False, timeout_s=TIMEOUT_S)
-        found[node.host.name] = parse_verdicts(output, node=node.host.name, gpus=len(node.facts.gpus))
-
-    on_all(nodes, try_node, name=lambda node: node.host.name)
-    return tuple(verdict for node in nodes for verdict in found[node.host.name])
+def sort_checks(checks: Sequence[Check], *, names: Sequence[str]) -> tuple[Check, ...]:
+    """Node by node in the order of `names`, what is about all of them first, and the checks as one reads them. Pure."""
+    nodes = (EVERYWHERE, *names)
+    return tuple(sorted(checks, key=lambda check: (nodes.index(check.node), ORDER_OF_CHECKS.index(check.check))))
 
 
-def parse_verdicts(output: Output, *, node: str, gpus: int) -> tuple[Verdict, ...]:
-    """What the program's lines say; `gpus` is how many the driver reports. Pure."""
-    verdicts = []
-    for line in output.stdout.splitlines():
-        if not line.startswith("{"):
-            continue
-        said = json.loads(line)
-        error = said.get("error")
-        if error is None and said["values"] != EXPECTED:
-            error = f"ones((2,3))*2+1 came out as {said['values']}"
-        verdicts.append(Verdict(node=node, device=said["device"], mxnet=said.get("version"), error=error))
-    if not verdicts:
-        last = (output.stderr.strip().splitlines() or ["no output"])[-1]
-        error = f"MXNet ended with exit code {output.exit_code}: {last}"
-        return (Verdict(node=node, device="mxnet", mxnet=None, error=error),)
-    if all(verdict.error is None for verdict in verdicts) and gpus and verdicts[0].device.startswith("cpu"):
-        error = f"the driver reports {gpus} GPU(s), and MXNet sees none"
-        return (Verdict(node=node, device="gpu", mxnet=verdicts[0].mxnet, error=error),)
-    return tuple(verdicts)
+class _Talk(NodeProgram):
+    """The talk with the program on one node. Its methods raise ConnectError, NodeCommandError."""
+
+    def __init__(self, node: ReadyNode) -> None:
+        super().__init__(node.connection, python=node.facts.python, modules=MODULES)
+
+    def begin(self, found: _Found, order: Mapping[str, Any]) -> None:
+        """Ask for the time, before there is anything else to do; then have it listen and start its probes."""
+        samples = []
+        for number in range(CLOCK_SAMPLES):
+            sent = time.time()
+            self.tell({"clock": number})
+            answer = next(message for message in self.messages() if message.get("clock") == number)
+            samples.append((sent, answer["now"], time.time()))
+        found.offset = estimate_offset(samples)
+        self.tell(order)
+        begun = next(message for message in self.messages() if "listening" in message)
+        found.ports = tuple(begun["listening"])
+        found.refused = begun["refused"]
+        found.disk = tuple((path, device, size) for path, device, size in begun["disk"])
+
+    def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
+        """Have it connect to its peers, and hear all that it has found."""
+        self.tell({"peers": peers})
+        waiting = {"ports", "probes"}
+        deadline = time.monotonic() + timeout_s
+        for message in self.messages(deadline):
+            if "ports" in message:
+                found.attempts = tuple(
+                    Attempt(source=self.connection.host.name, target=target, port=port, error=error)
+                    for target, port, error in message["ports"]
+                )
+            elif "probe" in message:
+                found.results[message["probe"]] = ProbeResult(**message["result"])
+            elif "ended" in message:
+                waiting.discard(message["ended"])
+                if message["error"] is not None:
+                    raise self._failed(message["error"], exit_code=1)
+            if not waiting:
+                return

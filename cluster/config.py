@@ -95,11 +95,12 @@ def _render_problem(problem: Mapping[str, Any]) -> str:
     value = problem["input"]
     # A regular expression tells a reader less than the description does.
     pattern = problem["type"] == "string_pattern_mismatch"
-    reason = "not allowed" if pattern else problem["msg"].removeprefix("Value error, ")
+    reason = "not allowed" if pattern else problem["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
     if problem["type"] in {"model_type", "model_attributes_type"}:
         return f"{key} = {_show(value)}: must be a table, written as [{key}]"
     if problem["type"] == "value_error":
-        return f"{key} = {_show(value)}: {reason}"
+        # What is about several keys of a section names them itself.
+        return f"[{key}] {reason}" if isinstance(value, Mapping) else f"{key} = {_show(value)}: {reason}"
     return f"{key} = {_show(value)}: {reason[:1].lower()}{reason[1:]}; allowed: {_describe(field)}"
 
 

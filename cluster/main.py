@@ -15,12 +15,20 @@ from provision.errors import ClusterError
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("cluster.commands.init:command", "Write an annotated cluster.toml here."),
     "up": ("cluster.commands.up:command", "Launch the cluster's nodes and make them ready to train."),
-    "status": ("cluster.commands.status:command", "Show the cluster's nodes."),
-    "verify": ("cluster.commands.verify:command", "Compute ones((2,3))*2+1 with MXNet on every node."),
+    "status": ("cluster.commands.status:command", "Show the cluster's nodes, and what they cost."),
+    "list": ("cluster.commands.list:command", "Show all clusters in the region."),
+    "resize": ("cluster.commands.resize:command", "Make the cluster one of N nodes."),
+    "stop": ("cluster.commands.stop:command", "Stop the nodes; they keep their disks."),
+    "start": ("cluster.commands.start:command", "Start stopped nodes."),
+    "allow": ("cluster.commands.allow:command", "Let this machine's present address in."),
+    "verify": ("cluster.commands.verify:command", "Try the nodes: MXNet, S3, ports, clocks, disks."),
     "train": ("cluster.commands.train:command", "Run a training job on the cluster, to its end."),
+    "exec": ("cluster.commands.exec_:command", "Run a command on all nodes side by side."),
+    "ssh": ("cluster.commands.ssh:command", "Open a shell on a node."),
     "down": ("cluster.commands.down:command", "Delete everything that `up` made, and prove it."),
     "data": ("cluster.commands.data:data", "Datasets to S3 and from S3."),
     "oracle": ("cluster.commands.oracle:command", "Show which MXNet wheel runs on which GPU."),
+    "iam-policy": ("cluster.commands.iam_policy:command", "Print the least IAM policy that these commands need."),
     "sandbox": ("cluster.commands.sandbox:sandbox", "The local stand-in for EC2 and S3."),
 }
 

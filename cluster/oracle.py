@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from provision.fatbin import LibraryCode
-from provision.gpus import GPU_MACHINES, Gpu, Machine, Version, show
-from provision.mxnet_wheels import WHEELS, Wheel
-from provision.oracle import Verdict, check_mxnet, find_gpu_wheels, judge_on, pick_for
+from provision.oracle.fatbin import LibraryCode
+from provision.oracle.gpus import GPU_MACHINES, Gpu, Machine, Version, show
+from provision.oracle.judge import Verdict, check_mxnet, find_gpu_wheels, judge_on, pick_for
+from provision.oracle.mxnet_wheels import WHEELS, Wheel
 
 
 def render_oracle() -> str:

@@ -2,19 +2,32 @@
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bootstrap.apply import Connections, ReadyNode, bootstrap
+from bootstrap.apply import Connections, ReadyNode, Trees, bootstrap
 from bootstrap.bundle import cache_dir
 from bootstrap.connection import Host
+from bootstrap.first_contact import Console
 from bootstrap.host_keys import HostKeyPins
+from bootstrap.private_key import load_private_key
 from cluster.app import App
+from provision.aws import make_clients
+from provision.console import find_host_fingerprints, find_last_console_lines
 from provision.errors import ClusterError, NotFoundError
 from provision.model import ClusterState, Node
 from provision.progress import Event, Report
-from train.payload import collect_files
+from train.payload import collect_trees
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+    from cluster.config import ClusterConfig
+    from train.s3_store import S3Store
 
 BOOT_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 15.0
@@ -24,7 +37,7 @@ ANSWER_TIMEOUT_S = 15.0
 def ready_nodes(
     app: App, state: ClusterState, *, wait_s: float = ANSWER_TIMEOUT_S
 ) -> Iterator[tuple[tuple[ReadyNode, ...], str]]:
-    """Connect to a cluster's nodes and bring them up to date; the nodes, head first, and the script's path there.
+    """Connect to a cluster's nodes and bring them up to date; the nodes, head first, and the script's path on each.
 
     wait_s: how long nodes may take to answer, in seconds. The connections end with the block.
     Raises NotFoundError when there is no cluster, ClusterError for what goes wrong on the nodes.
@@ -36,21 +49,58 @@ def ready_nodes(
             f"the private key of cluster {config.name} is not on this machine ({app.files.private_key})",
             hint="run this where the cluster was made, or cluster down",
         )
-    tree, script = collect_files(config.train.script, project_dir=app.project_dir)
+    payload = collect_trees(
+        config.train.script,
+        sync=config.bootstrap.sync,
+        exclude=config.bootstrap.exclude,
+        project_dir=app.project_dir,
+        cache=cache_dir(),
+        report=app.report,
+    )
     pins = HostKeyPins(app.files.known_hosts)
     pins.keep_only(host.instance_id for host in hosts)
-    with Connections(private_key=app.files.private_key, pins=pins, wait_s=wait_s) as connections:
+    console = open_console(config.provision.region)
+    with Connections(private_key=app.files.private_key, pins=pins, console=console, wait_s=wait_s) as connections:
         with one_at_a_time(app.files.root, report=app.report):
             nodes = bootstrap(
                 hosts,
                 cluster=config.name,
                 config=config.bootstrap,
-                tree=tree,
+                trees=Trees(code=payload.code, project=payload.project),
                 connections=connections,
                 cache=cache_dir(),
                 report=app.report,
+                store=open_store(config, report=app.report),
             )
-        yield nodes, script
+        folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
+        yield nodes, f"{folder}/{payload.script}"
+
+
+def open_store(config: "ClusterConfig", *, report: Report) -> "S3Store | None":
+    """The folder in S3 that wheels are distributed from; None where they come another way. Raises UsageError."""
+    if config.bootstrap.distribute != "s3" or config.bootstrap.store is None:
+        return None
+    from train.s3_store import S3Store  # noqa: PLC0415 - s3fs is slow to import: not for those who do not use it
+
+    return S3Store(config.bootstrap.store, region=config.provision.region, report=report)
+
+
+def open_console(region: str) -> Console:
+    """The consoles of a region's instances. For any thread; a client is made only if one of them is asked for."""
+    making = threading.Lock()
+
+    @cache
+    def make_ec2() -> "EC2Client":
+        return make_clients(region).ec2
+
+    def ec2() -> "EC2Client":
+        with making:  # a cache alone would let every thread make a client
+            return make_ec2()
+
+    return Console(
+        find_fingerprints=lambda instance_id: find_host_fingerprints(ec2(), instance_id),
+        find_last_lines=lambda instance_id: find_last_console_lines(ec2(), instance_id),
+    )
 
 
 @contextmanager
@@ -78,7 +128,7 @@ def find_hosts(app: App, state: ClusterState) -> tuple[Host, ...]:
     stopped = [node for node in state.nodes if node.state != "running"]
     if stopped:
         listed = ", ".join(f"{node.name} ({node.state})" for node in stopped)
-        raise ClusterError(f"not all nodes of cluster {state.name} are running: {listed}", hint="cluster up")
+        raise ClusterError(f"not all nodes of cluster {state.name} are running: {listed}", hint="cluster start")
     ordered: Sequence[Node] = sorted(state.nodes, key=lambda node: (node.role != "head", node.index))
     return tuple(_host(node, app) for node in ordered)
 
@@ -98,3 +148,37 @@ def _host(node: Node, app: App) -> Host:
         user=app.config.provision.user,
         is_head=node.role == "head",
     )
+
+
+def choose_nodes(state: ClusterState, names: Sequence[str] = ()) -> tuple[Node, ...]:
+    """The nodes of these names, or all of them, head first. Raises NotFoundError, which lists the names."""
+    if not state.nodes:
+        raise NotFoundError(f"cluster {state.name} has no nodes", hint="cluster up")
+    known = {node.name for node in state.nodes}
+    for name in names:
+        if name not in known:
+            listed = ", ".join(node.name for node in sorted(state.nodes, key=lambda node: node.index))
+            raise NotFoundError(f"cluster {state.name} has no node {name}", hint=f"one of: {listed}")
+    ordered = sorted(state.nodes, key=lambda node: (node.role != "head", node.index))
+    return tuple(node for node in ordered if not names or node.name in names)
+
+
+def find_host(app: App, node: Node) -> Host:
+    """A running node as ssh sees it. Raises ClusterError when it is not running, or cannot be reached from here."""
+    if node.state != "running":
+        raise ClusterError(f"{node.name} ({node.instance_id}) is {node.state}", hint="cluster start")
+    return _host(node, app)
+
+
+@contextmanager
+def open_connections(app: App, state: ClusterState, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Connections]:
+    """Connections to a cluster's nodes, without setting anything up there. They end with the block.
+
+    wait_s: how long a node may take to answer, in seconds. Raises ClusterError when the private key cannot be used.
+    """
+    load_private_key(app.files.private_key)
+    pins = HostKeyPins(app.files.known_hosts)
+    pins.keep_only(node.instance_id for node in state.nodes)
+    console = open_console(app.config.provision.region)
+    with Connections(private_key=app.files.private_key, pins=pins, console=console, wait_s=wait_s) as connections:
+        yield connections

@@ -1,43 +1,110 @@
 """The state of a cluster as text and as JSON. Pure."""
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from provision.allocation import (
+    Allocation,
+    NodeError,
+    Prices,
+    add_up,
+    count_ending,
+    find_allocation,
+    find_errors,
+    reckon_cost,
+)
 from provision.model import ClusterState, Node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """What `cluster status` shows. asked: nodes that cluster.toml wants; at_work: a process that changes the cluster.
+
+    now: the moment at which times and costs are reckoned.
+    """
+
+    state: ClusterState
+    asked: int
+    now: datetime
+    prices: Prices
+    at_work: int | None = None
+
+    @property
+    def allocation(self) -> Allocation:
+        """How the cluster stands."""
+        return find_allocation(self.state, asked=self.asked, at_work=self.at_work)
+
+    @property
+    def errors(self) -> tuple[NodeError, ...]:
+        """Nodes that stopped or ended by themselves."""
+        return find_errors(self.state)
+
+
+def render_status(status: Status) -> str:
+    """The nodes in a table, then what went wrong, the state, and the price."""
+    lines = [render_nodes(status.state, now=status.now)]
+    lines += [_render_error(error) for error in status.errors]
+    allocation = status.allocation
+    lines.append(f"state  {allocation.state}" + (f": {allocation.why}" if allocation.why else ""))
+    if status.state.nodes:
+        costs = [reckon_cost(node, prices=status.prices, now=status.now) for node in status.state.nodes]
+        hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
+        so_far = render_usd(add_up([cost.usd_so_far for cost in costs]))
+        ran_h = sum(cost.running_s for cost in costs) / 3600
+        lines.append(f"price  {hourly} an hour now, {so_far} so far ({ran_h:.2f} node hours; without disks)")
+    return "\n".join(lines)
 
 
 def render_nodes(state: ClusterState, *, now: datetime | None = None) -> str:
     """A table of the nodes; one sentence when there are none."""
     if not state.nodes:
-        ending = f"; {len(state.ending)} instances are shutting down" if state.ending else ""
+        ending = f"; {count_ending(state.ending)}" if state.ending else ""
         return f"cluster {state.name} has no nodes{ending}"
     moment = now or datetime.now(UTC)
-    rows: list[tuple[str, ...]] = [("NODE", "ROLE", "STATE", "TYPE", "ZONE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE")]
-    rows += [_row(node, moment) for node in state.nodes]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)
+    heading = ("NODE", "ROLE", "STATE", "TYPE", "MARKET", "ZONE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE")
+    return render_table([heading, *(_row(node, moment) for node in state.nodes)])
 
 
-def status_document(state: ClusterState) -> dict[str, Any]:
-    """What `cluster status --json` prints."""
+def status_document(status: Status) -> dict[str, Any]:
+    """What `cluster status --json` prints. `nodes` is what EC2 says; `cost` is reckoned from it at `cost.at`."""
+    state, allocation = status.state, status.allocation
+    costs = {node.name: reckon_cost(node, prices=status.prices, now=status.now) for node in state.nodes}
     return {
         "name": state.name,
-        "nodes": [
+        "state": allocation.state,
+        "why": allocation.why,
+        "asked_nodes": status.asked,
+        "node_counts": dict(Counter(node.state for node in state.nodes)),
+        "nodes": [_node_document(node) for node in state.nodes],
+        "errors": [
             {
-                "name": node.name,
-                "role": node.role,
-                "state": node.state,
-                "instance_id": node.instance_id,
-                "instance_type": node.instance_type,
-                "zone": node.zone,
-                "private_ip": node.private_ip,
-                "public_ip": node.public_ip,
-                "launched_at": node.launched_at.isoformat(),
+                "instance_id": error.instance_id,
+                "node": error.name,
+                "code": error.code,
+                "message": error.message,
+                "spot_interruption": error.is_spot_interruption,
             }
-            for node in state.nodes
+            for error in status.errors
         ],
         "ending": list(state.ending),
+        "process_at_work": status.at_work,
+        "cost": {
+            "at": status.now.isoformat(),
+            "usd_per_hour": _rounded(add_up([cost.usd_per_hour for cost in costs.values()])),
+            "usd_so_far": _rounded(add_up([cost.usd_so_far for cost in costs.values()])),
+            "nodes": {
+                name: {
+                    "age_s": round(cost.age_s, 3),
+                    "running_s": round(cost.running_s, 3),
+                    "usd_per_hour": cost.usd_per_hour,
+                    "usd_so_far": _rounded(cost.usd_so_far),
+                }
+                for name, cost in costs.items()
+            },
+        },
     }
 
 
@@ -56,12 +123,54 @@ def render_age(seconds: float) -> str:
     return f"{s}s"
 
 
+def render_usd(amount: float | None) -> str:
+    """$1.20, $0.0042, or unknown."""
+    if amount is None:
+        return "unknown"
+    return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
+
+
+def render_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows, the heading first, in columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _rounded(usd: float | None) -> float | None:
+    """To the millionth: behind that is only the noise of floating point."""
+    return None if usd is None else round(usd, 6)
+
+
+def _render_error(error: NodeError) -> str:
+    who = f"{error.name} ({error.instance_id})" if error.name else error.instance_id
+    what = f"spot interruption, {error.message}" if error.is_spot_interruption else error.message
+    return f"error  {who} {'stopped' if error.name else 'ended'}: {what}" + (f" ({error.code})" if error.code else "")
+
+
+def _node_document(node: Node) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "role": node.role,
+        "state": node.state,
+        "instance_id": node.instance_id,
+        "instance_type": node.instance_type,
+        "market": node.market,
+        "zone": node.zone,
+        "private_ip": node.private_ip,
+        "public_ip": node.public_ip,
+        "launched_at": node.launched_at.isoformat(),
+        "started_at": node.started_at.isoformat() if node.started_at else None,
+    }
+
+
 def _row(node: Node, now: datetime) -> tuple[str, ...]:
     return (
         node.name,
         node.role,
         node.state,
         node.instance_type,
+        node.market,
         node.zone,
         node.private_ip or "-",
         node.public_ip or "-",

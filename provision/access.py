@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from provision.aws import NOT_FOUND_TIMEOUT_S, error_code
+from provision.aws import NOT_FOUND_TIMEOUT_S, aws_words, error_code, not_ours
 from provision.context import Context
 from provision.describe import SSH_RULE, describe_cluster, find_interfaces
 from provision.errors import AwsError, ClusterError
-from provision.model import TAG_NAME, SecurityGroup, tags
+from provision.model import SecurityGroup, tags
+from provision.progress import Event
 from provision.steps import (
+    AuthorizeEgress,
     AuthorizeIngress,
     CreateKeyPair,
     CreateSecurityGroup,
@@ -23,6 +25,7 @@ from provision.steps import (
 from provision.wait import poll
 
 if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.literals import ResourceTypeType
     from mypy_boto3_ec2.type_defs import IpPermissionTypeDef, TagSpecificationTypeDef
 
@@ -45,16 +48,28 @@ def import_key_pair(step: CreateKeyPair | ImportKeyPair, context: Context) -> bo
             lambda: describe_cluster(context.clients.ec2, name=context.cluster).key_pair,
             timeout_s=NOT_FOUND_TIMEOUT_S,
         )
-        if existing is None or not existing.ours or existing.public_key != public_key:
-            raise _not_ours(f"key pair {step.key_name}") from error
+        if existing is None or not existing.ours:
+            raise not_ours(error, f"key pair {step.key_name}", name=context.cluster) from error
+        if existing.public_key != public_key:
+            raise _other_key(error, step.key_name) from error
         return False
     return True
 
 
 def delete_key_pair(step: DeleteKeyPair, context: Context) -> bool:
-    """Deletes it. EC2 says yes even if it is gone."""
-    context.clients.ec2.delete_key_pair(KeyName=step.key_name)
-    return True
+    """Deletes it; EC2 says yes even if it is gone. One that was made a moment ago may not be known everywhere yet."""
+    ec2 = context.clients.ec2
+
+    def delete() -> bool | None:
+        try:
+            ec2.delete_key_pair(KeyName=step.key_name)
+        except ClientError as error:
+            if error_code(error) != "InvalidKeyPair.NotFound":
+                raise
+            return None if describe_cluster(ec2, name=context.cluster).key_pair else False
+        return True
+
+    return bool(poll(delete, timeout_s=NOT_FOUND_TIMEOUT_S))
 
 
 def create_security_group(step: CreateSecurityGroup, context: Context) -> bool:
@@ -71,7 +86,7 @@ def create_security_group(step: CreateSecurityGroup, context: Context) -> bool:
             raise
         existing = poll(lambda: _find_group(step, context), timeout_s=NOT_FOUND_TIMEOUT_S)
         if existing is None or not existing.ours:
-            raise _not_ours(f"security group {step.group_name}") from error
+            raise not_ours(error, f"security group {step.group_name}", name=context.cluster) from error
         context.made_group_id = existing.group_id
         return False
     context.made_group_id = made["GroupId"]
@@ -98,10 +113,35 @@ def authorize_ingress(step: AuthorizeIngress, context: Context) -> bool:
 
     changed = poll(lambda: authorize(permissions), timeout_s=NOT_FOUND_TIMEOUT_S)
     if changed is None:
-        raise AwsError(
-            f"AWS did not know the security group {group_id} for {NOT_FOUND_TIMEOUT_S:.0f} s",
-            hint="the same command again goes on where this one stopped",
-        )
+        raise _never_known(group_id)
+    return changed
+
+
+def authorize_egress(step: AuthorizeEgress, context: Context) -> bool:
+    """Adds the rule that EFA wants (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html).
+
+    False: it is there.
+    """
+    group_id = context.group_id(step.group_id)
+    to_members: IpPermissionTypeDef = {
+        "IpProtocol": "-1",
+        "UserIdGroupPairs": [{"GroupId": group_id, "Description": "cluster: between members"}],
+    }
+
+    def authorize() -> bool | None:
+        try:
+            context.clients.ec2.authorize_security_group_egress(GroupId=group_id, IpPermissions=[to_members])
+        except ClientError as error:
+            if error_code(error) == "InvalidGroup.NotFound":
+                return None  # made a moment ago, and not known everywhere yet
+            if error_code(error) != "InvalidPermission.Duplicate":
+                raise
+            return False
+        return True
+
+    changed = poll(authorize, timeout_s=NOT_FOUND_TIMEOUT_S)
+    if changed is None:
+        raise _never_known(group_id)
     return changed
 
 
@@ -120,14 +160,20 @@ def revoke_ingress(step: RevokeIngress, context: Context) -> bool:
 
 
 def delete_security_group(step: DeleteSecurityGroup, context: Context) -> bool:
-    """Deletes it once nothing is in it: interfaces outlive their instance a little. False: it was gone."""
+    """Deletes it once nothing is in it: interfaces outlive their instance a little. False: it was gone.
+
+    Raises AwsError when something holds it that does not go: an interface, or another group's rule that names it.
+    """
     ec2 = context.clients.ec2
     blocking: tuple[str, ...] = ()
+    said = ""
 
     def delete() -> bool | None:
-        nonlocal blocking
-        blocking = find_interfaces(ec2, group_id=step.group_id)
+        nonlocal blocking, said
+        before, blocking = blocking, find_interfaces(ec2, group_id=step.group_id)
         if blocking:
+            if blocking != before:
+                context.report(Event(kind="info", what=f"still in use by {_first_of(blocking)}"))
             return None
         try:
             ec2.delete_security_group(GroupId=step.group_id)
@@ -136,18 +182,47 @@ def delete_security_group(step: DeleteSecurityGroup, context: Context) -> bool:
                 return False
             if error_code(error) != "DependencyViolation":
                 raise
-            blocking = (str(error),)
+            if naming := _find_naming_groups(ec2, group_id=step.group_id):
+                raise _is_named_by(error, naming, group_id=step.group_id) from error
+            said = f"AWS says: {aws_words(error)}: "
             return None
         return True
 
     deleted = poll(delete, timeout_s=INTERFACES_TIMEOUT_S)
     if deleted is None:
         raise AwsError(
-            f"the security group {step.group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
-            f"{', '.join(blocking)}",
+            f"{said}the security group {step.group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
+            f"{', '.join(blocking) or 'by what, AWS does not say'}",
             hint="take those out of the group if they are not this cluster's, then: cluster down",
         )
     return deleted
+
+
+def _first_of(blocking: tuple[str, ...]) -> str:
+    """What fits on a line."""
+    more = f" and {len(blocking) - 3} more" if len(blocking) > 3 else ""
+    return ", ".join(blocking[:3]) + more
+
+
+def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> dict[str, str]:
+    """Other groups with a rule, in or out, that names a group: id -> name."""
+    return {
+        group["GroupId"]: group["GroupName"]
+        for direction in ("ip-permission.group-id", "egress.ip-permission.group-id")
+        for group in ec2.describe_security_groups(Filters=[{"Name": direction, "Values": [group_id]}])["SecurityGroups"]
+        if group["GroupId"] != group_id
+    }
+
+
+def _is_named_by(error: ClientError, naming: dict[str, str], *, group_id: str) -> AwsError:
+    """The error for a group that waiting would not free: somebody made the rule, and has to take it away."""
+    listed = ", ".join(f"{naming_id} ({name})" for naming_id, name in sorted(naming.items()))
+    return AwsError(
+        f"AWS says: {aws_words(error)}: the security group {group_id} cannot be deleted while rules of other groups "
+        f"name it: {listed}",
+        hint="take these rules out, then: cluster down. This shows them: aws ec2 describe-security-group-rules "
+        f"--filters Name=group-id,Values={','.join(sorted(naming))}",
+    )
 
 
 def ingress_permissions(step: AuthorizeIngress, *, group_id: str) -> list[IpPermissionTypeDef]:
@@ -156,8 +231,7 @@ def ingress_permissions(step: AuthorizeIngress, *, group_id: str) -> list[IpPerm
     if step.ssh_from is not None:
         permissions.append(_ssh_permission(step.ssh_from))
     if step.members:
-        members = {"GroupId": group_id, "Description": "cluster: between members"}
-        permissions.append({"IpProtocol": "-1", "UserIdGroupPairs": [members]})  # type: ignore[list-item]
+        permissions.append(_member_permission(group_id))
     return permissions
 
 
@@ -175,13 +249,30 @@ def _ssh_permission(*networks: str) -> IpPermissionTypeDef:
     }
 
 
+def _member_permission(group_id: str) -> IpPermissionTypeDef:
+    """Everything, with the members of the group."""
+    return {
+        "IpProtocol": "-1",
+        "UserIdGroupPairs": [{"GroupId": group_id, "Description": "cluster: between members"}],
+    }
+
+
 def _tag_specification(kind: ResourceTypeType, context: Context) -> TagSpecificationTypeDef:
     named = tags(name=context.cluster, owner=context.owner, role=kind)
     return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in named.items()]}
 
 
-def _not_ours(what: str) -> ClusterError:
+def _never_known(group_id: str) -> AwsError:
+    return AwsError(
+        f"AWS did not know the security group {group_id} for {NOT_FOUND_TIMEOUT_S:.0f} s",
+        hint="the same command again goes on where this one stopped",
+    )
+
+
+def _other_key(error: ClientError, key_name: str) -> ClusterError:
+    """For a key pair that another machine has made for this cluster since this run looked."""
     return ClusterError(
-        f"a {what} is there that this program did not make for this cluster (no fitting tag {TAG_NAME})",
-        hint="give the cluster another name in cluster.toml, or remove it yourself",
+        f"AWS says: {aws_words(error)}: the key pair {key_name} is this cluster's, and its private key is not the one "
+        "on this machine",
+        hint="work from the machine that made it; or end all: cluster down",
     )

@@ -6,8 +6,11 @@ on disk before the call.
 """
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 from provision.access import (
+    authorize_egress,
     authorize_ingress,
     create_security_group,
     delete_key_pair,
@@ -16,32 +19,103 @@ from provision.access import (
     revoke_ingress,
 )
 from provision.aws import Clients, aws_errors
+from provision.capacity import launch_nodes
 from provision.context import Context
+from provision.errors import ClusterError, CredentialsError
 from provision.files import ClusterFiles
-from provision.instances import run_instances, terminate_instances, wait_for_running, wait_for_terminated
+from provision.instance_profile import create_instance_profile, delete_instance_profile
+from provision.instances import roll_back, terminate_instances, wait_for_running, wait_for_terminated
+from provision.placement import create_placement_group, delete_placement_group
 from provision.plan import Plan
+from provision.power import start_instances, stop_instances, wait_for_stopped
 from provision.progress import Event, Report
 from provision.render import describe_step
+from provision.settle import KEY_PAIR, PLACEMENT_GROUP, SECURITY_GROUP
+from provision.spot_requests import cancel_spot_requests
 from provision.steps import (
+    AbortUploads,
+    AuthorizeEgress,
     AuthorizeIngress,
+    CancelSpotRequests,
+    CreateInstanceProfile,
     CreateKeyPair,
+    CreatePlacementGroup,
     CreateSecurityGroup,
+    DeleteInstanceProfile,
     DeleteKeyPair,
+    DeleteNetworkInterfaces,
+    DeletePlacementGroup,
     DeleteSecurityGroup,
+    DeleteVolumes,
     ForgetFiles,
     ImportKeyPair,
+    LaunchNodes,
     RevokeIngress,
-    RunInstances,
+    StartInstances,
     Step,
+    StopInstances,
     TerminateInstances,
     WaitForRunning,
+    WaitForStopped,
     WaitForTerminated,
 )
+from provision.strays import delete_network_interfaces, delete_volumes
+from provision.uploads import abort_uploads
 
 
-def apply(plan: Plan, *, clients: Clients, files: ClusterFiles, report: Report) -> None:
+def _forget_files(step: ForgetFiles, context: Context) -> bool:
+    del step
+    context.files.forget()
+    return True
+
+
+# What carries out each kind of step; it says whether it changed anything.
+_CARRY_OUT: dict[type[Step], Callable[[Any, Context], bool]] = {
+    CreateKeyPair: import_key_pair,
+    ImportKeyPair: import_key_pair,
+    DeleteKeyPair: delete_key_pair,
+    CreateSecurityGroup: create_security_group,
+    AuthorizeIngress: authorize_ingress,
+    AuthorizeEgress: authorize_egress,
+    RevokeIngress: revoke_ingress,
+    DeleteSecurityGroup: delete_security_group,
+    CreatePlacementGroup: create_placement_group,
+    DeletePlacementGroup: delete_placement_group,
+    CreateInstanceProfile: create_instance_profile,
+    DeleteInstanceProfile: delete_instance_profile,
+    LaunchNodes: launch_nodes,
+    WaitForRunning: wait_for_running,
+    StartInstances: start_instances,
+    StopInstances: stop_instances,
+    WaitForStopped: wait_for_stopped,
+    TerminateInstances: terminate_instances,
+    WaitForTerminated: wait_for_terminated,
+    CancelSpotRequests: cancel_spot_requests,
+    DeleteVolumes: delete_volumes,
+    DeleteNetworkInterfaces: delete_network_interfaces,
+    AbortUploads: abort_uploads,
+    ForgetFiles: _forget_files,
+}
+
+
+# What is made under a name and without a token. EC2's lists may not show it for a while: `down`, on its heels, waits.
+_MAKES: dict[type[Step], str] = {
+    CreateKeyPair: KEY_PAIR,
+    ImportKeyPair: KEY_PAIR,
+    CreateSecurityGroup: SECURITY_GROUP,
+    CreatePlacementGroup: PLACEMENT_GROUP,
+}
+_DELETES: dict[type[Step], str] = {
+    DeleteKeyPair: KEY_PAIR,
+    DeleteSecurityGroup: SECURITY_GROUP,
+    DeletePlacementGroup: PLACEMENT_GROUP,
+}
+
+
+def apply(plan: Plan, *, clients: Clients, files: ClusterFiles, report: Report, keep_failed: bool = False) -> None:
     """Carries out the steps of a plan in their order.
 
+    When a step fails, what this run has launched is ended, unless keep_failed: half a cluster would only cost money.
     Raises AwsError when AWS refuses or a wait is overdue, ClusterError when something of the same name turns
     out to belong to somebody else, or when another command is changing the cluster.
     """
@@ -49,38 +123,34 @@ def apply(plan: Plan, *, clients: Clients, files: ClusterFiles, report: Report) 
         return
     context = Context(cluster=plan.cluster, owner=plan.owner, clients=clients, files=files, report=report)
     with files.locked():
-        for step in plan.steps:
-            what = describe_step(step)
-            report(Event(kind="start", what=what))
-            started = time.monotonic()
-            with aws_errors(f"trying to {what}"):
-                changed = _carry_out(step, context)
-            report(Event(kind="done" if changed else "same", what=what, duration_s=time.monotonic() - started))
+        try:
+            for step in plan.steps:
+                _carry_out(step, context)
+        except ClusterError as error:
+            if context.launched and not keep_failed:
+                _roll_back(context, error)
+            raise
 
 
-def _carry_out(step: Step, context: Context) -> bool:  # noqa: C901, PLR0911 - one line for each kind of step
-    """Whether the step changed anything."""
-    match step:
-        case CreateKeyPair() | ImportKeyPair():
-            return import_key_pair(step, context)
-        case DeleteKeyPair():
-            return delete_key_pair(step, context)
-        case CreateSecurityGroup():
-            return create_security_group(step, context)
-        case AuthorizeIngress():
-            return authorize_ingress(step, context)
-        case RevokeIngress():
-            return revoke_ingress(step, context)
-        case DeleteSecurityGroup():
-            return delete_security_group(step, context)
-        case RunInstances():
-            return run_instances(step, context)
-        case WaitForRunning():
-            return wait_for_running(step, context)
-        case TerminateInstances():
-            return terminate_instances(step, context)
-        case WaitForTerminated():
-            return wait_for_terminated(step, context)
-        case ForgetFiles():
-            context.files.forget()
-            return True
+def _carry_out(step: Step, context: Context) -> None:
+    what = describe_step(step)
+    context.report(Event(kind="start", what=what))
+    started = time.monotonic()
+    if made := _MAKES.get(type(step)):
+        context.files.note_making(made, now=time.time())
+    with aws_errors(f"trying to {what}"):
+        changed = _CARRY_OUT[type(step)](step, context)
+    if deleted := _DELETES.get(type(step)):
+        context.files.forget_making(deleted)
+    context.report(Event(kind="done" if changed else "same", what=what, duration_s=time.monotonic() - started))
+
+
+def _roll_back(context: Context, error: ClusterError) -> None:
+    """Ends what was launched; what goes wrong with that is said with the error that led here."""
+    try:
+        with aws_errors("ending what was launched"):
+            roll_back(context)
+    except ClusterError as failure:
+        error.message += f"\nWhat was launched could not be ended: {failure.message}"
+        first = f"{failure.hint}; then: " if isinstance(failure, CredentialsError) and failure.hint else ""
+        error.hint = f"{first}cluster down, so that nothing is left that costs money"

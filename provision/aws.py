@@ -3,104 +3,136 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 import boto3
+from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConfigNotFound,
+    ConfigParseError,
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
     HTTPClientError,
+    InvalidConfigError,
+    LoginError,
+    MetadataRetrievalError,
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
     ProfileNotFound,
     ProxyConnectionError,
+    RefreshWithMFAUnsupportedError,
     SSLError,
     SSOError,
     TokenRetrievalError,
 )
+from botocore.parsers import ResponseParserError
 
-from provision.errors import AwsError
+from provision.errors import AwsError, ClusterError, CredentialsError
+from provision.hints import CHECK_CREDENTIALS, CREDENTIAL_CODES, NO_CREDENTIALS, NOT_AWS, NOT_REACHED, find_hint
+from provision.model import TAG_NAME
+from provision.patience import be_patient
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_iam import IAMClient
+    from mypy_boto3_pricing import PricingClient
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_service_quotas import ServiceQuotasClient
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_sts import STSClient
-
-RETRY_CODES = frozenset(
-    {
-        "InternalError",
-        "InternalFailure",
-        "RequestLimitExceeded",
-        "ServiceUnavailable",
-        "Throttling",
-        "ThrottlingException",
-        "Unavailable",
-    }
-)
-"""Codes that say: the same call, a little later."""
 
 NOT_FOUND_TIMEOUT_S = 60.0
 """How long EC2 may take to know everywhere what it has just made, in seconds."""
 
 _PATIENT = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 5})
+_BRIEF = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3})
+"""For what `up` can do without."""
 _ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
 
-_CREDENTIALS = "check your credentials: aws sts get-caller-identity"
-_QUOTA = (
-    "ask for less in cluster.toml ([provision] nodes, instance_type), or for a higher limit: "
-    "aws service-quotas list-service-quotas --service-code ec2"
-)
-_HINTS = {
-    "AuthFailure": _CREDENTIALS,
-    "InvalidAccessKeyId": _CREDENTIALS,
-    "InvalidClientTokenId": _CREDENTIALS,
-    "SignatureDoesNotMatch": _CREDENTIALS,
-    "UnrecognizedClientException": _CREDENTIALS,
-    "ExpiredToken": "the session has ended: get new credentials (such as by aws sso login), then again",
-    "InsufficientInstanceCapacity": "AWS has none of that type in that zone now: wait, or set another "
-    "[provision] instance_type or subnet_id (another zone)",
-    "InstanceLimitExceeded": _QUOTA,
-    "VcpuLimitExceeded": _QUOTA,
-    "InsufficientFreeAddressesInSubnet": "set another [provision] subnet_id",
-    "InvalidAMIID.NotFound": 'set [provision] ami = "auto" or to an image of that region',
-    "InvalidSubnetID.NotFound": 'set [provision] subnet_id = "auto" or to a subnet of that region',
-    "InvalidKeyPair.NotFound": "the key pair was deleted meanwhile: the same command makes it again",
-    "InvalidGroup.NotFound": "the security group was deleted meanwhile: the same command makes it again",
-    "Unsupported": "set another [provision] instance_type or subnet_id (another zone)",
-    "OptInRequired": "the account has to be opened for this, in the AWS console",
-    "PendingVerification": "AWS is still verifying the account: wait for its mail",
-    "Blocked": "AWS has blocked the account: its support can say why",
-}
-for _code in ("ExpiredTokenException", "RequestExpired"):
-    _HINTS[_code] = _HINTS["ExpiredToken"]
-for _code in RETRY_CODES:
-    _HINTS[_code] = "AWS is busy: the same command again in a minute; it goes on where it stopped"
-
-_DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: \S+")
+C = TypeVar("C", bound=BaseClient)
+
+PRICING_REGIONS = {"eu": "eu-central-1", "ap": "ap-south-1"}
+"""Where the price list of all regions can be asked, by the first letters of one's own region; us-east-1 otherwise
+(https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Clients:
-    """The AWS clients of one region.
+    """The AWS clients of one region, each made when it is first used. Safe to use from several threads.
 
     run_ec2: for RunInstances alone, which has a retry policy of its own (provision/launch.py): botocore's
     would also repeat capacity errors.
     """
 
-    ec2: EC2Client
-    run_ec2: EC2Client
-    ssm: SSMClient
-    sts: STSClient
-    region: str
+    def __init__(self, session: boto3.session.Session, *, region: str) -> None:
+        self.region = region
+        self._session = session
+        self._making = threading.RLock()  # a session may not make two clients at once
+
+    @cached_property
+    def ec2(self) -> EC2Client:
+        """EC2, patient with throttling."""
+        with self._making:
+            return _patient(self._session.client("ec2", config=_PATIENT))
+
+    @cached_property
+    def run_ec2(self) -> EC2Client:
+        """EC2 without retries."""
+        with self._making:
+            return self._session.client("ec2", config=_ONCE)
+
+    @cached_property
+    def ssm(self) -> SSMClient:
+        """Systems Manager, for its public parameters."""
+        with self._making:
+            return _patient(self._session.client("ssm", config=_PATIENT))
+
+    @cached_property
+    def sts(self) -> STSClient:
+        """STS: who we are."""
+        with self._making:
+            return _patient(self._session.client("sts", config=_PATIENT))
+
+    @cached_property
+    def iam(self) -> IAMClient:
+        """IAM: the nodes' role."""
+        with self._making:
+            return _patient(self._session.client("iam", config=_PATIENT))
+
+    @cached_property
+    def s3(self) -> S3Client:
+        """S3, for what an interrupted upload left."""
+        with self._making:
+            return _patient(self._session.client("s3", config=_PATIENT))
+
+    @cached_property
+    def service_quotas(self) -> ServiceQuotasClient:
+        """Service Quotas: how many vCPUs may run."""
+        with self._making:
+            return self._session.client("service-quotas", config=_BRIEF)
+
+    @cached_property
+    def pricing(self) -> PricingClient:
+        """The price list; in one of the regions that have it."""
+        with self._making:
+            region = PRICING_REGIONS.get(self.region.partition("-")[0], "us-east-1")
+            if self.region.startswith("cn-") or "gov" in self.region:
+                region = self.region  # other partitions, which know nothing of these
+            return self._session.client("pricing", region_name=region, config=_BRIEF)
+
+
+def _patient(client: C) -> C:
+    be_patient(client)
+    return client
 
 
 def make_clients(region: str) -> Clients:
@@ -110,22 +142,31 @@ def make_clients(region: str) -> Clients:
     Missing credentials show at the first call.
     """
     with aws_errors("reading the AWS configuration"):
-        session = boto3.session.Session(region_name=region)
+        clients = Clients(boto3.session.Session(region_name=region), region=region)
         try:
-            return Clients(
-                ec2=session.client("ec2", config=_PATIENT),
-                run_ec2=session.client("ec2", config=_ONCE),
-                ssm=session.client("ssm", config=_PATIENT),
-                sts=session.client("sts", config=_PATIENT),
-                region=region,
-            )
+            clients.ec2  # noqa: B018 - shows at once what is wrong with the environment
         except ValueError as error:  # botocore's way to say that an endpoint is no URL
             raise AwsError(str(error), hint="check AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_EC2") from error
+        return clients
 
 
 def error_code(error: ClientError) -> str:
     """AWS's code for it, such as InvalidGroup.NotFound."""
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def aws_words(error: ClientError) -> str:
+    """AWS's own message and its code, fit to be shown."""
+    return f"{_find_message(error)} ({error_code(error)})"
+
+
+def not_ours(error: ClientError, what: str, *, name: str) -> ClusterError:
+    """The error for a name that is taken by something that lacks the tags of the cluster `name`."""
+    return ClusterError(
+        f"AWS says: {aws_words(error)}: a {what} is there that this program did not make for this cluster "
+        f"(no tag {TAG_NAME} = {name})",
+        hint="give the cluster another name in cluster.toml, or remove it yourself",
+    )
 
 
 @contextmanager
@@ -137,41 +178,56 @@ def aws_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise _translate_refusal(error, doing) from error
+        raise translate_refusal(error, doing) from error
     except ParamValidationError:
         raise
     except BotoCoreError as error:
         raise _translate_failure(error, doing) from error
+    except ResponseParserError as error:  # no BotoCoreError, and what a proxy's or a hotel's login page leads to
+        raise AwsError(f"the answer is not one of AWS (while {doing})", hint=NOT_AWS) from error
 
 
-def _translate_refusal(error: ClientError, doing: str) -> AwsError:
-    """AWS answered, and said no."""
+def translate_refusal(error: ClientError, doing: str) -> AwsError:
+    """The error for an answer that was no: AWS's own words, then what was being done, and what to do next."""
     code = error_code(error)
-    words = _ENCODED_MESSAGE.sub("", str(error.response.get("Error", {}).get("Message") or "no message")).rstrip()
-    hint = _HINTS.get(code)
-    if code in _DENIED:
-        service = "ec2" if code == "UnauthorizedOperation" else "the service"
-        action = re.search(r"perform: (\S+:\w+)", words)
-        missing = action[1] if action else f"{service}:{error.operation_name}"
-        hint = f"these credentials need the permission {missing}: ask whoever runs the account for it"
-    return AwsError(f"AWS says: {words} ({code}, while {doing})", hint=hint)
+    message = _find_message(error)
+    kind = CredentialsError if code in CREDENTIAL_CODES else AwsError
+    return kind(
+        f"AWS says: {message} ({code}, while {doing})",
+        hint=find_hint(code, message, operation=error.operation_name),
+    )
+
+
+def _find_message(error: ClientError) -> str:
+    """Without EC2's encoded one, which is long and for nobody to read."""
+    words = str(error.response.get("Error", {}).get("Message") or "no message")
+    return _ENCODED_MESSAGE.sub("", words).rstrip()
 
 
 def _translate_failure(error: BotoCoreError, doing: str) -> AwsError:
     """AWS was not reached, or not asked."""
-    words = str(error).rstrip(". ")
+    kind = AwsError
     hint: str | None = None
     match error:
-        case NoCredentialsError() | PartialCredentialsError():
-            hint = 'set AWS_PROFILE, or run: aws configure; without AWS: cloud = "sandbox" in cluster.toml'
+        case NoCredentialsError():
+            kind, hint = CredentialsError, NO_CREDENTIALS
+        case PartialCredentialsError():
+            kind, hint = CredentialsError, "set what is missing, or take away the rest (of the environment: unset it)"
+        case LoginError():
+            kind, hint = CredentialsError, "sign in again: aws login"
         case SSOError() | TokenRetrievalError():
-            hint = "sign in again: aws sso login"
-        case CredentialRetrievalError():
-            hint = _CREDENTIALS
+            kind, hint = CredentialsError, "sign in again: aws sso login"
+        case CredentialRetrievalError() | MetadataRetrievalError() | RefreshWithMFAUnsupportedError():
+            kind, hint = CredentialsError, CHECK_CREDENTIALS
         case ProfileNotFound():
-            hint = "set AWS_PROFILE to one of: aws configure list-profiles"
+            kind, hint = CredentialsError, "set AWS_PROFILE to one of: aws configure list-profiles"
+        case ConfigNotFound() | ConfigParseError() | InvalidConfigError():
+            hint = (
+                "mend it, or write it anew: aws configure; AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE name others"
+            )
         case SSLError():
             hint = "if a proxy or the sandbox signs with its own certificate, AWS_CA_BUNDLE has to name it"
         case EndpointConnectionError() | ConnectTimeoutError() | ProxyConnectionError() | HTTPClientError():
-            hint = "check the network, [provision] region and AWS_ENDPOINT_URL, then the same command again"
-    return AwsError(f"{words} (while {doing})", hint=hint)
+            hint = NOT_REACHED
+    words = str(error).rstrip(". ")
+    return kind(f"{words} (while {doing})", hint=hint)

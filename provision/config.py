@@ -5,7 +5,7 @@ from re import Pattern
 from re import compile as regex
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from provision.errors import ConfigError
 
@@ -13,6 +13,7 @@ NAME_PATTERN: Pattern[str] = regex(r"[a-z][a-z0-9-]{0,31}")
 """A cluster's name, to be matched in full: it becomes part of EC2 names, tags, file and host names."""
 
 SshAddress = Literal["public", "private"]
+Market = Literal["on-demand", "spot"]
 
 MAX_NODES = 1000
 """One RunInstances and one TerminateInstances call take no more
@@ -53,6 +54,17 @@ def _check_ssh_from(value: str) -> str:
     return str(network)
 
 
+def _as_markets(value: object) -> object:
+    """A market alone is a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+InstanceType = Annotated[
+    str,
+    _shaped(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", 'an EC2 instance type such as "c5.xlarge" or "g5.xlarge"'),
+]
+
+
 class ProvisionConfig(BaseModel):
     """What `cluster up` provides. Every field has a default; unknown keys are refused."""
 
@@ -69,10 +81,45 @@ class ProvisionConfig(BaseModel):
         description=f"How many instances the cluster has, 0 to {MAX_NODES}. node-0 is the head: the node "
         "that launch.py runs on, a worker like the others. `cluster up` needs at least 1.",
     )
-    instance_type: Annotated[
+    instance_type: InstanceType = Field(default="c5.xlarge", description="The EC2 instance type of every node.")
+    instance_types: Annotated[tuple[InstanceType, ...], Strict(strict=False)] = Field(
+        default=(),
+        description="Other types to take, in this order, where there is no capacity for instance_type. All "
+        "nodes of a cluster have the same one.",
+    )
+    market: Annotated[tuple[Market, ...], BeforeValidator(_as_markets), Strict(strict=False)] = Field(
+        default=("on-demand",),
+        description='"on-demand", "spot", or a list of both in the order in which they are tried. Spot '
+        "instances cost less, and AWS may end them at two minutes' notice.",
+    )
+    min_nodes: Literal["all"] | Annotated[int, Field(ge=1, le=MAX_NODES)] = Field(
+        default="all",
+        description='"all": as many as `nodes`, or none. A number: so many are good enough where there is no '
+        "capacity for all.",
+    )
+    capacity_wait_s: Annotated[int, Field(ge=0, le=86400)] = Field(
+        default=0,
+        description="When no zone, type and market has capacity: for how many seconds to go round them "
+        "again, 0 to 86400.",
+    )
+    placement_group: Literal["auto", "none"] = Field(
+        default="auto",
+        description='"auto": the nodes are close together, in a cluster placement group, when there is more '
+        'than one of them and the type supports it; "none": wherever there is room.',
+    )
+    efa: bool = Field(
+        default=False,
+        description="Give every node an Elastic Fabric Adapter. Not all types have one: `up` says so.",
+    )
+    instance_profile: Annotated[
         str,
-        _shaped(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", 'an EC2 instance type such as "c5.xlarge" or "g5.xlarge"'),
-    ] = Field(default="c5.xlarge", description="The EC2 instance type of every node.")
+        _shaped(r"none|auto|[A-Za-z0-9+=,.@_-]{1,128}", '"none", "auto" or the name of an instance profile'),
+    ] = Field(
+        default="none",
+        description='What the nodes may do in AWS by themselves. "none": nothing; jobs get temporary '
+        'credentials of yours. "auto": a role is made that reads [data] url and writes [data] results, and '
+        "nothing else; jobs use it. Or the name of an instance profile that is there.",
+    )
     ami: Annotated[
         str,
         _shaped(r"auto|ami-[0-9a-f]{8,17}", '"auto" or an image id such as "ami-0123456789abcdef0"'),
@@ -112,6 +159,13 @@ class ProvisionConfig(BaseModel):
     )
 
     @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for key, listed in (("instance_types", (self.instance_type, *self.instance_types)), ("market", self.market)):
+            if not listed or len(set(listed)) != len(listed):
+                raise ValueError(f"{key} has the same twice, or nothing: {', '.join(listed) or '[]'}")
+        return self
+
+    @model_validator(mode="after")
     def _private_needs_a_network(self) -> Self:
         if self.ssh_address == "private" and self.ssh_from == "auto":
             raise ValueError(
@@ -119,6 +173,11 @@ class ProvisionConfig(BaseModel):
                 "the address this machine is seen with on the Internet, not the one it has in the VPC",
             )
         return self
+
+
+def all_types(config: ProvisionConfig) -> tuple[str, ...]:
+    """The instance types in the order in which they are tried."""
+    return (config.instance_type, *config.instance_types)
 
 
 def setting_error(config: ProvisionConfig, key: str, problem: str, *, hint: str) -> ConfigError:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from provision.aws import Clients
 from provision.files import ClusterFiles
+from provision.model import LaunchOption
 from provision.progress import Report
 
 
@@ -11,8 +12,9 @@ from provision.progress import Report
 class Context:
     """One `apply`.
 
-    cluster and owner go into the tags; made_group_id is the security group that this run made, launched the ids of
-    the instances that it launched.
+    cluster and owner go into the tags. What this run did: made_group_id is the security group that it made, launched
+    the ids of the instances that it launched, option where, and without the indices of the nodes that it did without
+    because there was no capacity.
     """
 
     cluster: str
@@ -22,6 +24,8 @@ class Context:
     report: Report
     made_group_id: str | None = field(default=None, init=False)
     launched: set[str] = field(default_factory=set, init=False)
+    option: LaunchOption | None = field(default=None, init=False)
+    without: set[int] = field(default_factory=set, init=False)
 
     def group_id(self, known: str | None) -> str:
         """The security group's id: the one the plan knew, or the one made since."""

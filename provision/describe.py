@@ -12,9 +12,11 @@ from provision.keys import normal_public_key
 from provision.model import (
     TAG_INDEX,
     TAG_NAME,
+    TAG_RAN,
     ClusterState,
     KeyPair,
     Node,
+    PlacementGroup,
     SecurityGroup,
     parse_indices,
     resource_name,
@@ -38,14 +40,6 @@ _PAGE_SIZE = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Resource:
-    """Something in EC2 that carries a cluster's tag."""
-
-    kind: str
-    resource_id: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Instances:
     """A cluster's instances. `ended`: id -> why, for those that are shutting down or terminated."""
 
@@ -57,7 +51,7 @@ class Instances:
 def describe_cluster(ec2: EC2Client, *, name: str) -> ClusterState:
     """Everything of the cluster `name` that EC2 has, a half-made one included.
 
-    Three calls, and one more per further 1000 instances. Raises AwsError.
+    Four calls, and one more per further 1000 instances. Raises AwsError.
     """
     instances = describe_instances(ec2, name=name)
     with aws_errors(f"looking for cluster {name}"):
@@ -65,8 +59,10 @@ def describe_cluster(ec2: EC2Client, *, name: str) -> ClusterState:
             name=name,
             nodes=instances.live,
             ending=instances.ending,
+            ended=instances.ended,
             key_pair=_find_key_pair(ec2, name=name),
             security_groups=_find_security_groups(ec2, name=name),
+            placement_group=_find_placement_group(ec2, name=name),
         )
 
 
@@ -113,38 +109,6 @@ def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
         _node(instance, index=index, head=position == 0)
         for position, (index, instance) in enumerate(sorted(taken.items()))
     )
-
-
-def find_leftovers(ec2: EC2Client, *, name: str) -> tuple[Resource, ...]:
-    """A fresh look at every kind of resource that a cluster has: what is there. Five calls."""
-    filters = [_tagged(name)]
-    found: list[Resource] = []
-    with aws_errors(f"looking for what is left of cluster {name}"):
-        for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
-            found.extend(
-                Resource(kind="instance", resource_id=instance["InstanceId"])
-                for reservation in page["Reservations"]
-                for instance in reservation["Instances"]
-                if instance["State"]["Name"] != "terminated"
-            )
-        for volumes in ec2.get_paginator("describe_volumes").paginate(Filters=filters):
-            found.extend(
-                Resource(kind="volume", resource_id=volume["VolumeId"])
-                for volume in volumes["Volumes"]
-                if volume["State"] not in {"deleting", "deleted"}
-            )
-        for interfaces in ec2.get_paginator("describe_network_interfaces").paginate(Filters=filters):
-            found.extend(
-                Resource(kind="network interface", resource_id=interface["NetworkInterfaceId"])
-                for interface in interfaces["NetworkInterfaces"]
-            )
-        for groups in ec2.get_paginator("describe_security_groups").paginate(Filters=filters):
-            found.extend(
-                Resource(kind="security group", resource_id=group["GroupId"]) for group in groups["SecurityGroups"]
-            )
-        keys = ec2.describe_key_pairs(Filters=filters)["KeyPairs"]
-        found.extend(Resource(kind="key pair", resource_id=key["KeyName"]) for key in keys)
-    return tuple(found)
 
 
 def find_interfaces(ec2: EC2Client, *, group_id: str) -> tuple[str, ...]:
@@ -202,9 +166,17 @@ def _node(instance: InstanceTypeDef, *, index: int, head: bool) -> Node:
         public_ip=instance.get("PublicIpAddress") or None,
         instance_type=instance["InstanceType"],
         zone=instance["Placement"]["AvailabilityZone"],
-        launched_at=instance["LaunchTime"].astimezone(UTC),
+        launched_at=_first_launched(instance).astimezone(UTC),
         subnet_id=instance.get("SubnetId"),
+        vpc_id=instance.get("VpcId"),
         state_reason=_reason(instance),
+        market="spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand",
+        started_at=instance["LaunchTime"].astimezone(UTC),
+        ran=_tag(instance.get("Tags", []), TAG_RAN),
+        profile_arn=instance.get("IamInstanceProfile", {}).get("Arn"),
+        volume_ids=tuple(
+            mapping["Ebs"]["VolumeId"] for mapping in instance.get("BlockDeviceMappings", []) if "Ebs" in mapping
+        ),
     )
 
 
@@ -219,10 +191,22 @@ def _find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
     key = found[0]
     return KeyPair(
         key_name=key["KeyName"],
-        key_pair_id=key["KeyPairId"],
         public_key=normal_public_key(key["PublicKey"]) if key.get("PublicKey") else None,
         ours=_tag(key.get("Tags", []), TAG_NAME) == name,
     )
+
+
+def _find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
+    named: FilterTypeDef = {"Name": "group-name", "Values": [resource_name(name)]}
+    found = ec2.describe_placement_groups(Filters=[named])["PlacementGroups"]
+    for group in found:
+        if group.get("State", "available") not in {"deleting", "deleted"}:
+            return PlacementGroup(
+                group_name=group["GroupName"],
+                group_id=group.get("GroupId", ""),
+                ours=_tag(group.get("Tags", []), TAG_NAME) == name,
+            )
+    return None
 
 
 def _find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
@@ -240,11 +224,17 @@ def _security_group(group: SecurityGroupTypeDef, *, name: str) -> SecurityGroup:
         ours=_tag(group.get("Tags", []), TAG_NAME) == name,
         ssh_from=tuple(sorted(network["CidrIp"] for network in ssh if network.get("Description") == SSH_RULE)),
         ssh_open_to=tuple(sorted(network["CidrIp"] for network in ssh)),
-        open_to_members=any(
-            rule.get("IpProtocol") == "-1"
-            and any(pair.get("GroupId") == group["GroupId"] for pair in rule.get("UserIdGroupPairs", []))
-            for rule in rules
-        ),
+        open_to_members=_names(rules, group["GroupId"]),
+        egress_to_members=_names(group.get("IpPermissionsEgress", []), group["GroupId"]),
+    )
+
+
+def _names(rules: Iterable[IpPermissionOutputTypeDef], group_id: str) -> bool:
+    """Whether one of the rules allows everything with the members of a group."""
+    return any(
+        rule.get("IpProtocol") == "-1"
+        and any(pair.get("GroupId") == group_id for pair in rule.get("UserIdGroupPairs", []))
+        for rule in rules
     )
 
 

@@ -4,6 +4,10 @@
     |-- UsageError            2  the command line cannot be understood
     |-- ConfigError           2  cluster.toml (or a value that overrides it) is wrong
     |-- AwsError              1  AWS said no; its own words first
+    |   |-- CredentialsError  1  AWS does not know who is asking, or not any more
+    |   |-- CapacityError     1  AWS had capacity for a launch, and took it back
+    |   `-- QuotaError        1  a limit of the account is in the way
+    |-- StalePlanError        1  the cluster is not any more as it was when this was planned
     |-- NotFoundError         1  the cluster, node, job or object that was named does not exist
     |-- ConnectError          1  a node cannot be reached, or is not the one it was
     |-- NodeCommandError      1  a command on a node failed; names host, command, code and last lines
@@ -24,6 +28,9 @@ class ClusterError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        return self.message  # which those on its way may have added to
+
 
 class UsageError(ClusterError):
     """The command line cannot be understood, or misses what a machine cannot be asked for."""
@@ -39,6 +46,26 @@ class ConfigError(ClusterError):
 
 class AwsError(ClusterError):
     """An AWS call failed in a way that calling again will not mend."""
+
+
+class CredentialsError(AwsError):
+    """The credentials are missing, wrong, or have expired: AWS did not look at the call."""
+
+
+class CapacityError(AwsError):
+    """Nodes ended while starting because AWS had no room for them after all; `option` is where that was."""
+
+    def __init__(self, message: str, *, option: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.option = option
+
+
+class QuotaError(AwsError):
+    """A limit of the account on what may run at once is in the way."""
+
+
+class StalePlanError(ClusterError):
+    """Another run, or AWS, has changed the cluster since this was planned: plan again."""
 
 
 class NotFoundError(ClusterError):

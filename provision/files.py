@@ -5,7 +5,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -36,7 +36,8 @@ class ClusterFiles:
         self.private_key = root / "id_ed25519"
         self.known_hosts = root / "known_hosts"
         self.journal = root / "journal.json"
-        self._lock = root / "lock"
+        self.making = root / "making.json"
+        self.lock_file = root / "lock"
 
     def find_public_key(self) -> str | None:
         """The public half of the private key as `type body`; None when there is no private key.
@@ -110,9 +111,35 @@ class ClusterFiles:
         """Drops all tokens: what they launched has been seen, or is gone."""
         self._remove(self.journal)
 
+    def makings(self) -> dict[str, float]:
+        """Kinds of things that may have been made without a token, and when that was begun, in seconds since 1970.
+
+        Raises ClusterError.
+        """
+        try:
+            return {str(kind): float(at) for kind, at in json.loads(self.making.read_bytes()).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise ClusterError(
+                f"{self.making} is damaged: {error}", hint=f"wait a minute, then: rm {self.making}"
+            ) from error
+        except OSError as error:
+            _cannot(error, "read", self.making)
+
+    def note_making(self, kind: str, *, now: float) -> None:
+        """Notes, on disk before it returns, that something of a kind is about to be made. Raises ClusterError."""
+        self._write(self.making, json.dumps({**self.makings(), kind: now}).encode())
+
+    def forget_making(self, kind: str) -> None:
+        """It is deleted again."""
+        makings = self.makings()
+        if makings.pop(kind, None) is not None:
+            self._write(self.making, json.dumps(makings).encode())
+
     def forget(self) -> None:
         """Removes all files of the cluster, and the folder unless something else is in it."""
-        for path in (self.private_key, self.known_hosts, self.journal, self._lock):
+        for path in (self.private_key, self.known_hosts, self.journal, self.making, self.lock_file):
             self._remove(path)
             self._remove(path.with_name(f"{path.name}.new"))
         try:
@@ -124,7 +151,9 @@ class ClusterFiles:
     @property
     def exist(self) -> bool:
         """Whether there is anything to forget."""
-        return any(path.exists() for path in (self.private_key, self.known_hosts, self.journal, self._lock))
+        return any(
+            path.exists() for path in (self.private_key, self.known_hosts, self.journal, self.making, self.lock_file)
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -134,20 +163,21 @@ class ClusterFiles:
         """
         self._make_root()
         try:
-            handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            handle = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            _cannot(error, "write", self._lock)
+            _cannot(error, "write", self.lock_file)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
                 raise ClusterError(
-                    f"another command is changing this cluster (process {holder}, lock {self._lock})",
+                    f"another command is changing this cluster (process {holder}, lock {self.lock_file})",
                     hint="wait until it has ended",
                 ) from error
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            with suppress(OSError):  # it is for the message above alone: `down` has to work on a full disk, too
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
             yield
         finally:
             os.close(handle)

@@ -1,79 +1,57 @@
-"""Carries out the steps about instances: launch, wait, terminate."""
-
-import time
+"""Carries out the steps about instances that are launched: wait, terminate, roll back."""
 
 from botocore.exceptions import ClientError
 
-from provision.aws import RETRY_CODES, error_code
+from provision.aws import NOT_FOUND_TIMEOUT_S, error_code
 from provision.config import SshAddress
 from provision.context import Context
 from provision.describe import Instances, describe_instances
-from provision.errors import AwsError, ClusterError
-from provision.launch import call_run_instances, request_digest, run_instances_request
+from provision.errors import AwsError, CapacityError
 from provision.model import format_indices
 from provision.progress import Event
-from provision.settle import wait_for_interrupted_launches
-from provision.steps import RunInstances, TerminateInstances, WaitForRunning, WaitForTerminated
+from provision.steps import TerminateInstances, WaitForRunning, WaitForTerminated
 from provision.wait import poll
 
 RUNNING_TIMEOUT_S = 600.0
 TERMINATED_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
-
-
-def run_instances(step: RunInstances, context: Context) -> bool:
-    """Launches the nodes in one call. False: they are there; a plan may be older than EC2's lists."""
-    request = run_instances_request(
-        step, name=context.cluster, owner=context.owner, group_id=context.group_id(step.group_id)
-    )
-    digest = request_digest(request)
-    wait_for_interrupted_launches(
-        context.clients.ec2,
-        name=context.cluster,
-        files=context.files,
-        report=context.report,
-        except_digest=digest,
-    )
-    live = describe_instances(context.clients.ec2, name=context.cluster).live
-    present = {node.index for node in live} & set(step.indices)
-    if present == set(step.indices):
-        return False
-    if present:
-        raise ClusterError(
-            f"nodes {format_indices(present)} appeared after the launch of nodes "
-            f"{format_indices(step.indices)} was planned",
-            hint="the same command again takes them into account",
-        )
-    token = context.files.client_token(digest, indices=step.indices, now=time.time())
-    try:
-        launched = call_run_instances(context.clients.run_ec2, request, client_token=token, report=context.report)
-    except ClientError as error:
-        # A plain no: nothing was launched under this token. Others may come after the deed.
-        if error_code(error) not in RETRY_CODES:
-            context.files.forget_launch(digest)
-        raise
-    context.launched.update(instance["InstanceId"] for instance in launched["Instances"])
-    return True
+_NO_ROOM = "InsufficientInstanceCapacity"
+"""In the StateReason of an instance that EC2 accepted and then had no room for
+(https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
 
 
 def wait_for_running(step: WaitForRunning, context: Context) -> bool:
-    """Until every node runs. One that ends ends the wait: it will not come back. One read per look."""
-    wanted = set(range(step.nodes))
+    """Until every node runs. One that ends ends the wait: it will not come back. One read per look.
+
+    Raises CapacityError when one ended because AWS had no room after all, AwsError when it ended otherwise or when
+    the time is over.
+    """
+    wanted = set(range(step.nodes)) - context.without
+    least = len(wanted) if step.least is None else step.least
     seen = set(context.launched)
     ready: set[int] = set()
 
     def look() -> bool | None:
-        nonlocal ready
+        nonlocal ready, wanted
         instances = describe_instances(context.clients.ec2, name=context.cluster)
+        live = {node.instance_id for node in instances.live}
+        if not context.launched <= live | instances.ended.keys():
+            return None  # EC2 does not list all of them yet
         if failed := sorted(seen & instances.ended.keys()):
             context.files.forget_launches()  # their token would bring back the ended ones
-            raise _ended_while_starting(failed, instances)
-        seen.update(node.instance_id for node in instances.live)
+            left = wanted & {node.index for node in instances.live}
+            if len(left) < least:
+                raise _ended_while_starting(failed, instances, context)
+            what = f"{_reasons(failed, instances)}: going on without {format_indices(wanted - left)}"
+            context.report(Event(kind="warn", what=what))
+            wanted = left
+            seen.difference_update(failed)
+        seen.update(live)
         before = len(ready)
         kind: SshAddress = "public" if step.public_address else "private"
         ready = {node.index for node in instances.live if node.state == "running" and node.address(kind)}
         if len(ready) != before:
-            context.report(Event(kind="info", what=f"{len(ready)} of {step.nodes} nodes run"))
+            context.report(Event(kind="info", what=f"{len(ready)} of {len(wanted)} nodes run"))
         return True if wanted <= ready else None
 
     if poll(look, timeout_s=RUNNING_TIMEOUT_S) is None:
@@ -86,26 +64,71 @@ def wait_for_running(step: WaitForRunning, context: Context) -> bool:
     return True
 
 
+def roll_back(context: Context) -> None:
+    """Ends what this run has launched, and waits until it is gone: part of a cluster would only cost money."""
+    ids = sorted(context.launched)
+    context.report(Event(kind="warn", what=f"ending the {len(ids)} nodes that this run has launched"))
+
+    def terminate() -> bool | None:
+        try:
+            context.clients.ec2.terminate_instances(InstanceIds=ids)
+        except ClientError as error:
+            if error_code(error) != "InvalidInstanceID.NotFound":
+                raise
+            return None  # launched a moment ago, and not known everywhere yet
+        return True
+
+    if poll(terminate, timeout_s=NOT_FOUND_TIMEOUT_S) is None:
+        raise AwsError(
+            f"AWS did not know the launched instances for {NOT_FOUND_TIMEOUT_S:.0f} s: {', '.join(ids)}",
+            hint="cluster down",
+        )
+    context.files.forget_launches()
+    context.launched.clear()
+    _wait_until_gone(tuple(ids), context)
+
+
 def terminate_instances(step: TerminateInstances, context: Context) -> bool:
     """Terminates them in one call. False: all are gone."""
-    ids = [node.instance_id for node in step.nodes]
-    try:
-        context.clients.ec2.terminate_instances(InstanceIds=ids)
-    except ClientError as error:
-        if error_code(error) != "InvalidInstanceID.NotFound":
-            raise
-        # One id that EC2 does not know makes it refuse all of them: end those that it still lists.
-        live = describe_instances(context.clients.ec2, name=context.cluster).live
-        still = [node.instance_id for node in live if node.instance_id in ids]
-        if not still:
-            return False
-        context.clients.ec2.terminate_instances(InstanceIds=still)
-    return True
+    return _terminate([node.instance_id for node in step.nodes], context)
 
 
 def wait_for_terminated(step: WaitForTerminated, context: Context) -> bool:
     """Until none of them is live or shutting down. One read per look."""
-    left = set(step.instance_ids)
+    _wait_until_gone(step.instance_ids, context)
+    return True
+
+
+def _terminate(ids: list[str], context: Context) -> bool:
+    """Ends those of them that are there. False: none is.
+
+    One id that EC2 does not know makes it refuse all of them; it may be gone, or too young to be known everywhere.
+    """
+    refusals: list[ClientError] = []
+
+    def terminate() -> bool | None:
+        asked = ids
+        if refusals:
+            live = describe_instances(context.clients.ec2, name=context.cluster).live
+            asked = [node.instance_id for node in live if node.instance_id in ids]
+        try:
+            if asked:
+                context.clients.ec2.terminate_instances(InstanceIds=asked)
+        except ClientError as error:
+            if error_code(error) != "InvalidInstanceID.NotFound":
+                raise
+            refusals.append(error)
+            return None
+        return bool(asked)
+
+    ended = poll(terminate, timeout_s=NOT_FOUND_TIMEOUT_S)
+    if ended is None:
+        raise refusals[-1]
+    return ended
+
+
+def _wait_until_gone(instance_ids: tuple[str, ...], context: Context) -> None:
+    left = set(instance_ids)
 
     def look() -> bool | None:
         nonlocal left
@@ -113,7 +136,7 @@ def wait_for_terminated(step: WaitForTerminated, context: Context) -> bool:
         now = {node.instance_id for node in instances.live} | set(instances.ending)
         before, left = left, left & now
         if left and len(left) != len(before):
-            context.report(Event(kind="info", what=f"{len(left)} of {len(step.instance_ids)} instances left"))
+            context.report(Event(kind="info", what=f"{len(left)} of {len(instance_ids)} instances left"))
         return None if left else True
 
     if poll(look, timeout_s=TERMINATED_TIMEOUT_S) is None:
@@ -121,12 +144,17 @@ def wait_for_terminated(step: WaitForTerminated, context: Context) -> bool:
             f"still shutting down after {TERMINATED_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
             hint="cluster down waits on",
         )
-    return True
 
 
-def _ended_while_starting(failed: list[str], instances: Instances) -> AwsError:
+def _ended_while_starting(failed: list[str], instances: Instances, context: Context) -> AwsError:
+    message = _reasons(failed, instances)
+    hint = "cluster up launches the missing ones again; cluster down ends all"
+    no_room = all(_NO_ROOM in instances.ended[instance_id] for instance_id in failed)
+    if no_room and context.option is not None and set(failed) <= context.launched:
+        return CapacityError(message, option=context.option.label, hint=hint)
+    return AwsError(message, hint=hint)
+
+
+def _reasons(failed: list[str], instances: Instances) -> str:
     reasons = "; ".join(f"{instance_id}: {instances.ended[instance_id]}" for instance_id in failed)
-    return AwsError(
-        f"{len(failed)} of the nodes ended while starting: {reasons}",
-        hint="cluster up launches the missing ones again; cluster down ends all",
-    )
+    return f"{len(failed)} of the nodes ended while starting: {reasons}"

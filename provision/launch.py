@@ -16,17 +16,20 @@ from botocore.exceptions import (
     HTTPClientError,
 )
 
-from provision.aws import NOT_FOUND_TIMEOUT_S, RETRY_CODES, error_code
-from provision.model import TAG_INDEX, format_indices, tags
+from provision.aws import NOT_FOUND_TIMEOUT_S, aws_words, error_code
+from provision.hints import RETRY_CODES
+from provision.model import TAG_INDEX, LaunchOption, format_indices, tags
 from provision.progress import Event, Report
-from provision.steps import RunInstances
+from provision.steps import LaunchNodes
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.literals import ResourceTypeType
     from mypy_boto3_ec2.type_defs import (
+        InstanceNetworkInterfaceSpecificationTypeDef,
         ReservationResponseTypeDef,
         RunInstancesRequestTypeDef,
+        SpotMarketOptionsTypeDef,
         TagSpecificationTypeDef,
     )
 
@@ -35,25 +38,25 @@ LAUNCH_ATTEMPTS = 8
 _FIRST_DELAY_S = 1.0
 _LONGEST_DELAY_S = 30.0
 
-_NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound"})
+_NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"})
 
 
-def run_instances_request(step: RunInstances, *, name: str, owner: str, group_id: str) -> RunInstancesRequestTypeDef:
-    """The whole request but its ClientToken.
+def run_instances_request(
+    step: LaunchNodes, option: LaunchOption, *, least: int, name: str, owner: str, group_id: str | None
+) -> RunInstancesRequestTypeDef:
+    """The whole request but its ClientToken. least: how many are good enough.
 
     Metadata by IMDSv2 only, one hop away: containers on a node cannot take the node's role. The root volume
     is encrypted and ends with its instance. All instances get the same tags: provision/describe.py tells how
-    an index comes of them.
+    an index comes of them. group_id: None for a dry run before there is one.
     """
-    target = step.target
     named = tags(name=name, owner=owner, role="node")
     indexed = {**named, TAG_INDEX: format_indices(step.indices)}
-    return {
-        "ImageId": target.image_id,
-        "InstanceType": target.instance_type,  # type: ignore[typeddict-item]  # any string; AWS judges
-        "MinCount": len(step.indices),
+    request: RunInstancesRequestTypeDef = {
+        "ImageId": option.image_id,
+        "InstanceType": option.instance_type,  # type: ignore[typeddict-item]  # any string; AWS judges
+        "MinCount": least,
         "MaxCount": len(step.indices),
-        "KeyName": step.key_name,
         "MetadataOptions": {
             "HttpTokens": "required",
             "HttpEndpoint": "enabled",
@@ -61,7 +64,7 @@ def run_instances_request(step: RunInstances, *, name: str, owner: str, group_id
         },
         "BlockDeviceMappings": [
             {
-                "DeviceName": target.root_device,
+                "DeviceName": option.root_device,
                 "Ebs": {
                     "VolumeSize": step.volume_size_gib,
                     "VolumeType": "gp3",
@@ -70,21 +73,42 @@ def run_instances_request(step: RunInstances, *, name: str, owner: str, group_id
                 },
             }
         ],
-        "NetworkInterfaces": [
-            {
-                "DeviceIndex": 0,
-                "SubnetId": target.subnet_id,
-                "Groups": [group_id],
-                "AssociatePublicIpAddress": target.public_address,
-                "DeleteOnTermination": True,
-            }
-        ],
+        "NetworkInterfaces": [_network_interface(option, group_id=group_id, public_address=step.public_address)],
         "TagSpecifications": [
             _tagged("instance", indexed),
             _tagged("volume", named),
             _tagged("network-interface", named),
         ],
     }
+    if group_id is not None:
+        request["KeyName"] = step.key_name
+    if option.placement and step.placement_group is not None:
+        request["Placement"] = {"GroupName": step.placement_group}
+    if step.instance_profile is not None:
+        request["IamInstanceProfile"] = {"Name": step.instance_profile}
+    if option.market == "spot":
+        # One-time: AWS does not launch it anew when it has ended it. What ended costs nothing more.
+        spot: SpotMarketOptionsTypeDef = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
+        request["TagSpecifications"] = [*request["TagSpecifications"], _tagged("spot-instances-request", named)]
+    return request
+
+
+def _network_interface(
+    option: LaunchOption, *, group_id: str | None, public_address: bool
+) -> InstanceNetworkInterfaceSpecificationTypeDef:
+    interface: InstanceNetworkInterfaceSpecificationTypeDef = {
+        "DeviceIndex": 0,
+        "SubnetId": option.subnet_id,
+        "AssociatePublicIpAddress": public_address,
+        "DeleteOnTermination": True,
+    }
+    if group_id is not None:
+        interface["Groups"] = [group_id]
+    if option.efa:
+        # One adapter, on the first network card: with more than one interface there is no public address.
+        interface["InterfaceType"] = "efa"
+    return interface
 
 
 def request_digest(request: RunInstancesRequestTypeDef) -> str:
@@ -97,8 +121,9 @@ def call_run_instances(
 ) -> ReservationResponseTypeDef:
     """Asks until AWS answers, always with the same ClientToken: however often, it launches once.
 
-    run_ec2 must not retry by itself. Repeated: AWS being busy, lost connections, and a group or key that is
-    too young to be known; with jittered back-off, LAUNCH_ATTEMPTS times (the young: NOT_FOUND_TIMEOUT_S).
+    run_ec2 must not retry by itself. Repeated: AWS being busy, lost connections, and what is too young to be
+    known (group, key pair, placement group, instance profile); with jittered back-off, LAUNCH_ATTEMPTS times
+    (the young: NOT_FOUND_TIMEOUT_S).
     Everything else is raised as boto3 raises it.
     """
     with_token: RunInstancesRequestTypeDef = {**request, "ClientToken": client_token}
@@ -111,17 +136,25 @@ def call_run_instances(
         except (ClientError, ConnectTimeoutError, EndpointConnectionError, HTTPClientError) as error:
             if not _is_worth_repeating(error, attempt=attempt, waiting=time.monotonic() < give_up_at):
                 raise
-            report(Event(kind="warn", what=f"launch not done yet, asking again: {error}"))
+            words = aws_words(error) if isinstance(error, ClientError) else str(error)
+            report(Event(kind="warn", what=f"launch not done yet, asking again: {words}"))
         ceiling_s = min(_FIRST_DELAY_S * 2 ** (attempt - 1), _LONGEST_DELAY_S)
         time.sleep(ceiling_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
 
 
 def _is_worth_repeating(error: ClientError | BotoCoreError, *, attempt: int, waiting: bool) -> bool:
-    if isinstance(error, ClientError) and error_code(error) in _NOT_YET_KNOWN:
+    if isinstance(error, ClientError) and _is_not_yet_known(error):
         return waiting
     if isinstance(error, ClientError) and error_code(error) not in RETRY_CODES:
         return False
     return attempt < LAUNCH_ATTEMPTS
+
+
+def _is_not_yet_known(error: ClientError) -> bool:
+    """What was just made is not known everywhere at once; of an instance profile EC2 says so in words only."""
+    if error_code(error) == "InvalidParameterValue":
+        return "iaminstanceprofile" in str(error).lower()
+    return error_code(error) in _NOT_YET_KNOWN
 
 
 def _tagged(kind: ResourceTypeType, named: dict[str, str]) -> TagSpecificationTypeDef:

@@ -1,11 +1,11 @@
 """What a cluster is made of, as EC2 shows it: frozen values, no calls."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from provision.config import MAX_NODES, SshAddress
+from provision.config import MAX_NODES, Market, SshAddress
 from provision.errors import NotFoundError
 
 Role = Literal["head", "worker"]
@@ -15,13 +15,19 @@ TAG_NAME = "cluster:name"
 TAG_ROLE = "cluster:role"
 TAG_OWNER = "cluster:owner"
 TAG_INDEX = "cluster:index"
+TAG_RAN = "cluster:ran"
 MAX_TAG_LENGTH = 256
 """Characters of a tag's value (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html)."""
 
 
 def resource_name(name: str) -> str:
-    """The name of the key pair and of the security group of the cluster `name`."""
+    """The name of the key pair, the security group and the placement group of the cluster `name`."""
     return f"cluster-{name}"
+
+
+def profile_name(name: str, *, region: str) -> str:
+    """The name of the cluster's role and instance profile: IAM has one set of names for all regions."""
+    return f"cluster-{region}-{name}"
 
 
 def tags(*, name: str, owner: str, role: str) -> dict[str, str]:
@@ -33,7 +39,8 @@ def tags(*, name: str, owner: str, role: str) -> dict[str, str]:
 class Node:
     """An instance of a cluster that has not been told to end.
 
-    launched_at: when EC2 launched it, in UTC.
+    launched_at: when EC2 first launched it, in UTC; started_at: when it last began to run.
+    ran: its tag cluster:ran, see provision/running_time.py. volume_ids: of its disks.
     """
 
     instance_id: str
@@ -46,7 +53,13 @@ class Node:
     zone: str
     launched_at: datetime
     subnet_id: str | None = None
+    vpc_id: str | None = None
     state_reason: str | None = None
+    market: Market = "on-demand"
+    started_at: datetime | None = None
+    ran: str | None = None
+    profile_arn: str | None = None
+    volume_ids: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -66,7 +79,6 @@ class KeyPair:
     """
 
     key_name: str
-    key_pair_id: str
     public_key: str | None
     ours: bool
 
@@ -77,7 +89,8 @@ class SecurityGroup:
 
     ssh_from: the networks of the ssh rules that this program made, rules made by hand left out.
     ssh_open_to: all networks that may reach 22/tcp, whoever made the rule.
-    open_to_members: everything is allowed between its members.
+    open_to_members: everything is allowed in from its members; egress_to_members: and out to them, by a rule
+    that names the group, as EFA needs it.
     """
 
     group_id: str
@@ -86,6 +99,56 @@ class SecurityGroup:
     ssh_from: tuple[str, ...]
     ssh_open_to: tuple[str, ...]
     open_to_members: bool
+    egress_to_members: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacementGroup:
+    """A placement group that has the cluster's name; `ours`: it carries the cluster's tag as well."""
+
+    group_name: str
+    group_id: str
+    ours: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpotRequest:
+    """A spot request of the cluster that may still lead to an instance, or belongs to one that lives."""
+
+    request_id: str
+    state: str
+    instance_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upload:
+    """A multipart upload to S3 that was begun and not completed: its parts cost as objects do.
+
+    idle_s: seconds since its newest part arrived. by_node: one of the cluster's nodes has begun it.
+    """
+
+    bucket: str
+    key: str
+    upload_id: str
+    idle_s: float
+    by_node: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstanceProfile:
+    """What IAM has under the cluster's name: a role, an instance profile, or both; `ours`: tagged so.
+
+    policy_names: of the role's inline policies. policy: the document of the one that this program made.
+    in_profile: the role is in the instance profile.
+    """
+
+    name: str
+    ours: bool
+    has_role: bool
+    has_profile: bool
+    in_profile: bool
+    policy_names: tuple[str, ...] = ()
+    policy: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,14 +156,18 @@ class ClusterState:
     """All of one cluster that EC2 knows of.
 
     nodes: live instances in the order of their index; `ending`: ids of instances that are shutting down.
+    ended: id -> why, for those that are shutting down or terminated and that EC2 still shows.
     security_groups: those that have the cluster's name, at most one in each VPC.
     """
 
     name: str
     nodes: tuple[Node, ...] = ()
     ending: tuple[str, ...] = ()
+    ended: Mapping[str, str] = field(default_factory=dict)
     key_pair: KeyPair | None = None
     security_groups: tuple[SecurityGroup, ...] = ()
+    placement_group: PlacementGroup | None = None
+    spot_requests: tuple[SpotRequest, ...] = ()
 
     @property
     def security_group(self) -> SecurityGroup | None:
@@ -116,7 +183,8 @@ class ClusterState:
     def exists(self) -> bool:
         """Whether EC2 has anything of this cluster."""
         key_is_ours = self.key_pair is not None and self.key_pair.ours
-        return bool(self.nodes or self.ending or self.security_group or key_is_ours)
+        placement_is_ours = self.placement_group is not None and self.placement_group.ours
+        return bool(self.nodes or self.ending or self.security_group or key_is_ours or placement_is_ours)
 
     def node(self, name: str) -> Node:
         """The node called `name` (node-0) or with that instance id. Raises NotFoundError."""
@@ -131,28 +199,94 @@ class ClusterState:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchTarget:
-    """Where and from what nodes are launched: every `auto` of the configuration resolved.
-
-    ssh_from: the network that may reach the nodes by ssh. architecture: x86_64 or arm64.
-    root_device: the image's root device name. public_address: the nodes get one.
-    """
+class Caller:
+    """Who is asking, and from where. owner: an ARN. ssh_from: the network that may reach the nodes by ssh."""
 
     region: str
     account_id: str
     owner: str
+    ssh_from: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchOption:
+    """One way to get the nodes: a market, a type and a zone, with every `auto` of the configuration resolved.
+
+    architecture: x86_64 or arm64. root_device: the image's root device name. image_created_at: None when
+    AWS does not say. placement: whether the nodes go into the cluster's placement group. efa: whether they
+    get an Elastic Fabric Adapter. usd_per_hour: of one node; None when it cannot be had.
+    """
+
+    market: Market
     instance_type: str
     architecture: str
     vcpus: int
     gpus: str | None
     image_id: str
     image_name: str
+    image_created_at: datetime | None
     root_device: str
     subnet_id: str
     vpc_id: str
     zone: str
-    ssh_from: str
-    public_address: bool
+    free_addresses: int
+    placement: bool = False
+    efa: bool = False
+    usd_per_hour: float | None = None
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return f"{self.instance_type} {'on spot' if self.market == 'spot' else 'on demand'} in {self.zone}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quota:
+    """A limit of the account on the vCPUs that run at once, of a kind of instance types and a market.
+
+    needed, in_use and limit are vCPUs; limit and in_use are None when they cannot be had, and `unknown` says
+    why. needed: of the whole launch.
+    """
+
+    code: str
+    name: str
+    needed: int
+    limit: float | None
+    in_use: int | None
+    unknown: str | None = None
+
+    @property
+    def suffices(self) -> bool:
+        """Whether the launch fits; an unknown limit is not known to be in the way."""
+        return self.limit is None or (self.in_use or 0) + self.needed <= self.limit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Permissions:
+    """What the caller may do, of all that `up` and `down` will call: actions such as ec2:RunInstances.
+
+    unknown: those that a dry run could not tell about.
+    """
+
+    allowed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preflight:
+    """What was found out before a launch. options: in the order in which they are tried, never empty.
+
+    skipped: why other ways are not tried, in words. public_address: the nodes get one.
+    volume_usd_per_gib_month: of the disks; None when it cannot be had.
+    """
+
+    options: tuple[LaunchOption, ...]
+    skipped: tuple[str, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    permissions: Permissions = Permissions()
+    public_address: bool = True
+    volume_usd_per_gib_month: float | None = None
 
 
 def format_indices(indices: Iterable[int]) -> str:

@@ -1,29 +1,26 @@
-"""Decides what `up` and `down` have to do: state and wishes in, steps out. Pure; nothing here calls AWS."""
+"""Decides what `up` and `resize` have to do: state and wishes in, steps out. Pure; nothing here calls AWS."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from provision.config import ProvisionConfig
-from provision.errors import ClusterError, ConfigError
+from provision.config import ProvisionConfig, all_types
+from provision.errors import ClusterError, ConfigError, NotFoundError
 from provision.model import (
     MAX_TAG_LENGTH,
     TAG_NAME,
+    Caller,
     ClusterState,
-    KeyPair,
-    LaunchTarget,
-    SecurityGroup,
+    Preflight,
     format_indices,
+    profile_name,
     resource_name,
 )
+from provision.plan_access import plan_security_group
 from provision.steps import (
-    AuthorizeIngress,
     CreateKeyPair,
-    CreateSecurityGroup,
+    CreatePlacementGroup,
     DeleteKeyPair,
-    DeleteSecurityGroup,
-    ForgetFiles,
     ImportKeyPair,
-    RevokeIngress,
-    RunInstances,
+    LaunchNodes,
     Step,
     TerminateInstances,
     WaitForRunning,
@@ -33,14 +30,33 @@ from provision.steps import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Steps in their order; false when there is nothing to do. cluster and owner, an ARN, go into tags."""
+    """Steps in their order; false when there is nothing to do.
+
+    cluster and owner, an ARN, go into tags. caller, preflight and nodes (how many the cluster is to have) are what
+    the plan was made from, for those who read it; preflight is None when nothing is launched.
+    """
 
     cluster: str
     steps: tuple[Step, ...]
     owner: str = ""
+    caller: Caller | None = None
+    preflight: Preflight | None = None
+    nodes: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.steps)
+
+
+def missing_nodes(config: ProvisionConfig, state: ClusterState) -> tuple[int, ...]:
+    """The indices of the nodes that are to be launched."""
+    return tuple(sorted(set(range(config.nodes)) - {node.index for node in state.nodes}))
+
+
+def least_nodes(config: ProvisionConfig, state: ClusterState) -> int:
+    """How many of the missing nodes there must be, at least; 0 when the cluster can do without them."""
+    needed = config.nodes if config.min_nodes == "all" else min(config.min_nodes, config.nodes)
+    staying = sum(node.index < config.nodes for node in state.nodes)
+    return max(needed - staying, 0)
 
 
 def plan_up(
@@ -48,56 +64,107 @@ def plan_up(
     name: str,
     config: ProvisionConfig,
     state: ClusterState,
-    target: LaunchTarget,
+    caller: Caller,
+    preflight: Preflight | None,
     local_key: str | None,
+    profile_steps: tuple[Step, ...] = (),
 ) -> Plan:
     """What is missing between `state` and a running cluster of `config.nodes` nodes.
 
-    local_key: the public half of the private key on this machine, None when there is none.
+    preflight: None when no node is missing. local_key: the public half of the private key on this machine, None when
+    there is none. profile_steps: what makes the instance profile.
     Raises ConfigError when no nodes are asked for, ClusterError when what is there cannot be completed: it
     belongs to somebody else, has more or other nodes, or its key is lost.
     """
-    _refuse_impossible(name=name, config=config, state=state)
-    missing = sorted(set(range(config.nodes)) - {node.index for node in state.nodes})
+    refuse_impossible(name=name, config=config, state=state)
+    missing = missing_nodes(config, state)
     key_steps = _plan_key_pair(name=name, state=state, local_key=local_key)
-    group, group_steps = _plan_security_group(name=name, state=state, target=target)
-    launches = tuple(
-        RunInstances(
-            indices=indices,
-            group_id=group.group_id if group else None,
-            key_name=resource_name(name),
-            volume_size_gib=config.volume_size_gib,
-            target=target,
-        )
-        for indices in _batches(missing)
+    group, group_steps = plan_security_group(
+        name=name, state=state, vpc_id=_vpc_id(state, preflight), ssh_from=caller.ssh_from, efa=config.efa
     )
+    placement_group, placement_steps = _plan_placement_group(name=name, state=state, preflight=preflight)
+    launches: tuple[LaunchNodes, ...] = ()
+    if preflight is not None:
+        batches = _batches(list(missing))
+        least = least_nodes(config, state) if len(batches) == 1 else len(missing)
+        launches = tuple(
+            LaunchNodes(
+                indices=indices,
+                least=min(least, len(indices)),
+                group_id=group.group_id if group else None,
+                key_name=resource_name(name),
+                volume_size_gib=config.volume_size_gib,
+                public_address=preflight.public_address,
+                options=preflight.options,
+                capacity_wait_s=config.capacity_wait_s,
+                placement_group=placement_group,
+                instance_profile=_instance_profile(name, config),
+                quotas=preflight.quotas,
+            )
+            for indices in batches
+        )
     settled = not missing and all(
         node.state == "running" and node.address(config.ssh_address) is not None for node in state.nodes
     )
-    wait = () if settled else (WaitForRunning(nodes=config.nodes, public_address=target.public_address),)
-    return Plan(cluster=name, steps=(*key_steps, *group_steps, *launches, *wait), owner=target.owner)
+    waiting = WaitForRunning(
+        nodes=config.nodes,
+        public_address=config.ssh_address == "public",
+        least=None if config.min_nodes == "all" else min(config.min_nodes, config.nodes),
+    )
+    wait = () if settled else (waiting,)
+    return Plan(
+        cluster=name,
+        steps=(*key_steps, *group_steps, *placement_steps, *profile_steps, *launches, *wait),
+        owner=caller.owner,
+        caller=caller,
+        preflight=preflight,
+        nodes=config.nodes,
+    )
 
 
-def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
-    """Everything of the cluster that is ours, in the order in which EC2 lets go of it; empty when it is gone.
+def plan_resize(
+    *,
+    name: str,
+    config: ProvisionConfig,
+    state: ClusterState,
+    caller: Caller,
+    preflight: Preflight | None,
+    local_key: str | None,
+    profile_steps: tuple[Step, ...] = (),
+) -> Plan:
+    """What makes the cluster one of `config.nodes` nodes, which may be 0: those with the highest indices end.
 
-    local_files: whether files of the cluster are on this machine. They go last: until then `up` could go on.
+    What is left of it at 0 costs nothing: key pair, security group and placement group. Arguments as for plan_up.
+    Raises NotFoundError when there is no cluster, and as plan_up does.
     """
-    steps: list[Step] = []
-    if state.nodes:
-        steps.append(TerminateInstances(nodes=state.nodes))
-    ids = (*(node.instance_id for node in state.nodes), *state.ending)
-    if ids:
-        steps.append(WaitForTerminated(instance_ids=ids))
-    steps.extend(DeleteSecurityGroup(group_id=group.group_id) for group in state.security_groups if group.ours)
-    if state.key_pair and state.key_pair.ours:
-        steps.append(_delete_key_pair(state.key_pair))
-    if steps or local_files:
-        steps.append(ForgetFiles())
-    return Plan(cluster=state.name, steps=tuple(steps))
+    if not state.exists:
+        raise NotFoundError(f"there is no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")
+    leaving = tuple(node for node in state.nodes if node.index >= config.nodes)
+    ending: tuple[Step, ...] = ()
+    if leaving:
+        ids = tuple(node.instance_id for node in leaving)
+        ending = (TerminateInstances(nodes=leaving), WaitForTerminated(instance_ids=ids))
+    if config.nodes == 0:
+        return Plan(cluster=name, steps=ending, owner=caller.owner, caller=caller)
+    plan = plan_up(
+        name=name,
+        config=config,
+        state=without_leaving(config, state),
+        caller=caller,
+        preflight=preflight,
+        local_key=local_key,
+        profile_steps=profile_steps,
+    )
+    return replace(plan, steps=(*ending, *plan.steps))
 
 
-def _refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState) -> None:
+def without_leaving(config: ProvisionConfig, state: ClusterState) -> ClusterState:
+    """The cluster without the nodes that a resize ends."""
+    return replace(state, nodes=tuple(node for node in state.nodes if node.index < config.nodes))
+
+
+def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState) -> None:
+    """Raises ConfigError, ClusterError when no launch can make the cluster what it is to be."""
     if config.nodes == 0:
         raise ConfigError(
             "[provision] nodes = 0: `up` needs at least 1 node", hint="set nodes, or: cluster up --nodes N"
@@ -107,19 +174,61 @@ def _refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterStat
         if node.state in {"stopping", "stopped"}:
             raise ClusterError(
                 f"{where} is {node.state}: {node.state_reason or 'no reason given'}",
-                hint=f"aws ec2 start-instances --instance-ids {node.instance_id}; or end all: cluster down",
+                hint="cluster start; or end all: cluster down",
             )
-        if node.instance_type != config.instance_type:
+        if node.instance_type not in all_types(config):
             raise ClusterError(
                 f'{where} is a {node.instance_type}; [provision] instance_type = "{config.instance_type}"',
                 hint="a cluster has one type: cluster down, then cluster up",
+            )
+        if config.subnet_id not in {"auto", node.subnet_id}:
+            raise ClusterError(
+                f'{where} is in {node.subnet_id}; [provision] subnet_id = "{config.subnet_id}"',
+                hint="a cluster is in one subnet: cluster down, then cluster up",
+            )
+        profile = _instance_profile(name, config)
+        if profile is not None and (node.profile_arn or "").rpartition("/")[2] != profile:
+            raise ClusterError(
+                f"{where} has {'another' if node.profile_arn else 'no'} instance profile; [provision] "
+                f'instance_profile = "{config.instance_profile}" is {profile}',
+                hint="nodes get it when they are launched: cluster resize 0, then cluster up",
             )
         if node.index >= config.nodes:
             raise ClusterError(
                 f"cluster {name} has {len(state.nodes)} nodes "
                 f"({format_indices(n.index for n in state.nodes)}), not the {config.nodes} asked for",
-                hint=f"cluster up --nodes {state.nodes[-1].index + 1}, or end all: cluster down",
+                hint=f"cluster resize {config.nodes}, or cluster up --nodes {state.nodes[-1].index + 1}",
             )
+
+
+def _vpc_id(state: ClusterState, preflight: Preflight | None) -> str:
+    """The VPC that the nodes are in, or will be: all ways to launch are in the same one."""
+    if preflight is not None:
+        return preflight.options[0].vpc_id
+    return next((node.vpc_id for node in state.nodes if node.vpc_id), "")
+
+
+def _instance_profile(name: str, config: ProvisionConfig) -> str | None:
+    if config.instance_profile == "auto":
+        return profile_name(name, region=config.region)
+    return None if config.instance_profile == "none" else config.instance_profile
+
+
+def _plan_placement_group(
+    *, name: str, state: ClusterState, preflight: Preflight | None
+) -> tuple[str | None, tuple[Step, ...]]:
+    """The placement group's name where a launch uses it, and what makes it."""
+    if preflight is None or not any(option.placement for option in preflight.options):
+        return None, ()
+    group_name = resource_name(name)
+    if state.placement_group is None:
+        return group_name, (CreatePlacementGroup(group_name=group_name),)
+    if not state.placement_group.ours:
+        raise ClusterError(
+            f"a placement group {group_name} is there that this program did not make (no tag {TAG_NAME} = {name})",
+            hint="give the cluster another name in cluster.toml, or remove the placement group yourself",
+        )
+    return group_name, ()
 
 
 def _plan_key_pair(*, name: str, state: ClusterState, local_key: str | None) -> tuple[Step, ...]:
@@ -150,51 +259,9 @@ def _plan_key_pair(*, name: str, state: ClusterState, local_key: str | None) -> 
         )
     if key is not None and key.public_key == local_key:
         return ()
-    deletion = (_delete_key_pair(key),) if key is not None else ()
+    deletion = (DeleteKeyPair(key_name=key.key_name),) if key is not None else ()
     make = CreateKeyPair(key_name=key_name) if local_key is None else ImportKeyPair(key_name=key_name)
     return (*deletion, make)
-
-
-def _plan_security_group(
-    *, name: str, state: ClusterState, target: LaunchTarget
-) -> tuple[SecurityGroup | None, tuple[Step, ...]]:
-    """The group that is there already, and what it lacks, has too much, or needs to be made."""
-    group = next((group for group in state.security_groups if group.vpc_id == target.vpc_id), None)
-    if group is not None and not group.ours:
-        raise ClusterError(
-            f"a security group {resource_name(name)} ({group.group_id}) is there that this program did not "
-            f"make (no tag {TAG_NAME} = {name})",
-            hint="give the cluster another name in cluster.toml, or remove the group yourself",
-        )
-    strays = tuple(
-        DeleteSecurityGroup(group_id=other.group_id)
-        for other in state.security_groups
-        if other.ours and other is not group  # an interrupted `up` into another VPC made it
-    )
-    if group is None:
-        create = CreateSecurityGroup(group_name=resource_name(name), vpc_id=target.vpc_id)
-        return None, (
-            *strays,
-            create,
-            AuthorizeIngress(group_id=None, ssh_from=target.ssh_from, members=True),
-        )
-    steps: list[Step] = [*strays]
-    ssh_is_open = target.ssh_from in group.ssh_open_to
-    if not ssh_is_open or not group.open_to_members:
-        steps.append(
-            AuthorizeIngress(
-                group_id=group.group_id,
-                ssh_from=None if ssh_is_open else target.ssh_from,
-                members=not group.open_to_members,
-            )
-        )
-    if stale := tuple(network for network in group.ssh_from if network != target.ssh_from):
-        steps.append(RevokeIngress(group_id=group.group_id, ssh_from=stale))
-    return group, tuple(steps)
-
-
-def _delete_key_pair(key: KeyPair) -> DeleteKeyPair:
-    return DeleteKeyPair(key_name=key.key_name)
 
 
 def _batches(indices: list[int]) -> tuple[tuple[int, ...], ...]:

@@ -1,108 +1,243 @@
-"""The end of a cluster, proven: what was deleted, and what a fresh look still found."""
+"""The end of a cluster, proven: what was deleted, what a fresh look still found, how long it ran at what cost. Pure."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import Any
 
-from provision.describe import Resource, find_leftovers
+from provision.leftovers import Resource, Unseen
+from provision.model import InstanceProfile, Upload
 from provision.plan import Plan
-from provision.steps import DeleteKeyPair, DeleteSecurityGroup, ForgetFiles, TerminateInstances
-from provision.wait import poll
+from provision.preflight.prices import PricedPlace
+from provision.running_time import running_s
+from provision.steps import (
+    AbortUploads,
+    CancelSpotRequests,
+    DeleteInstanceProfile,
+    DeleteKeyPair,
+    DeleteNetworkInterfaces,
+    DeletePlacementGroup,
+    DeleteSecurityGroup,
+    DeleteVolumes,
+    ForgetFiles,
+    Step,
+    TerminateInstances,
+    WaitForTerminated,
+)
+from provision.uploads import IDLE_S
 
-if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
+Prices = Mapping[PricedPlace, float | None]
+"""USD per hour of one node; None where it cannot be had."""
 
-LEFTOVERS_TIMEOUT_S = 60.0
-"""Volumes and interfaces vanish from EC2's lists a little later than their instance."""
+LOCAL_FILES = "local files"
+"""Kind of what ForgetFiles removes."""
+
+_SHOWN = 8
+_WIDTH = 110
+_INDENT = 11
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bill:
+    """How long nodes ran, and what that cost.
+
+    node_hours: of all nodes together. usd: of these hours alone, not of disks and traffic; None when a price is not
+    known. on_spot: part of it is at the present spot price, where the price of each hour would be right.
+    uncounted: instances that are not in it, since they ended or were ending before, as far as EC2 still shows them.
+    """
+
+    node_hours: float = 0.0
+    usd: float | None = 0.0
+    on_spot: bool = False
+    uncounted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """What `down` did.
+    """What `down` did, and what a fresh look found afterwards.
 
-    leftovers: what carries the cluster's tag after all; empty when everything went well.
-    node_hours: running time of all nodes together. cost_usd: None when prices are not known.
+    leftovers: what carries the cluster's tag after all; empty when everything went well. looked_for: kinds of things.
+    unseen: what could not be looked at. in_progress: uploads that somebody may be at, and that were left alone.
     """
 
     cluster: str
-    deleted: tuple[Resource, ...]
-    leftovers: tuple[Resource, ...]
-    node_hours: float
-    cost_usd: float | None = None
+    deleted: tuple[Resource, ...] = ()
+    leftovers: tuple[Resource, ...] = ()
+    looked_for: tuple[str, ...] = ()
+    unseen: tuple[Unseen, ...] = ()
+    in_progress: tuple[Upload, ...] = ()
+    bill: Bill = Bill()
 
 
-def make_receipt(ec2: EC2Client, *, plan: Plan, now: datetime) -> Receipt:
-    """The receipt of a plan that was carried out. Looks until nothing is left, LEFTOVERS_TIMEOUT_S at most.
+def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: Iterable[str] = ()) -> Bill:
+    """The bill of the nodes that plans terminate `now`. One node without a price makes the cost unknown.
 
-    Raises AwsError.
+    ended: ids of instances that were gone or going before, by `resize` or by a `down` that was interrupted: EC2 does
+    not say for how long they ran, so that they are not in it, and the bill has to say so.
     """
-    return Receipt(
-        cluster=plan.cluster,
-        deleted=deleted_by(plan),
-        leftovers=_wait_for_nothing(ec2, name=plan.cluster),
-        node_hours=_node_hours(plan, now=now),
+    steps = [step for plan in plans for step in plan.steps]
+    nodes = [node for step in steps if isinstance(step, TerminateInstances) for node in step.nodes]
+    waited = {i for step in steps if isinstance(step, WaitForTerminated) for i in step.instance_ids}
+    hours = [running_s(node, now=now) / 3600 for node in nodes]
+    rates = [prices.get((node.market, node.instance_type, node.zone)) for node in nodes]
+    costs = [hour * rate for hour, rate in zip(hours, rates, strict=True) if rate is not None]
+    return Bill(
+        node_hours=sum(hours),
+        usd=sum(costs) if len(costs) == len(nodes) else None,
+        on_spot=any(node.market == "spot" for node in nodes),
+        uncounted=tuple(sorted((waited | set(ended)) - {node.instance_id for node in nodes})),
     )
 
 
-def deleted_by(plan: Plan) -> tuple[Resource, ...]:
-    """What the steps of a plan delete."""
-    deleted: list[Resource] = []
-    for step in plan.steps:
-        match step:
-            case TerminateInstances():
-                deleted.extend(Resource(kind="instance", resource_id=node.instance_id) for node in step.nodes)
-            case DeleteSecurityGroup():
-                deleted.append(Resource(kind="security group", resource_id=step.group_id))
-            case DeleteKeyPair():
-                deleted.append(Resource(kind="key pair", resource_id=step.key_name))
-            case ForgetFiles():
-                deleted.append(Resource(kind="local files", resource_id="private key, known hosts"))
-            case _:
-                pass
-    return tuple(deleted)
+def deleted_by(*plans: Plan) -> tuple[Resource, ...]:
+    """What the steps of plans delete, each once."""
+    found = (
+        Resource(kind=kind, resource_id=each)
+        for plan in plans
+        for step in plan.steps
+        for kind, ids in _deletions(step)
+        for each in ids
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def upload_resource(upload: Upload) -> Resource:
+    """An upload that is left, with the command that aborts it."""
+    words = ("--bucket", upload.bucket, "--key", upload.key, "--upload-id", upload.upload_id)
+    command = shlex.join(("aws", "s3api", "abort-multipart-upload", *words))
+    return Resource(kind="upload", resource_id=_url(upload), deletion=command)
+
+
+def profile_resources(profile: InstanceProfile | None) -> tuple[Resource, ...]:
+    """What is left of the nodes' role and its instance profile, with the commands that delete them."""
+    if profile is None or not profile.ours:
+        return ()
+    found = []
+    role, held = f"--role-name {profile.name}", f"--instance-profile-name {profile.name}"
+    if profile.has_profile:
+        out = [f"aws iam remove-role-from-instance-profile {held} {role}"] if profile.in_profile else []
+        command = " && ".join([*out, f"aws iam delete-instance-profile {held}"])
+        found.append(Resource(kind="instance profile", resource_id=profile.name, deletion=command))
+    if profile.has_role:
+        policies = [f"aws iam delete-role-policy {role} --policy-name {policy}" for policy in profile.policy_names]
+        command = " && ".join([*policies, f"aws iam delete-role {role}"])
+        found.append(Resource(kind="role", resource_id=profile.name, deletion=command))
+    return tuple(found)
 
 
 def render_receipt(receipt: Receipt) -> str:
     """The receipt as text."""
     if not receipt.deleted and not receipt.leftovers:
-        return f"cluster {receipt.cluster}: nothing is there\n"
-    lines = [
-        f"cluster {receipt.cluster} is gone" if not receipt.leftovers else f"cluster {receipt.cluster}: NOT all is gone"
-    ]
-    lines.extend(_section("deleted", receipt.deleted))
-    lines.extend(_section("left", receipt.leftovers))
-    cost = "unknown" if receipt.cost_usd is None else f"${receipt.cost_usd:.2f}"
-    lines.append(f"  ran      {receipt.node_hours:.2f} node hours, cost {cost}")
+        lines = [f"cluster {receipt.cluster}: nothing is there"]
+    else:
+        end = "NOT all is gone" if receipt.leftovers else "is gone"
+        lines = [f"cluster {receipt.cluster}{':' if receipt.leftovers else ''} {end}"]
+        lines.extend(_counted("deleted", receipt.deleted))
+        lines.extend(_render_leftovers(receipt))
+    if receipt.in_progress:
+        folders = ", ".join(sorted({f"s3://{upload.bucket}/" for upload in receipt.in_progress}))
+        lines += _entry(
+            "spared",
+            f"{len(receipt.in_progress)} x upload to {folders}, younger than {IDLE_S / 60:.0f} minutes: a data put may "
+            "be at work; `cluster down` aborts them later",
+        )
+    for unseen in receipt.unseen:
+        lines += _entry("unseen", f"{unseen.kind}: {unseen.why}")
+    if receipt.deleted:
+        lines += _entry("ran", _render_bill(receipt.bill))
     return "\n".join(lines) + "\n"
 
 
-def _section(title: str, resources: tuple[Resource, ...]) -> list[str]:
-    """One line per kind: instances i-1, i-2, ... (never more ids than fit on a screen)."""
-    if not resources:
-        return [f"  {title:<8} nothing"]
-    lines = []
-    for kind in dict.fromkeys(resource.kind for resource in resources):
-        ids = [resource.resource_id for resource in resources if resource.kind == kind]
-        shown = ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
-        lines.append(f"  {title:<8} {len(ids)} x {kind}: {shown}")
+def receipt_document(receipt: Receipt) -> dict[str, Any]:
+    """The receipt for programs: what `cluster down --json` prints."""
+    return {
+        "cluster": receipt.cluster,
+        "gone": not receipt.leftovers,
+        "deleted": [{"kind": each.kind, "id": each.resource_id} for each in receipt.deleted],
+        "left": [
+            {"kind": each.kind, "id": each.resource_id, "deletion": each.deletion or None} for each in receipt.leftovers
+        ],
+        "looked_for": list(receipt.looked_for),
+        "unseen": [asdict(unseen) for unseen in receipt.unseen],
+        "uploads_in_progress": [
+            {"url": _url(upload), "upload_id": upload.upload_id, "idle_s": round(upload.idle_s)}
+            for upload in receipt.in_progress
+        ],
+        "node_hours": round(receipt.bill.node_hours, 4),
+        "cost_usd": None if receipt.bill.usd is None else round(receipt.bill.usd, 4),
+        "cost_is_at_present_spot_price": receipt.bill.on_spot,
+        "uncounted_instances": list(receipt.bill.uncounted),
+    }
+
+
+def _deletions(step: Step) -> Iterator[tuple[str, Sequence[str]]]:  # noqa: C901 - one line for each kind of step
+    """Kinds, and what of each a step deletes."""
+    match step:
+        case CancelSpotRequests():
+            yield "spot request", step.request_ids
+        case TerminateInstances():
+            yield "instance", [node.instance_id for node in step.nodes]
+        case DeleteNetworkInterfaces():
+            yield "network interface", step.interface_ids
+        case DeleteSecurityGroup():
+            yield "security group", [step.group_id]
+        case DeletePlacementGroup():
+            yield "placement group", [step.group_name]
+        case DeleteKeyPair():
+            yield "key pair", [step.key_name]
+        case DeleteInstanceProfile():
+            yield "instance profile", [step.name] if step.has_profile else []
+            yield "role", [step.name] if step.has_role else []
+        case DeleteVolumes():
+            yield "volume", step.volume_ids
+        case AbortUploads():
+            yield "upload", [_url(upload) for upload in step.uploads]
+        case ForgetFiles():
+            yield LOCAL_FILES, ["private key, known hosts"]
+        case _:
+            pass
+
+
+def _render_leftovers(receipt: Receipt) -> list[str]:
+    if not receipt.leftovers:
+        return _entry("left", f"nothing; looked for {', '.join(receipt.looked_for)}")
+    lines = _counted("left", receipt.leftovers)
+    commands = [resource.deletion for resource in receipt.leftovers if resource.deletion]
+    if commands:
+        lines += _entry("", "if `cluster down` does not delete them in a minute, this does:")
+    lines += [f"{'':{_INDENT}}{command}" for command in commands]
     return lines
 
 
-def _node_hours(plan: Plan, *, now: datetime) -> float:
-    nodes = [node for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes]
-    return sum((now - node.launched_at).total_seconds() for node in nodes) / 3600
+def _render_bill(bill: Bill) -> str:
+    if bill.usd is None:
+        cost = "the price is unknown"
+    else:
+        about, how = ("about ", ", spot at its present price") if bill.on_spot else ("", "")
+        digits = 2 if bill.usd >= 0.1 or bill.usd == 0 else 4  # what is not nothing is not shown as $0.00
+        cost = f"{about}${bill.usd:.{digits}f}{how} (disks and traffic not counted)"
+    words = f"{bill.node_hours:.2f} node hours, {cost}"
+    if bill.uncounted:
+        words += f"; not counted: {len(bill.uncounted)} x instance that had ended, or was ending, before"
+    return words
 
 
-def _wait_for_nothing(ec2: EC2Client, *, name: str) -> tuple[Resource, ...]:
-    """What is left after LEFTOVERS_TIMEOUT_S at the latest."""
-    last: tuple[Resource, ...] = ()
+def _counted(title: str, resources: tuple[Resource, ...]) -> list[str]:
+    """One entry per kind: 2 x instance: i-1, i-2 (never more ids than fit on a screen)."""
+    lines = []
+    for kind in dict.fromkeys(resource.kind for resource in resources):
+        ids = [resource.resource_id for resource in resources if resource.kind == kind]
+        more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+        lines += _entry(title, f"{len(ids)} x {kind}: {', '.join(ids[:_SHOWN])}{more}")
+    return lines or _entry(title, "nothing")
 
-    def look() -> bool | None:
-        nonlocal last
-        last = find_leftovers(ec2, name=name)
-        return None if last else True
 
-    poll(look, timeout_s=LEFTOVERS_TIMEOUT_S)
-    return last
+def _entry(title: str, words: str) -> list[str]:
+    first, *further = wrap(words, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
+    return [f"  {title:<{_INDENT - 3}} {first}", *(f"{'':{_INDENT}}{line}" for line in further)]
+
+
+def _url(upload: Upload) -> str:
+    return f"s3://{upload.bucket}/{upload.key}"

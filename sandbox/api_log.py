@@ -14,9 +14,11 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from sandbox.s3_operations import name_operation
 
-# Where the call's description, and the fault that struck it, stand in a request's environment.
+# Where the call's description, the fault that struck it and the permission that it lacked stand in a request's
+# environment.
 CALL_KEY = "sandbox.call"
 FAULT_KEY = "sandbox.fault"
+REFUSED_KEY = "sandbox.refused"
 
 log = logging.getLogger("sandbox.api_log")
 
@@ -31,7 +33,8 @@ class ApiLog:
 
     Each line has `time` (ISO 8601, UTC), `duration_ms`, `service`, `region`, `action`, `status` (HTTP), `error`
     (AWS's code, or null), `client_token` (the caller's, or null), `dry_run`, `access_key_id`, `resource` (the bucket
-    and the key of an S3 call, or null) and `fault` (the armed fault that struck it, or null).
+    and the key of an S3 call, or null), `fault` (the armed fault that struck it, or null) and `refused` (the permission
+    that the caller lacked, or null).
     """
 
     def __init__(self, app: WSGIApplication, path: Path) -> None:
@@ -63,7 +66,8 @@ class ApiLog:
 
     def _write(self, environ: WSGIEnvironment, begun: dt.datetime, status: int, error: str | None) -> None:
         duration = dt.datetime.now(dt.UTC) - begun
-        outcome = {"status": status, "error": error, "time": begun.isoformat(), "fault": environ.get(FAULT_KEY)}
+        outcome = {"status": status, "error": error, "time": begun.isoformat(), "fault": environ.get(FAULT_KEY),
+                   "refused": environ.get(REFUSED_KEY)}  # fmt: skip
         entry = environ[CALL_KEY] | outcome | {"duration_ms": round(duration.total_seconds() * 1000, 1)}
         try:
             with self._lock:
@@ -74,8 +78,7 @@ class ApiLog:
 
 def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
     """What is asked for, by whom. Reads a form's body and puts it back."""
-    scope = CREDENTIAL_SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
-    key, region, service = scope.groups() if scope else (None, None, None)
+    key, region, service = _find_credential(environ)
     form = _read_form(environ)
     target = environ.get("HTTP_X_AMZ_TARGET", "")
     if "Action" in form:
@@ -94,6 +97,22 @@ def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
         "access_key_id": key,
         "resource": environ["PATH_INFO"].lstrip("/") if service == "s3" else None,
     }
+
+
+def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, str | None]:
+    """The access key id, region and service of a signature: in the header or, presigned, in the URL.
+
+    Signatures of S3's older version (2), which MXNet and presigned URLs may have, say the key alone.
+    """
+    header = environ.get("HTTP_AUTHORIZATION", "")
+    query = parse_qs(environ.get("QUERY_STRING", ""))
+    presigned = query.get("X-Amz-Credential", [""])[0]
+    if scope := CREDENTIAL_SCOPE.search(header or f"Credential={presigned}"):
+        key, region, service = scope.groups()
+        return key, region, service
+    if header.startswith("AWS "):
+        return header.removeprefix("AWS ").partition(":")[0], None, "s3"
+    return query.get("AWSAccessKeyId", [None])[0], None, None
 
 
 def _name_s3_operation(environ: WSGIEnvironment) -> str:

@@ -55,3 +55,8 @@ class SandboxConfig(BaseModel):
     faults: Annotated[tuple[FaultText, ...], Strict(strict=False)] = Field(
         default=(), description='faults that are armed from the start, such as "throttle action=RunInstances count=3"'
     )
+    policy: str = Field(
+        default="",
+        description="a file with an IAM policy, from the folder of cluster.toml, that the sandbox's credentials are "
+        'limited to; "": they may do all',
+    )

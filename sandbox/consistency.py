@@ -3,11 +3,13 @@
 https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
 """
 
+import datetime as dt
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
 # What an action makes: the prefixes of the ids in its answer.
@@ -67,6 +69,10 @@ class Unsettled:
         """Whether something of a kind (an id's prefix) cannot be seen yet. name: its id or its name."""
         made = self._made.get((kind, name))
         return made is not None and self._clock() - made < self._delay_s
+
+    def hides_made_at(self, made: dt.datetime) -> bool:
+        """Whether what another service made cannot be seen yet. made: UTC, as moto counts it, without a zone."""
+        return (utcnow() - made).total_seconds() < self._delay_s
 
     def check(self, action: str, parameters: Any) -> None:
         """Raises EC2ClientError, with EC2's code for it, when a call names what cannot be seen yet."""

@@ -4,7 +4,6 @@ A sandbox belongs to a project's folder. Its EC2 lives in the daemon's memory, s
 nothing worth keeping, and all of it goes.
 """
 
-import json
 import os
 import signal
 import time
@@ -19,10 +18,10 @@ from sandbox.checks import check_kernel, check_machine
 from sandbox.config import SandboxConfig
 from sandbox.control_socket import ask
 from sandbox.faults import FaultError
-from sandbox.launching import AccessKey, find_daemon, launch, locked, prepare, remove_all
+from sandbox.launching import find_daemon, launch, locked, prepare, read_policy, remove_all
 from sandbox.leftovers import find_leftovers
 from sandbox.marks import Place, place_of
-from sandbox.settings import CHECKIP_PATH, DaemonStatus, HostStatus, Settings, read_settings
+from sandbox.settings import CHECKIP_PATH, DaemonStatus, HostStatus, Settings, read_access_key, read_settings
 
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
@@ -68,11 +67,13 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
 
     config: [sandbox] of cluster.toml; one that runs keeps what it was started with, and that is reported.
 
-    Raises SandboxError when this machine cannot run one, or when it runs for another region.
+    Raises SandboxError when this machine cannot run one, or when it runs for another region; ConfigError when the
+    policy that config names cannot be read or understood.
     """
     check_machine()
     place = place_of(project_dir)
     config = config or SandboxConfig()
+    policy = read_policy(project_dir, config)
     with locked():
         info = find_running(project_dir)
         if info is not None:
@@ -81,7 +82,8 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
                     f"The sandbox of {project_dir} runs in region {info.region}, not in {region}.",
                     hint="cluster sandbox stop",
                 )
-            if read_settings(place.settings_file).config != config:
+            settings = read_settings(place.settings_file)
+            if (settings.config, settings.policy) != (config, policy):
                 what = "[sandbox] is not what the sandbox was started with; it counts after cluster sandbox stop"
                 report(Event(kind="warn", what=what))
             report(Event(kind="same", what=f"the sandbox runs at {info.endpoint_url}"))
@@ -92,7 +94,7 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
         check_kernel()
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
-        prepare(place, project_dir, region, config)
+        prepare(place, project_dir, region, config, policy=policy)
         launch(place)
         info = find_running(project_dir)
         if info is None:
@@ -145,7 +147,7 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
         return None
     try:
         settings = read_settings(place.settings_file)
-        key = AccessKey(**json.loads(place.credentials_file.read_text()))
+        key = read_access_key(place.credentials_file)
     except PermissionError as error:
         raise SandboxError(
             f"The sandbox of {project_dir} was started by another user.", hint="sudo -E cluster ..."

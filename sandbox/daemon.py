@@ -18,6 +18,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 
 from sandbox.api_faults import ApiFaults
 from sandbox.api_log import ApiLog
+from sandbox.authorization import Authorization
 from sandbox.certificates import make_tls_context
 from sandbox.control_socket import ControlServer, Desk, MainThreadCalls
 from sandbox.ec2 import Ec2Settings
@@ -30,8 +31,10 @@ from sandbox.moto_setup import install
 from sandbox.network import open_network
 from sandbox.phantom_fleet import PhantomFleet
 from sandbox.pricing import answer_pricing
+from sandbox.principals import install_principals, name_caller
 from sandbox.server import TlsServer, answer_checkip, catch_errors, take_bodies_as_they_are
-from sandbox.settings import DaemonStatus, Settings, read_settings, write_json
+from sandbox.settings import DaemonStatus, Settings, read_access_key, read_settings, write_json
+from sandbox.simulation import install_simulation
 
 RECONCILE_S = 0.2
 SERVER_POLL_S = 0.1
@@ -72,6 +75,9 @@ def main() -> None:
             book=book,
         )
     )
+    key = read_access_key(place.credentials_file)
+    install_principals(key.access_key_id, key.secret_access_key, settings.policy)
+    install_simulation()
     immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
     ControlServer(place.control_socket, Desk(book, calls, immediate)).start()
     MetadataServer(network.open_metadata_socket(), MetadataService(backend)).start()
@@ -102,7 +108,8 @@ def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)
     moto = answer_pricing(take_bodies_as_they_are(DomainDispatcherApplication(create_backend_app)), settings.region)
-    return TlsServer(address, answer_checkip(ApiLog(ApiFaults(catch_errors(moto), book), place.api_log)), tls)
+    guarded = catch_errors(Authorization(moto, settings.region))
+    return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
 
 
 if __name__ == "__main__":

@@ -99,12 +99,24 @@ class SandboxEC2Backend(SecurityGroupsOfInstances, MetadataOptionsOfInstances, E
             else:
                 kwargs["subnet_id"] = subnet_id
         kwargs["block_device_mappings"] = self._complete_mappings(image_id, kwargs.get("block_device_mappings") or [])
-        reservation = super().run_instances(image_id, count, user_data, security_group_names, **kwargs)
+        known = set(self.reservations)
+        try:
+            reservation = super().run_instances(image_id, count, user_data, security_group_names, **kwargs)
+        except EC2ClientError:
+            # moto finds some errors when the first instances are there already; EC2 launches nothing then.
+            for reservation_id in set(self.reservations) - known:
+                self._take_back(reservation_id)
+            raise
         for instance in reservation.instances:
             if instance.key_name:
                 cast("SandboxInstance", instance).public_key = self.key_pairs[instance.key_name].public_key
         self.settings.wake()
         return reservation
+
+    def _take_back(self, reservation_id: str) -> None:
+        for instance in self.reservations[reservation_id].instances:
+            cast("SandboxInstance", instance).finish_termination()
+        del self.reservations[reservation_id]
 
     def check_launch(self, image_id: str, key_name: str | None, instance_type: str, zone: str | None) -> None:
         """Raises EC2ClientError, in EC2's words, for what a launch names and is not there."""

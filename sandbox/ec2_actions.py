@@ -181,13 +181,15 @@ class SandboxEC2Response(LaunchActions):
         backend = self.sandbox_backend
         for instance in backend.get_multi_instances_by_id(self._get_param("InstanceIds", [])):
             if instance.state == "stopped":
-                market = cast("SandboxInstance", instance).market
-                backend.allow_by_quota(instance.instance_type, market, 1, 1)
-                limits.reserve_capacity(
-                    instance.instance_type, market, 1, 1,
-                    zones=[str(instance.placement.zone)], book=backend.settings.book, named=True,
-                )  # fmt: skip
+                self._reserve_for(cast("SandboxInstance", instance))
         return self._with_states(super().start_instances(), "StartingInstances")
+
+    def _reserve_for(self, instance: SandboxInstance) -> None:
+        backend, instance_type, market = self.sandbox_backend, instance.instance_type, instance.market
+        backend.allow_by_quota(instance_type, market, 1, 1)
+        book, zone = backend.settings.book, str(instance.placement.zone)
+        limits.reserve_capacity(instance_type, market, 1, 1, zones=[zone], book=book, named=True)
+        instance.capacity_fault = limits.find_capacity_fault(instance_type, market, zone, book)
 
     def reboot_instances(self) -> ActionResult:
         """As moto's; the hosts really boot again."""

@@ -145,7 +145,10 @@ class FaultBook:
             return next(iter(self._matching(kind, context)), None)
 
     def spend(self, fault_id: str, name: str, amount: int) -> None:
-        """Lowers a parameter that is a number, such as `free`, to no less than 0; a fault that is gone stays gone."""
+        """Lowers a parameter that is a number, such as `free`, to no less than 0; a fault that is gone stays gone.
+
+        amount: less than 0 gives back what was spent.
+        """
         with self._lock:
             fault = self._faults.get(fault_id)
             if fault is None:

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
 
@@ -56,6 +57,8 @@ class SandboxInstance(Instance):
         self.interruption: Interruption | None = None
         # A fault: no host comes up, and the instance stays `pending`.
         self.never_boots = False
+        # The capacity fault that it was launched from, which has this one's place again when it ends.
+        self.capacity_fault: str | None = None
         # Its host is dead or stands still, and EC2's status checks are all that shows it.
         self.impaired = False
 
@@ -138,6 +141,12 @@ class SandboxInstance(Instance):
         reason, state_reason = self._reason, self.state_reason
         super().terminate()
         self._reason, self.state_reason = reason, state_reason
+        self._give_capacity_back()
+
+    def _give_capacity_back(self) -> None:
+        if self.capacity_fault is not None:
+            self.ec2_backend.settings.book.spend(self.capacity_fault, "free", -1)
+            self.capacity_fault = None
 
     def stop(self) -> InstanceState:
         """Begins to stop the instance; `finish_stop` follows when its host is gone."""
@@ -151,6 +160,7 @@ class SandboxInstance(Instance):
         """The host is gone; its disk stays, its public address does not."""
         reason, state_reason = self._reason, self.state_reason
         super().stop()
+        self._give_capacity_back()
         if state_reason.code:  # it was not a call that stopped it
             self._reason, self.state_reason = reason, state_reason
 
@@ -161,6 +171,7 @@ class SandboxInstance(Instance):
         if self.state != "stopped":
             raise IncorrectInstanceStateError(self.id, "started")
         super().start()
+        self.launch_time = utcnow()  # EC2 counts from the last start
         self._enter("pending")
         self.never_boots = False
         return InstanceState("stopped", STATES["stopped"])

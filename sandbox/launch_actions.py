@@ -8,9 +8,11 @@ from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import Reservation
 from moto.ec2.responses import EC2Response
+from moto.iam.models import iam_backends
 
 from sandbox import limits, spot
 from sandbox.ec2 import DEFAULT_INSTANCE_TYPE, SandboxEC2Backend
+from sandbox.fault_kinds import is_number
 from sandbox.instances import SandboxInstance
 from sandbox.placement_groups import PlacementGroup
 from sandbox.prices import spot_price
@@ -36,8 +38,10 @@ class LaunchActions(EC2Response):
         if token and not self._get_param("DryRun") and (again := backend.launches.find("RunInstances", token, asked)):
             return ActionResult(again)
         self._check_launch()
+        fault_id = None
         if not self._get_param("DryRun"):
             zone, high = self._reserve(low, high)
+            fault_id = limits.find_capacity_fault(self._instance_type(), self._market(), zone, backend.settings.book)
             if not self._find_subnet_id():
                 self.params = {
                     **self.params,
@@ -46,9 +50,14 @@ class LaunchActions(EC2Response):
         # Instance store volumes are the type's own; EC2 lets callers name them all the same.
         devices = [device for device in self._get_param("BlockDeviceMappings", []) if "VirtualName" not in device]
         self.params = {**self.params, "MinCount": high, "BlockDeviceMappings": devices}
-        result = super().run_instances()
+        try:
+            result = super().run_instances()
+        except EC2ClientError:
+            if fault_id is not None:  # what was kept free for a launch that is none
+                backend.settings.book.spend(fault_id, "free", -high)
+            raise
         reservation = cast("Reservation", result.result)
-        self._complete(cast("list[SandboxInstance]", reservation.instances))
+        self._complete(cast("list[SandboxInstance]", reservation.instances), fault_id)
         if token:
             backend.launches.keep("RunInstances", token, asked, reservation)
         return result
@@ -86,10 +95,39 @@ class LaunchActions(EC2Response):
             limits.check_offered(instance_type, zone, self.region)
         if group := self._find_placement_group():
             limits.check_strategy(instance_type, group.strategy, group.name)
+        self._check_profile()
         if self._market() == "spot":
             price = self._get_param("InstanceMarketOptions.SpotOptions.MaxPrice")
+            if price and not is_number(str(price)):
+                raise EC2ClientError("InvalidParameterValue", f"Invalid value '{price}' for spotPrice.")
             lowest = spot_price(instance_type, zone or f"{self.region}a", utcnow().replace(tzinfo=dt.UTC))
             limits.check_spot_price(instance_type, float(price) if price else None, lowest)
+
+    def _check_profile(self) -> None:
+        """Raises EC2ClientError for an instance profile that is not there, or not yet, or empty."""
+        asked: dict[str, str] = self._get_param("IamInstanceProfile", {})
+        profiles = list(iam_backends[self.current_account][self.partition].get_instance_profiles())
+        hides = self.sandbox_backend.unsettled.hides_made_at
+        known = [profile for profile in profiles if not hides(profile.create_date)]
+        for parameter, kind in (("Name", "name"), ("Arn", "ARN")):
+            if not (wanted := asked.get(parameter)):
+                continue
+            found = next((one for one in known if wanted == (one.name if parameter == "Name" else one.arn)), None)
+            if found is None:
+                raise EC2ClientError(
+                    "InvalidParameterValue",
+                    f"Value ({wanted}) for parameter iamInstanceProfile.{parameter.lower()} is invalid. Invalid IAM "
+                    f"Instance Profile {kind}",
+                )
+            if not found.roles:
+                raise EC2ClientError(
+                    "InvalidParameterValue", f'IAM Instance Profile "{found.arn}" has no associated IAM Roles'
+                )
+        if all(asked.get(parameter) for parameter in ("Name", "Arn")):
+            raise EC2ClientError(
+                "InvalidParameterCombination", "The parameter 'iamInstanceProfile.name' may not be used in combination "
+                "with 'iamInstanceProfile.arn'",
+            )  # fmt: skip
 
     def _find_placement_group(self) -> PlacementGroup | None:
         groups = self.sandbox_backend.placement_groups
@@ -113,8 +151,11 @@ class LaunchActions(EC2Response):
         )
         return zone, high
 
-    def _complete(self, launched: list[SandboxInstance]) -> None:
-        """What moto leaves out of the instances of a launch, and the instance profile of all but the first."""
+    def _complete(self, launched: list[SandboxInstance], fault_id: str | None) -> None:
+        """What moto leaves out of the instances of a launch, and the instance profile of all but the first.
+
+        All that could be refused has been by now, as the instances are there.
+        """
         profile = self._get_param("IamInstanceProfile", {})
         if any(profile.values()):  # an empty one is none: some launchers always send it
             for instance in launched[1:]:
@@ -127,6 +168,9 @@ class LaunchActions(EC2Response):
         for instance in launched:
             instance.placement.group_name = group.name if group else ""
             instance.placement.group_id = group.id if group else None  # type: ignore[attr-defined]
+            instance.capacity_fault = fault_id
+            if tags := self._parse_tag_specification().get("network-interface"):
+                self.ec2_backend.create_tags([nic.id for nic in instance.nics.values()], tags)
         if self._market() == "spot":
             spot.register(
                 launched, self._get_param("InstanceMarketOptions.SpotOptions", {}), self._parse_tag_specification()

@@ -9,27 +9,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from provision.errors import SandboxError
+from provision.errors import ConfigError, SandboxError
 from sandbox.addressing import choose_ranges, describe_taken
 from sandbox.config import SandboxConfig
 from sandbox.leftovers import remove
 from sandbox.marks import STATE_ROOT, Place, read_arguments
-from sandbox.settings import DaemonStatus, Settings, read_status, write_json
+from sandbox.policies import PolicyError, parse_policy
+from sandbox.settings import AccessKey, DaemonStatus, Settings, read_status, write_json
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.05
 LOG_LINES = 10
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AccessKey:
-    """The sandbox's credentials, made anew at each start."""
-
-    access_key_id: str
-    secret_access_key: str
 
 
 def find_daemon(place: Place) -> DaemonStatus | None:
@@ -41,8 +33,30 @@ def find_daemon(place: Place) -> DaemonStatus | None:
     return status if place.mark in read_arguments(status.pid) else None
 
 
-def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig) -> None:
-    """Writes what the daemon and its clients read: settings and credentials. Raises SandboxError."""
+def read_policy(project_dir: Path, config: SandboxConfig) -> str:
+    """The text of the IAM policy that [sandbox] policy names, "" when it names none. Raises ConfigError."""
+    if not config.policy:
+        return ""
+    said = f'[sandbox] policy = "{config.policy}"'
+    try:
+        text = (project_dir / config.policy).read_text()
+        parse_policy(text)
+    except OSError as error:
+        raise ConfigError(f"{said}: {error.strerror or error}", hint='write the file, or policy = ""') from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{said}: it is no text: {error}") from error
+    except PolicyError as error:
+        raise ConfigError(
+            f"{said}: {error}", hint="mend the file; docs/sandbox.md says what the sandbox understands"
+        ) from error
+    return text
+
+
+def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig, *, policy: str) -> None:
+    """Writes what the daemon and its clients read: settings and credentials. Raises SandboxError.
+
+    policy: the text of an IAM policy that limits the credentials, or "".
+    """
     ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
     place.hosts_dir.mkdir(parents=True)
     place.objects_dir.mkdir(mode=0o700)
@@ -52,6 +66,7 @@ def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig)
         private=str(ranges.private),
         public=str(ranges.public),
         sandbox=config.model_dump(mode="json"),
+        policy=policy,
     )
     write_json(place.settings_file, settings)
     write_json(place.credentials_file, _make_access_key(), mode=0o600)

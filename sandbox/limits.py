@@ -141,7 +141,12 @@ def _find_room(instance_type: str, market: Market, zone: str, high: int, book: F
     return high if fault is None else int(fault.parameters.get("free", "0"))
 
 
-def _use_room(instance_type: str, market: Market, zone: str, count: int, book: FaultBook) -> None:
+def find_capacity_fault(instance_type: str, market: Market, zone: str, book: FaultBook) -> str | None:
+    """The id of the fault from whose `free` a launch in a zone takes, so that its end can give it back."""
     fault = book.find("capacity", type=instance_type, market=market, zone=zone)
-    if fault is not None:
-        book.spend(fault.id, "free", count)
+    return fault.id if fault is not None and "free" in fault.parameters else None
+
+
+def _use_room(instance_type: str, market: Market, zone: str, count: int, book: FaultBook) -> None:
+    if fault_id := find_capacity_fault(instance_type, market, zone, book):
+        book.spend(fault_id, "free", count)

@@ -75,6 +75,10 @@ class PlacementGroups:
             raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
         return self._groups[name]
 
+    def find(self, name: str) -> PlacementGroup | None:
+        """A group by its name or its id."""
+        return next((group for group in self._groups.values() if name in (group.name, group.id)), None)
+
     def find_by_id(self, group_id: str) -> PlacementGroup:
         """Raises EC2ClientError for a group that is not there."""
         for group in self._groups.values():

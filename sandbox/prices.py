@@ -38,6 +38,8 @@ OTHERS = {
 ON_DEMAND: dict[str, float] = OTHERS | {
     f"{family}.{size}": round(price * UNITS[size], 4) for family, (price, sizes) in FAMILIES.items() for size in sizes
 }
+# A volume's, in dollars for a GiB and a month; https://aws.amazon.com/ebs/pricing/
+GP3_GIB_MONTH = 0.08
 # Spot prices change this often, and are known for so long back.
 SPOT_STEP = dt.timedelta(hours=6)
 SPOT_HISTORY = dt.timedelta(days=90)

@@ -1,17 +1,17 @@
-"""AWS's price list service, which moto lacks: GetProducts for Linux on demand.
+"""AWS's price list service, which moto lacks: GetProducts for Linux on demand and gp3 volumes.
 
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from sandbox.prices import ON_DEMAND
+from sandbox.prices import GP3_GIB_MONTH, ON_DEMAND
 
 TARGET = "AWSPriceListService."
 PAGE = 100
@@ -84,23 +84,49 @@ def _matches(product: dict[str, Any], filters: list[dict[str, str]]) -> bool:
 
 def _products(region: str) -> Iterator[dict[str, Any]]:
     for instance_type, dollars in ON_DEMAND.items():
-        sku = hashlib.sha256(instance_type.encode()).hexdigest()[:16].upper()
-        term, rate = f"{sku}.JRTCKXETXF", f"{sku}.JRTCKXETXF.6YS6EN2CT7"
-        dimension = {
-            "unit": "Hrs", "rateCode": rate, "beginRange": "0", "endRange": "Inf", "appliesTo": [],
-            "description": f"${dollars} per On Demand Linux {instance_type} Instance Hour (approximately)",
-            "pricePerUnit": {"USD": f"{dollars:.10f}"},
-        }  # fmt: skip
-        yield {
-            "product": {"productFamily": "Compute Instance", "sku": sku,
-                        "attributes": _attributes(instance_type, region)},
-            "serviceCode": "AmazonEC2",
-            "terms": {"OnDemand": {term: {"sku": sku, "offerTermCode": "JRTCKXETXF", "termAttributes": {},
-                                          "effectiveDate": "2025-06-01T00:00:00Z",
-                                          "priceDimensions": {rate: dimension}}}},
-            "version": "20250601000000",
-            "publicationDate": "2025-06-01T00:00:00Z",
-        }  # fmt: skip
+        what = f"On Demand Linux {instance_type} Instance Hour"
+        attributes = _attributes(instance_type, region)
+        yield _product("Compute Instance", instance_type, attributes, unit="Hrs", dollars=dollars, what=what)
+    what = "GB-month of General Purpose (gp3) provisioned storage"
+    yield _product("Storage", "gp3", _gp3_attributes(region), unit="GB-Mo", dollars=GP3_GIB_MONTH, what=what)
+
+
+def _product(
+    family: str, name: str, attributes: Mapping[str, str], *, unit: str, dollars: float, what: str
+) -> dict[str, Any]:
+    """A product with its price on demand, in the form of the price list. dollars: for each `unit`."""
+    sku = hashlib.sha256(name.encode()).hexdigest()[:16].upper()
+    term, rate = f"{sku}.JRTCKXETXF", f"{sku}.JRTCKXETXF.6YS6EN2CT7"
+    dimension = {
+        "unit": unit, "rateCode": rate, "beginRange": "0", "endRange": "Inf", "appliesTo": [],
+        "description": f"${dollars} per {what} (approximately)", "pricePerUnit": {"USD": f"{dollars:.10f}"},
+    }  # fmt: skip
+    return {
+        "product": {"productFamily": family, "sku": sku, "attributes": attributes},
+        "serviceCode": "AmazonEC2",
+        "terms": {"OnDemand": {term: {"sku": sku, "offerTermCode": "JRTCKXETXF", "termAttributes": {},
+                                      "effectiveDate": "2025-06-01T00:00:00Z", "priceDimensions": {rate: dimension}}}},
+        "version": "20250601000000",
+        "publicationDate": "2025-06-01T00:00:00Z",
+    }  # fmt: skip
+
+
+def _gp3_attributes(region: str) -> dict[str, str]:
+    return {
+        "volumeApiName": "gp3",
+        "volumeType": "General Purpose",
+        "storageMedia": "SSD-backed",
+        "maxVolumeSize": "16 TiB",
+        "maxIopsvolume": "16000",
+        "maxThroughputvolume": "1000 MiB/s",
+        "regionCode": region,
+        "location": LOCATIONS.get(region, region),
+        "locationType": "AWS Region",
+        "operation": "",
+        "usagetype": "EBS:VolumeUsage.gp3",
+        "servicecode": "AmazonEC2",
+        "servicename": "Amazon Elastic Compute Cloud",
+    }
 
 
 def _attributes(instance_type: str, region: str) -> dict[str, str]:

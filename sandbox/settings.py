@@ -16,13 +16,17 @@ CHECKIP_PATH = "/.sandbox/checkip"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """A sandbox's settings. `sandbox`: [sandbox] of cluster.toml, as JSON has it."""
+    """A sandbox's settings.
+
+    `sandbox`: [sandbox] of cluster.toml, as JSON has it. `policy`: the text of the IAM policy that it names, or "".
+    """
 
     project_dir: str
     region: str
     private: str
     public: str
     sandbox: dict[str, Any] = field(default_factory=dict)
+    policy: str = ""
 
     @property
     def config(self) -> SandboxConfig:
@@ -33,6 +37,14 @@ class Settings:
     def ranges(self) -> Ranges:
         """The address ranges."""
         return Ranges(private=IPv4Network(self.private), public=IPv4Network(self.public))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccessKey:
+    """The sandbox's credentials, made anew at each start."""
+
+    access_key_id: str
+    secret_access_key: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +78,11 @@ def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
 def read_settings(path: Path) -> Settings:
     """Raises OSError, ValueError, KeyError or TypeError when the file is missing or damaged."""
     return Settings(**json.loads(path.read_text()))
+
+
+def read_access_key(path: Path) -> AccessKey:
+    """Raises OSError, ValueError, KeyError or TypeError when the file is missing, another user's or damaged."""
+    return AccessKey(**json.loads(path.read_text()))
 
 
 def read_status(path: Path) -> DaemonStatus:

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
+from bootstrap.config import FOLDER_URL_PATTERN
+
 KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device"]
 ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 EnvName = Annotated[str, Field(pattern=ENV_NAME_PATTERN)]
@@ -41,12 +43,17 @@ class TrainConfig(BaseModel):
 
 
 class DataConfig(BaseModel):
-    """Where the records are."""
+    """Where the records are, and where jobs leave what they made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     url: str | None = Field(
         default=None,
-        pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$",
+        pattern=FOLDER_URL_PATTERN,
         description='the folder in S3 that training reads, "s3://BUCKET/FOLDER/": $CLUSTER_DATA_URL for the script',
+    )
+    results: str | None = Field(
+        default=None,
+        pattern=FOLDER_URL_PATTERN,
+        description='the folder in S3 that jobs write to, "s3://BUCKET/FOLDER/": $CLUSTER_RESULTS_URL for the script',
     )

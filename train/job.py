@@ -15,7 +15,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.connection import quote_command
 from bootstrap.side_by_side import on_all
 from provision.errors import ClusterError, ConfigError, JobError
-from train.config import TrainConfig
+from train.config import DataConfig, TrainConfig
 from train.payload import NODE_DIR
 
 START_TIMEOUT_S = 60
@@ -28,6 +28,8 @@ class Job:
     """One run. `command` is what every worker, server and scheduler process executes in `cwd` on its node.
 
     Without servers there is no scheduler either: one worker, on the head, that nobody has to be introduced to.
+    nodes_credentials: it uses the credentials of the head's instance profile, which supervise.py reads there.
+    setup: the digest of the set-up commands whose exports its processes get, None when there are none.
     """
 
     id: str
@@ -39,6 +41,8 @@ class Job:
     command: tuple[str, ...]
     cwd: str
     env: Mapping[str, str] = field(default_factory=dict)
+    nodes_credentials: bool = False
+    setup: str | None = None
 
     def order(self, *, secrets: Mapping[str, str]) -> dict[str, Any]:
         """The job as supervise.py takes it."""
@@ -53,6 +57,8 @@ class Job:
             "cwd": self.cwd,
             "env": dict(self.env),
             "secrets": dict(secrets),
+            "nodes_credentials": self.nodes_credentials,
+            "setup": self.setup,
         }
 
 
@@ -67,13 +73,15 @@ def plan_job(
     *,
     job_id: str,
     script: str,
-    data_url: str | None,
+    data: DataConfig,
     env: Mapping[str, str],
     command: Sequence[str] = (),
+    nodes_credentials: bool = False,
 ) -> Job:
-    """Decide what a job is; `script` is a path in the nodes' tree, `command` replaces it. Pure.
+    """Decide what a job is; `script` is its absolute path on the nodes, `command` replaces it. Pure.
 
-    `env`: variables that the cluster sets; [train] env goes over them. Raises ConfigError for what makes no sense.
+    `env`: variables that the cluster sets; [train] env goes over them. nodes_credentials: see Job.
+    Raises ConfigError for what makes no sense.
     """
     head = nodes[0]
     distributed = config.kv_store.startswith("dist")
@@ -94,7 +102,7 @@ def plan_job(
         )
     words = tuple(command) or (
         head.python,
-        f"{head.tree_dir}/{script}",
+        script,
         *config.args,
         "--kv-store",
         config.kv_store,
@@ -107,18 +115,20 @@ def plan_job(
         "PYTHONUNBUFFERED": "1",
         "CLUSTER_KV_STORE": config.kv_store,
     }
-    if data_url is not None:
-        settings["CLUSTER_DATA_URL"] = data_url
+    urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results}
+    settings |= {key: url for key, url in urls.items() if url is not None}
     return Job(
         id=job_id,
         python=head.python,
-        node_dir=f"{head.tree_dir}/{NODE_DIR}",
+        node_dir=f"{head.code_dir}/{NODE_DIR}",
         hosts=tuple((node.host.name, node.host.private_ip) for node in nodes),
         workers=workers,
         servers=servers,
         command=words,
-        cwd=head.tree_dir,
+        cwd=head.project_dir or head.code_dir,
         env={**settings, **env, **config.env},
+        nodes_credentials=nodes_credentials,
+        setup=head.setup,
     )
 
 

@@ -1,14 +1,32 @@
 """The files that a job needs on every node: node-side code, the scripts that ship with us, the user's own script."""
 
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from bootstrap.tree import FileTree, read_tree
+from bootstrap.sync import Found, find_files, read_found
+from bootstrap.tree import Tree, file_of_bytes, make_tree
 from provision.errors import ConfigError
+from provision.progress import Report
 
 NODE_DIR = "node"
 SCRIPTS_DIR = "scripts"
-USER_DIR = "user"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Payload:
+    """The trees of a job. `script` is a path in the project tree if is_own, in the code tree if not.
+
+    code: what this project brings along. project: the user's script and what [bootstrap] sync names, at the paths
+    that they have below the folder of cluster.toml; None when there is nothing of the kind.
+    """
+
+    code: Tree
+    project: Tree | None
+    script: str
+    is_own: bool
 
 
 def shipped_scripts() -> list[str]:
@@ -29,15 +47,54 @@ def find_script(script: str, *, project_dir: Path) -> Path | None:
     )
 
 
-def collect_files(script: str, *, project_dir: Path) -> tuple[FileTree, str]:
-    """The tree for the nodes, and the path of `script` in it. Raises ConfigError, OSError."""
+def collect_trees(
+    script: str, *, sync: Sequence[str], exclude: Sequence[str], project_dir: Path, cache: Path, report: Report
+) -> Payload:
+    """Read all that the nodes get beside the library; project_dir is the folder of cluster.toml.
+
+    A script from outside of that folder lies at its base name. `exclude` does not count for it.
+    Raises ConfigError, ClusterError as bootstrap.sync does.
+    """
     own = find_script(script, project_dir=project_dir)
-    content = read_tree(_package_dir(NODE_DIR), under=NODE_DIR)
-    content |= read_tree(_package_dir(SCRIPTS_DIR), under=SCRIPTS_DIR)
-    if own is None:
-        return FileTree(content=content), f"{SCRIPTS_DIR}/{script}"
-    content[f"{USER_DIR}/{own.name}"] = own.read_bytes()
-    return FileTree(content=content), f"{USER_DIR}/{own.name}"
+    found = find_files(project_dir, sync=sync, exclude=exclude)
+    path = f"{SCRIPTS_DIR}/{script}" if own is None else _add_script(found, own, project_dir)
+    project = None
+    if found.files or found.folders:
+        project = read_found(found, project_dir=project_dir, cache=cache, report=report)
+    return Payload(code=_read_code(), project=project, script=path, is_own=own is not None)
+
+
+def _add_script(found: Found, script: Path, project_dir: Path) -> str:
+    """Put the user's script beside what was found; its path in the tree. Raises ConfigError."""
+    path = os.path.relpath(script, project_dir)
+    if path.startswith("../"):
+        path = script.name
+    place = script.resolve()
+    there = found.files.get(path)
+    taken = path in found.folders or any(other.startswith(f"{path}/") for other in found.files)
+    if taken or (there is not None and there[0] != place):
+        raise ConfigError(
+            f'train.script = "{script}": [bootstrap] sync brings another {path} to the same place',
+            hint="rename one of them, or put the script into the folder of cluster.toml",
+        )
+    found.files[path] = (place, place.stat())
+    return path
+
+
+def _read_code() -> Tree:
+    content = _read_python(_package_dir(NODE_DIR), under=NODE_DIR)
+    content |= _read_python(_package_dir(SCRIPTS_DIR), under=SCRIPTS_DIR)
+    content[f"{NODE_DIR}/setup_env.py"] = files("bootstrap").joinpath("node", "setup_env.py").read_bytes()
+    return make_tree(file_of_bytes(path, data) for path, data in content.items())
+
+
+def _read_python(root: Path, *, under: str) -> dict[str, bytes]:
+    """The Python files below a folder, by their paths below it, with `under` in front."""
+    return {
+        f"{under}/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for path in sorted(root.rglob("*.py"))
+        if "__pycache__" not in path.parts
+    }
 
 
 def _package_dir(name: str) -> Path:

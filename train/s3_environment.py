@@ -18,10 +18,14 @@ SESSION_HOURS = 12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class S3Access:
-    """Environment variables for a job. `secrets` never stand on a command line, in a file or in a log."""
+    """Environment variables for a job. `secrets` never stand on a command line, in a file or in a log.
+
+    of_nodes: there are no secrets here, since the job is to use what the nodes' instance profile gives them.
+    """
 
     env: Mapping[str, str]
     secrets: Mapping[str, str] = field(repr=False)
+    of_nodes: bool = False
 
 
 def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -> dict[str, str]:
@@ -47,18 +51,22 @@ def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -
     return env
 
 
-def find_s3_access(*, region: str) -> S3Access:
-    """The caller's access to S3 for the length of a job.
+def find_s3_access(*, region: str, instance_profile: str) -> S3Access:
+    """A job's access to S3. instance_profile: as [provision] of cluster.toml has it.
 
-    A user's long-lived key stays where it is: the job gets temporary credentials made from it (STS
-    GetSessionToken, 12 hours). Temporary ones (a role, SSO) are passed on as they are. Raises AwsError.
+    "none": the caller's access for the length of the job. A user's long-lived key stays where it is: the job gets
+    temporary credentials made from it (STS GetSessionToken, 12 hours). Temporary ones (a role, SSO) are passed on as
+    they are. Otherwise it is the nodes' own, and the caller's credentials are not even looked at.
+    Raises AwsError, and ConfigError for an endpoint that MXNet cannot read from.
     """
-    session = boto3.Session(region_name=region)
     env = s3_environment(
         region=region,
         endpoint_url=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
         private_ca=bool(os.environ.get("AWS_CA_BUNDLE")),
     )
+    if instance_profile != "none":
+        return S3Access(env=env, secrets={}, of_nodes=True)
+    session = boto3.Session(region_name=region)
     try:
         credentials = session.get_credentials()
         if credentials is None:

@@ -3,8 +3,9 @@
 - threading.Thread.isAlive, gone in Python 3.9, used by MXNet's tools/launch.py;
 - np.bool, np.int, np.float, np.object, gone in NumPy 1.24, used by `import mxnet`.
 
-And it loads the CUDA libraries of the nvidia-* wheels, where they are installed, so that libmxnet.so finds them without
-LD_LIBRARY_PATH. The last two when MXNet is about to be imported, not at every start of Python.
+And it loads the CUDA libraries that libmxnet.so needs, so that it finds them without LD_LIBRARY_PATH: those that
+check_libraries.py found, in the nvidia-* wheels or elsewhere on this node. The last two when MXNet is about to be
+imported, not at every start of Python.
 
 Runs on Python 3.6 and later.
 """
@@ -24,8 +25,12 @@ def _load_cuda():
 
     What stays unloaded needs what is not there, such as the driver's libcuda.so.1: MXNet's own import says so.
     """
-    here = os.path.dirname(os.path.abspath(__file__))
-    waiting = glob.glob(os.path.join(here, "nvidia", "*", "lib", "*.so.*"))
+    try:
+        with open(os.path.join(sys.prefix, ".preload"), encoding="utf-8") as stream:
+            waiting = stream.read().splitlines()
+    except FileNotFoundError:  # check_libraries.py has not come to it yet
+        here = os.path.dirname(os.path.abspath(__file__))
+        waiting = glob.glob(os.path.join(here, "nvidia", "*", "lib", "*.so.*"))
     while waiting:
         left = []
         for path in waiting:

@@ -1,33 +1,162 @@
-# Prints what a node is and has, one `key=value` a line. Changes nothing. POSIX sh, run as the node's user.
-if [ -d "$HOME/.cluster" ]; then
-    # The set-up of a command that was killed may still be running, and holds this lock.
-    exec 9<"$HOME/.cluster"
-    flock --shared --timeout 300 9 || { echo "a set-up of this node has been running for long" >&2; exit 1; }
+# Prints what a node is and has, one `key=value` a line. POSIX sh, run as the node's user.
+# A second look starts two programs, flock and df: what an image is and has is kept in ~/.cluster/known until the next
+# boot, or until anything changes in the folders that it was found in.
+umask 077
+cluster=$HOME/.cluster
+[ -d "$cluster" ] || mkdir -p "$cluster" || exit 1
+# The set-up of a command that was killed may still be running, and holds this lock.
+exec 9<"$cluster"
+flock --shared --timeout 300 9 || { echo "a set-up of this node has been running for long" >&2; exit 1; }
+
+places="/usr/bin /usr/local/bin /opt/conda/bin $HOME/miniconda3/bin /opt/python/bin"
+cuda="/usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /opt/conda/lib /opt/conda/pkgs/cudatoolkit-*/lib
+/opt/conda/pkgs/cudnn-*/lib $HOME/miniconda3/lib $HOME/miniconda3/pkgs/cudatoolkit-*/lib"
+watched="/etc/ld.so.cache /etc/os-release /usr/local /opt /opt/conda/lib /opt/conda/pkgs /dev/kfd /proc/driver/nvidia
+/usr/lib/x86_64-linux-gnu /usr/lib64"
+
+look() {
+    echo "machine=$(uname -m)"
+    PRETTY_NAME=
+    [ ! -r /etc/os-release ] || . /etc/os-release
+    echo "system=$PRETTY_NAME"
+    glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
+    echo "glibc=${glibc#* }"
+    look_for_pythons
+    look_for_libraries
+    look_for_gpus
+}
+
+tell_python() {
+    version=$("$2" -c 'import sys, zlib, hashlib; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || return 0
+    echo "$1=$version $2"
+}
+
+look_for_pythons() {
+    case "$setting" in /*) tell_python configured "$setting" ;; esac
+    own=$(PATH=/usr/bin:/usr/local/bin:$PATH command -v python3)
+    [ -z "$own" ] || tell_python python "$own"
+    for place in $places; do
+        for name in python3.11 python3.10 python3.9 python3.8 python3.12 python3.13 python3; do
+            [ "$place/$name" = "$own" ] || [ ! -x "$place/$name" ] || tell_python python "$place/$name"
+        done
+    done
+}
+
+look_for_libraries() {
+    # Between spaces, each: `case` then finds whole names.
+    known=" $(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null | while read -r name kind rest; do
+        case "$kind" in *x86-64*) echo "$name" ;; esac
+    done | tr '\n' ' ') "
+    for name in libgomp.so.1 libquadmath.so.0 libstdc++.so.6; do
+        case "$known" in *" $name "*) ;; *) echo "missing=$name" ;; esac
+    done
+    for name in $cuda_libraries; do
+        case "$known" in *" $name "*) echo "library=$name" ;; esac
+    done
+    for place in $cuda; do
+        found=
+        for name in $cuda_libraries; do
+            [ ! -e "$place/$name" ] || found="$found $name"
+        done
+        [ -z "$found" ] || echo "cuda=$place$found"
+    done
+}
+
+look_for_gpus() {
+    for device in /sys/bus/pci/devices/*; do
+        vendor= class=
+        { read -r vendor <"$device/vendor" && read -r class <"$device/class"; } 2>/dev/null || continue
+        case "$vendor $class" in
+        "0x10de 0x03"*) echo "display=NVIDIA" ;;
+        "0x1002 0x03"* | "0x1002 0x12"*) echo "display=AMD" ;;
+        esac
+    done
+    command -v nvidia-smi >/dev/null || return 0
+    # Drivers before 510 do not tell the compute capability.
+    for query in compute_cap,driver_version,name driver_version,name; do
+        lines=$(nvidia-smi --query-gpu=$query --format=csv,noheader 2>/dev/null) || continue
+        [ $query = driver_version,name ] && before='gpu=, ' || before='gpu='
+        echo "$lines" | while read -r line; do echo "$before$line"; done
+        return 0
+    done
+}
+
+is_fresh() {
+    [ -f "$cluster/known" ] || return 1
+    # shellcheck disable=SC2086 # the words are paths
+    for path in "$setting" $places $watched $cuda; do
+        [ ! "$path" -nt "$cluster/known" ] || return 1
+    done
+    { read -r kept; } <"$cluster/known"
+    [ "$kept" = "$stamp" ]
+}
+
+setting=__PYTHON__
+cuda_libraries=__LIBRARIES__
+boot=
+[ ! -r /proc/sys/kernel/random/boot_id ] || read -r boot </proc/sys/kernel/random/boot_id
+stamp="stamp=__VERSION__ $boot $setting"
+if is_fresh; then
+    lines=
+    while read -r line; do lines="$lines$line
+"; done <"$cluster/known"
+    printf %s "$lines"
+else
+    found=$(look)
+    echo "$found"
+    case "$found" in
+    *gpu=*) is_whole=true ;;
+    *display=NVIDIA*) is_whole=false ;; # its driver may only be late
+    *) is_whole=true ;;
+    esac
+    # The old time makes whatever changes while we look newer than what we keep. A full disk keeps nothing.
+    { $is_whole && printf '%s\n' "$stamp" "$found" >"$cluster/known.$$" &&
+        touch -d '-2 seconds' "$cluster/known.$$" && mv "$cluster/known.$$" "$cluster/known"; } 2>/dev/null ||
+        rm -f "$cluster/known" "$cluster/known.$$"
 fi
-python=__PYTHON__
-if [ "$python" = auto ]; then
-    python=$(PATH=/usr/bin:/usr/local/bin:$PATH command -v python3 || true)
-fi
-echo "machine=$(uname -m)"
-echo "system=$(. /etc/os-release 2>/dev/null && echo "$PRETTY_NAME")"
-echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2)"
-echo "cores=$(getconf _NPROCESSORS_ONLN)"
-echo "python=$python"
-[ -z "$python" ] || echo "python_version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)"
-echo "disk_free_kib=$(df -Pk "$HOME" | awk 'NR == 2 {print $4}')"
-echo "home=$HOME"
-libraries=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null)
-for name in libgomp.so.1 libquadmath.so.0 libstdc++.so.6; do
-    case "$libraries" in *"$name "*) ;; *) echo "missing=$name" ;; esac
+# The kernel's list, 0-3,5: reading /proc/cpuinfo line by line is slow with many of them.
+online=
+[ ! -r /sys/devices/system/cpu/online ] || read -r online </sys/devices/system/cpu/online
+cores=0
+IFS=,
+for range in $online; do
+    cores=$((cores + ${range#*-} - ${range%-*} + 1))
 done
-if command -v nvidia-smi >/dev/null; then
-    nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader 2>/dev/null | sed 's/^/gpu=/'
-fi
-cd "$HOME/.cluster" 2>/dev/null || exit 0
-for path in files/*/*; do [ -f "$path" ] && echo "file=$(basename "$(dirname "$path")")"; done
-for path in env/*/.complete; do [ -f "$path" ] && echo "env=$(basename "$(dirname "$path")")"; done
-for path in tree/*/.complete; do [ -f "$path" ] && echo "tree=$(basename "$(dirname "$path")")"; done
-[ ! -f ssh/id_ed25519.pub ] || echo "cluster_key=$(cat ssh/id_ed25519.pub)"
-[ ! -f ssh/known_hosts ] || echo "known_hosts=$(sha256sum <ssh/known_hosts | cut -d' ' -f1)"
-grep ' cluster-internal$' "$HOME/.ssh/authorized_keys" 2>/dev/null | sed 's/^/authorized=/'
+unset IFS
+[ "$cores" -gt 0 ] || cores=$(getconf _NPROCESSORS_ONLN)
+echo "cores=$cores"
+echo "home=$HOME"
+# The fourth of: file system, size, used, free, used in percent, where; the first and the last may have spaces in them.
+disk=$(df -Pk "$HOME")
+set -- ${disk%"%"*}
+while [ $# -gt 2 ]; do shift; done
+echo "disk_free_kib=$1"
+cd "$cluster" || exit 1
+newline='
+'
+tell_complete() {
+    # Told at once: a shell writes each `echo` by itself.
+    lines=
+    for path in $2; do
+        [ ! -f "$path" ] || { path=${path#*/}; lines=$lines$1=${path%%/*}$newline; }
+    done
+    printf %s "$lines"
+}
+tell_complete file 'files/*/*'
+tell_complete env 'env/*/.complete'
+tell_complete tree 'tree/*/.complete'
+tell_complete pythons 'python/*/.complete'
+for path in setup/*.done; do
+    [ ! -f "$path" ] || { path=${path#*/}; echo "setup=${path%.done}"; }
+done
+for path in env/*/.unresolved; do
+    [ -f "$path" ] || continue
+    env=${path#*/}
+    while read -r line; do echo "unresolved=${env%%/*} $line"; done <"$path"
+done
+[ ! -f ssh/id_ed25519.pub ] || { read -r line <ssh/id_ed25519.pub; echo "cluster_key=$line"; }
+[ ! -f ssh/known_hosts ] || while read -r line; do echo "known_host=$line"; done <ssh/known_hosts
+[ ! -f "$HOME/.ssh/authorized_keys" ] || while read -r line; do
+    case "$line" in *" cluster-internal") echo "authorized=$line" ;; esac
+done <"$HOME/.ssh/authorized_keys"
 exit 0

@@ -16,9 +16,9 @@ from cluster.oracle import (
     render_oracle,
 )
 from provision.errors import ClusterError, NotFoundError, UsageError
-from provision.fatbin import read_wheel
-from provision.gpus import GPU_MACHINES, find_machine
-from provision.mxnet_wheels import find_wheel
+from provision.oracle.fatbin import read_wheel
+from provision.oracle.gpus import GPU_MACHINES, find_machine
+from provision.oracle.mxnet_wheels import find_wheel
 
 
 @click.command("oracle")

@@ -49,15 +49,16 @@ def command(
     clients = make_clients(config.provision.region)
     state = describe_cluster(clients.ec2, name=config.name)
     with ready_nodes(app, state) as (nodes, script):
-        access = find_s3_access(region=config.provision.region)
+        access = find_s3_access(region=config.provision.region, instance_profile=config.provision.instance_profile)
         job = plan_job(
             config.train.model_copy(update={"env": config.train.env | extra_env}),
             nodes,
             job_id=new_job_id(),
             script=script,
-            data_url=config.data.url,
+            data=config.data,
             env=access.env,
             command=command_words,
+            nodes_credentials=access.of_nodes,
         )
         app.say(
             f"job {job.id}: {job.workers} workers, {job.servers} servers on {len(nodes)} nodes, "

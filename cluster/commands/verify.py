@@ -1,44 +1,81 @@
 """`cluster verify`."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
-from bootstrap.verify import Verdict, verify
+from bootstrap.verify import sort_checks, verify
+from bootstrap.verify_checks import Check, Probe
 from cluster.app import App, pass_app
 from cluster.session import ready_nodes
 from provision.aws import make_clients
 from provision.describe import describe_cluster
 from provision.errors import ClusterError
+from train.verify_s3 import plan_s3_check
+
+SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 
 
 @click.command("verify")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
 def command(app: App, *, as_json: bool) -> None:
-    """Compute ones((2,3))*2+1 with MXNet on every node.
+    """Try the nodes: MXNet, S3, ports, clocks, disks.
 
-    On every GPU, or on the processor where there is none; the answer must be 3 everywhere.
+    MXNet computes ones((2,3))*2+1 on each GPU, or the processor where there is none, and reads [data] url by itself;
+    every node connects to every other one on the parameter server's ports.
     """
     app.enter_cloud()
-    clients = make_clients(app.config.provision.region)
+    provision = app.config.provision
+    clients = make_clients(provision.region)
     state = describe_cluster(clients.ec2, name=app.config.name)
     with ready_nodes(app, state) as (nodes, _):
-        verdicts = verify(nodes)
+        s3 = plan_s3_check(app.config.data.url, region=provision.region, instance_profile=provision.instance_profile)
+        checks = verify(
+            nodes,
+            probes=[s3] if isinstance(s3, Probe) else [],
+            report=app.report,
+        )
+        if isinstance(s3, Check):
+            checks = sort_checks((*checks, s3), names=[node.host.name for node in nodes])
     if as_json:
-        app.print_json([asdict(verdict) for verdict in verdicts])
+        app.print_json([asdict(check) for check in checks])
     else:
-        app.print(render_verdicts(verdicts))
-    failed = [verdict for verdict in verdicts if verdict.error is not None]
+        app.print(render_checks(checks))
+    told = render_troubles(checks, "warning")
+    if told:
+        app.say(told, style="yellow")
+    failed = sum(check.status == "failed" for check in checks)
     if failed:
-        raise ClusterError(f"{len(failed)} of {len(verdicts)} devices failed: {failed[0].node}: {failed[0].error}")
+        raise ClusterError(f"{failed} of {len(checks)} checks failed:\n{render_troubles(checks, 'failed')}")
 
 
-def render_verdicts(verdicts: tuple[Verdict, ...]) -> str:
-    """One line for each device. Pure."""
+def render_checks(checks: Sequence[Check]) -> str:
+    """One aligned line for each check. Pure."""
+    rows = [("node", "check", "of", "result", "")]
+    rows += [(check.node, check.check, check.subject, SHOWN[check.status], check.said) for check in checks]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join(
+        "  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    )
+
+
+def render_troubles(checks: Sequence[Check], status: str) -> str:
+    """The checks that have a status, each with its cause and the next command; the same of several nodes once. Pure."""
+    same: dict[tuple[str, ...], list[str]] = {}
+    for check in checks:
+        if check.status == status:
+            key = (check.check, check.subject, check.said, check.cause or "", check.hint or "")
+            # Only the node's own name tells the causes and hints of the same failure apart.
+            own = rf"\b{re.escape(check.node)}\b"
+            same.setdefault(tuple(re.sub(own, "NODE", word) for word in key), []).append(check.node)
     lines = []
-    for verdict in verdicts:
-        result = "ones((2,3))*2+1 == 3" if verdict.error is None else f"FAILED: {verdict.error}"
-        mxnet = f"MXNet {verdict.mxnet}" if verdict.mxnet else ""
-        lines.append(f"{verdict.node:<10} {verdict.device:<8} {mxnet:<14} {result}".rstrip())
+    for (what, subject, said, cause, hint), nodes in same.items():
+        name = nodes[0] if len(nodes) == 1 else "NODE"
+        shown = [word.replace("NODE", name) for word in (subject, said, cause, hint)]
+        lines.append(f"  {', '.join(nodes)}: {what}, {shown[0]}: {shown[1]}")
+        lines += [f"    cause: {shown[2]}"] * bool(cause) + [f"    try: {shown[3]}"] * bool(hint)
     return "\n".join(lines)

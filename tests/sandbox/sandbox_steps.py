@@ -79,15 +79,16 @@ class Ssh:
         return self.run(address, command).stdout.strip()
 
 
-def launch(ssh: Ssh, count: int, key_name: str = "test") -> list[InstanceTypeDef]:
+def launch(ssh: Ssh, count: int, key_name: str = "test", profile: str = "") -> list[InstanceTypeDef]:
     """Launches instances that the key of `ssh` opens and ssh reaches, and waits until they run."""
     ec2 = boto3.client("ec2")
     if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
         ec2.import_key_pair(KeyName=key_name, PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
     open_ssh(ec2)
     reservation = ec2.run_instances(
-        ImageId=find_image(), MinCount=count, MaxCount=count, KeyName=key_name, InstanceType="g4dn.xlarge"
-    )
+        ImageId=find_image(), MinCount=count, MaxCount=count, KeyName=key_name, InstanceType="g4dn.xlarge",
+        IamInstanceProfile={"Name": profile},
+    )  # fmt: skip
     ids = [instance["InstanceId"] for instance in reservation["Instances"]]
     wait_for(ec2, "instance_running", ids)
     return describe(ec2, ids)

@@ -17,7 +17,7 @@ from botocore.exceptions import (
 from provision.errors import SandboxError
 from provision.progress import silent
 from sandbox import control
-from sandbox_steps import RunningSandbox, enter, start_sandbox
+from sandbox_steps import RunningSandbox, enter, start_sandbox, wait_for
 from test_fidelity import Client, client, code_of, ids_of, live, run
 
 pytestmark = pytest.mark.sandbox
@@ -78,6 +78,33 @@ def test_capacity_for_some_gives_what_there_is_from_min_count_on(ec2: Client, ph
     assert len(run(ec2, MinCount=1, MaxCount=2, Placement=here)) == 2
     assert len(run(ec2, MinCount=1, MaxCount=2, Placement=here)) == 1
     assert refused(ec2, Placement=here) == "InsufficientInstanceCapacity"
+
+
+def test_capacity_comes_back_with_what_ends(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "capacity zone=us-east-1b free=2")
+    here = {"AvailabilityZone": "us-east-1b"}
+    first, second = ids_of(run(ec2, 2, Placement=here))
+    waiter = boto3.client("ec2")
+    wait_for(waiter, "instance_running", [first, second])
+    assert refused(ec2, Placement=here) == "InsufficientInstanceCapacity"
+    ec2.stop_instances(InstanceIds=[first])
+    wait_for(waiter, "instance_stopped", [first])
+    ec2.terminate_instances(InstanceIds=[second])
+    wait_for(waiter, "instance_terminated", [second])
+    [third] = ids_of(run(ec2, Placement=here))
+    ec2.start_instances(InstanceIds=[first])
+    assert refused(ec2, Placement=here) == "InsufficientInstanceCapacity"
+    wait_for(waiter, "instance_running", [first, third])
+    ec2.terminate_instances(InstanceIds=[first, third])
+    wait_for(waiter, "instance_terminated", [first, third])
+    [fault] = control.list_faults(phantom.project_dir)
+    assert fault["parameters"]["free"] == "2"
+
+
+def test_a_failed_launch_uses_no_capacity(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "capacity free=1")
+    assert refused(ec2, SecurityGroupIds=["sg-00000000000000000"]) == "InvalidGroup.NotFound"
+    assert len(run(ec2)) == 1
 
 
 def test_capacity_of_one_market_alone(ec2: Client, phantom: RunningSandbox) -> None:
@@ -184,7 +211,13 @@ def test_an_internal_error_happens_before_anything_is_done(ec2: Client, phantom:
 
 def test_missing_permissions_are_found_by_a_rehearsal(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "unauthorized action=RunInstances")
-    assert refused(ec2, DryRun=True) == "UnauthorizedOperation"
+    with pytest.raises(ClientError) as caught:
+        run(ec2, DryRun=True)
+    assert code_of(caught) == "UnauthorizedOperation"
+    assert caught.value.response["Error"]["Message"].startswith(
+        "You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not "
+        "authorized to perform: ec2:RunInstances because no identity-based policy allows the ec2:RunInstances action. "
+    )
 
 
 # --- lost replies

@@ -77,7 +77,7 @@ def test_impossible_launches_are_refused(ec2: EC2Client, changes: dict[str, Any]
 
 def test_another_region_is_refused(sandbox: RunningSandbox, ec2: EC2Client) -> None:
     other = boto3.client("ec2", region_name="eu-west-1")
-    with pytest.raises(ClientError, match=r"OptInRequired.*us-east-1 only"):
+    with pytest.raises(ClientError, match=r"InvalidRegion.*runs in us-east-1, not in eu-west-1"):
         other.run_instances(ImageId=find_image(), InstanceType="t3.micro", MinCount=1, MaxCount=1)
 
 

@@ -100,6 +100,12 @@ def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeD
         enter(shared_sandbox, monkeypatch)
         iam = boto3.client("iam")
         iam.create_role(RoleName="trainer", AssumeRolePolicyDocument="{}")
+        statement = {"Effect": "Allow", "Action": "s3:ListAllMyBuckets", "Resource": "*"}
+        iam.put_role_policy(
+            RoleName="trainer",
+            PolicyName="look",
+            PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": statement}),
+        )
         iam.create_instance_profile(InstanceProfileName="trainers")
         iam.add_role_to_instance_profile(InstanceProfileName="trainers", RoleName="trainer")
         made = start_one(
@@ -113,6 +119,7 @@ def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeD
         boto3.client("ec2").terminate_instances(InstanceIds=[made["InstanceId"]])
         iam.remove_role_from_instance_profile(InstanceProfileName="trainers", RoleName="trainer")
         iam.delete_instance_profile(InstanceProfileName="trainers")
+        iam.delete_role_policy(RoleName="trainer", PolicyName="look")
         iam.delete_role(RoleName="trainer")
 
 

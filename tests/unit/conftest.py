@@ -1,5 +1,9 @@
 """Fixtures of the unit tests; each stands in the module that it belongs to."""
 
-from provision_world import ec2, late_lists, world
+import os
 
-__all__ = ["ec2", "late_lists", "world"]
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # moto reads it when it is imported; the sandbox has its own images
+
+from provision_world import ec2, late_world, world
+
+__all__ = ["ec2", "late_world", "world"]

@@ -1,9 +1,10 @@
-"""What the provision tests share: values to plan with, and an EC2 (moto's, in this process) to apply to.
+"""What the provision tests share: values to plan with, and an EC2 (the sandbox's, in this process) to apply to.
 
 Its fixtures reach the tests by conftest.py beside it.
 """
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,55 +13,73 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import botocore.endpoint
 import pytest
-from moto import mock_aws
-from moto.core import DEFAULT_ACCOUNT_ID
-from moto.ec2.models import amis, ec2_backends
-from moto.ec2.models.instances import InstanceBackend
 
-import provision.instances
+import provision.apply
+import provision.capacity
 import provision.launch
+import provision.power
 import provision.settle
 import provision.wait
-from provision.aws import Clients, make_clients
+import sandbox.instances
+from provision.aws import Clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_cluster
+from provision.ending import down, prepare_down
 from provision.files import ClusterFiles
-from provision.lifecycle import down, prepare_down, prepare_up, up
-from provision.model import ClusterState, LaunchTarget, Node
-from provision.progress import silent
+from provision.lifecycle import Wishes, prepare_resize, prepare_up, up
+from provision.model import Caller, ClusterState, LaunchOption, Node, Preflight
+from provision.plan import Plan
+from provision.progress import Report, silent
 from provision.receipt import Receipt
+from sandbox_in_process import Clock, InProcessSandbox
 
 NAME = "demo"
-MOTO_IMAGE = "ami-785db401"  # an Ubuntu image that moto knows
-CALLER = "203.0.113.7/32"
+CALLER_NETWORK = "203.0.113.7/32"
 LAUNCHED_AT = datetime(2030, 1, 1, tzinfo=UTC)
-READS = ("Describe", "Get", "List")
+READS = ("Describe", "Get", "List", "Simulate", "DryRun")
 
 
 def make_config(**settings: Any) -> ProvisionConfig:
-    return ProvisionConfig(**{"nodes": 2, "ami": MOTO_IMAGE, "ssh_from": CALLER, **settings})
+    return ProvisionConfig(**{"nodes": 2, "ssh_from": CALLER_NETWORK, **settings})
 
 
-def make_target(**values: Any) -> LaunchTarget:
+def make_wishes(**settings: Any) -> Wishes:
+    return Wishes(name=NAME, config=make_config(**settings), data_url="s3://bucket/digits/")
+
+
+def make_caller(**values: Any) -> Caller:
     defaults: dict[str, Any] = {
         "region": "us-east-1",
         "account_id": "123456789012",
         "owner": "arn:aws:iam::123456789012:user/ada",
+        "ssh_from": CALLER_NETWORK,
+    }
+    return Caller(**{**defaults, **values})
+
+
+def make_option(**values: Any) -> LaunchOption:
+    defaults: dict[str, Any] = {
+        "market": "on-demand",
         "instance_type": "c5.xlarge",
         "architecture": "x86_64",
         "vcpus": 4,
         "gpus": None,
         "image_id": "ami-0123456789abcdef0",
         "image_name": "ubuntu-22.04",
+        "image_created_at": datetime(2029, 12, 1, tzinfo=UTC),
         "root_device": "/dev/sda1",
         "subnet_id": "subnet-1",
         "vpc_id": "vpc-1",
         "zone": "us-east-1a",
-        "ssh_from": CALLER,
-        "public_address": True,
+        "free_addresses": 4091,
     }
-    return LaunchTarget(**{**defaults, **values})
+    return LaunchOption(**{**defaults, **values})
+
+
+def make_preflight(*options: LaunchOption, **values: Any) -> Preflight:
+    return Preflight(options=options or (make_option(),), **values)
 
 
 def make_node(index: int, **values: Any) -> Node:
@@ -75,25 +94,10 @@ def make_node(index: int, **values: Any) -> Node:
         "zone": "us-east-1a",
         "launched_at": LAUNCHED_AT,
         "subnet_id": "subnet-1",
+        "vpc_id": "vpc-1",
+        "started_at": LAUNCHED_AT,
     }
     return Node(**{**defaults, **values})
-
-
-class FakeTime:
-    """Time that passes only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000_000.0
-        self.slept_s: list[float] = []
-
-    def time(self) -> float:
-        return self.now_s
-
-    monotonic = time
-
-    def sleep(self, duration_s: float) -> None:
-        self.slept_s.append(duration_s)
-        self.now_s += duration_s
 
 
 class Killed(BaseException):
@@ -108,39 +112,65 @@ class Calls:
     kill_before: int | None = None
     kill_after: int | None = None
     points: int = 0
+    lock: Any = field(default_factory=threading.Lock)
 
     def before(self, name: str) -> None:
-        if self.kill_before == self.points:
-            raise Killed(f"before {name}")
-        self.made.append(name)
+        with self.lock:
+            # At least: reads run side by side, and one of them may have been counted meanwhile.
+            if self.kill_before is not None and self.points >= self.kill_before:
+                raise Killed(f"before {name}")
+            self.made.append(name)
 
     def after(self, name: str) -> None:
-        self.points += 1
-        if self.kill_after == self.points - 1:
-            raise Killed(f"after {name}")
+        with self.lock:
+            self.points += 1
+            if self.kill_after is not None and self.points > self.kill_after:
+                raise Killed(f"after {name}")
 
     def mutating(self) -> Counter[str]:
         return Counter(name for name in self.made if not name.startswith(READS))
 
-    def watch(self, clients: Clients) -> None:
-        for client in (clients.ec2, clients.run_ec2, clients.ssm, clients.sts):
-            events = client.meta.events
-            events.register("before-call.*.*", lambda model, **_: self.before(model.name))
-            events.register("after-call.*.*", lambda model, **_: self.after(model.name))
+    def watch(self, session: Any) -> None:
+        session.events.register("before-call.*.*", self._before_call)
+        session.events.register("after-call.*.*", lambda model, **_: self.after(model.name))
+
+    def _before_call(self, model: Any, params: dict[str, Any], **_: Any) -> None:
+        body = params.get("body")
+        dry = isinstance(body, dict) and body.get("DryRun") == "true"
+        self.before(f"DryRun{model.name}" if dry else model.name)
 
 
 @dataclass
 class World:
-    """One EC2, one user's machine."""
+    """One account, one user's machine."""
 
+    sandbox: InProcessSandbox
     clients: Clients
     files: ClusterFiles
     calls: Calls
-    time: FakeTime
+    time: Clock
 
-    def up(self, config: ProvisionConfig) -> ClusterState:
-        plan = prepare_up(self.clients, name=NAME, config=config, files=self.files)
-        return up(plan, clients=self.clients, files=self.files, report=silent)
+    def prepare(self, config: ProvisionConfig, avoid: frozenset[str] = frozenset()) -> Plan:
+        wishes = Wishes(name=NAME, config=config, data_url="s3://bucket/digits/")
+        return prepare_up(self.clients, wishes=wishes, files=self.files, avoid=avoid)
+
+    def up(self, config: ProvisionConfig, *, report: Report = silent, keep_failed: bool = False) -> ClusterState:
+        return up(
+            self.prepare(config),
+            clients=self.clients,
+            files=self.files,
+            report=report,
+            replan=lambda avoid: self.prepare(config, avoid),
+            keep_failed=keep_failed,
+        )
+
+    def resize(self, config: ProvisionConfig, *, report: Report = silent) -> ClusterState:
+        wishes = Wishes(name=NAME, config=config, data_url="s3://bucket/digits/")
+
+        def prepare(avoid: frozenset[str] = frozenset()) -> Plan:
+            return prepare_resize(self.clients, wishes=wishes, files=self.files, avoid=avoid)
+
+        return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
 
     def down(self) -> Receipt:
         plan = prepare_down(self.clients, name=NAME, files=self.files, report=silent)
@@ -149,9 +179,14 @@ class World:
     def describe(self) -> ClusterState:
         return describe_cluster(self.clients.ec2, name=NAME)
 
-    def reset(self, root: Path) -> None:
-        """An empty EC2, and a machine that has nothing of the cluster."""
-        ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].reset()
+    def settled(self) -> ClusterState:
+        """The cluster when every list has caught up."""
+        self.time.sleep(60)
+        return self.describe()
+
+    def reset(self, root: Path, **config: Any) -> None:
+        """An empty account, and a machine that has nothing of the cluster. config: the sandbox's."""
+        self.sandbox.reset(**config)
         self.files = ClusterFiles(root)
         self.calls.made.clear()
 
@@ -166,27 +201,38 @@ class World:
             self.calls.kill_before = self.calls.kill_after = None
 
     def resources(self) -> Counter[str]:
-        """All that EC2 has of any cluster, asked without the code under test."""
-        ec2 = self.clients.ec2
-        instances = [
-            instance
-            for reservation in ec2.describe_instances()["Reservations"]
-            for instance in reservation["Instances"]
-            if instance["State"]["Name"] != "terminated"
-        ]
+        """All that the account has of any cluster, asked of the backend: without the code under test."""
+        backend = self.sandbox.backend
         return +Counter(
             {
-                "instances": len(instances),
-                "volumes": sum(bool(volume.get("Tags")) for volume in ec2.describe_volumes()["Volumes"]),
-                "interfaces": len(ec2.describe_network_interfaces()["NetworkInterfaces"]),
-                "groups": sum(g["GroupName"] != "default" for g in ec2.describe_security_groups()["SecurityGroups"]),
-                "keys": len(ec2.describe_key_pairs()["KeyPairs"]),
+                "instances": sum(i.state != "terminated" for i in backend.sandbox_instances()),
+                "volumes": len(backend.volumes),
+                "interfaces": len(backend.enis),
+                "groups": sum(
+                    group.name != "default" for groups in backend.groups.values() for group in groups.values()
+                ),
+                "placements": len(backend.placement_groups.describe((), (), {}, {})),
+                "keys": len(backend.key_pairs),
+                "open spot requests": sum(
+                    request.state in {"open", "active"} for request in backend.spot_instance_requests.values()
+                ),
             }
         )
 
 
 def complete(nodes: int) -> Counter[str]:
-    return Counter({"instances": nodes, "volumes": nodes, "interfaces": nodes, "groups": 1, "keys": 1})
+    """What a cluster of on-demand nodes consists of."""
+    placements = 1 if nodes > 1 else 0
+    return +Counter(
+        {
+            "instances": nodes,
+            "volumes": nodes,
+            "interfaces": nodes,
+            "groups": 1,
+            "placements": placements,
+            "keys": 1,
+        }
+    )
 
 
 def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int], None]:
@@ -201,22 +247,28 @@ def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int],
 
 
 @pytest.fixture(scope="module")
-def ec2() -> Iterator[World]:
-    """Clients take a second to make: one set for the module, and an empty EC2 for each test."""
-    with pytest.MonkeyPatch.context() as patch, mock_aws():
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        # An empty EC2 has this image only: moto makes volumes for each of its own hundreds, at each reset.
-        patch.setenv("MOTO_AMIS_PATH", "see the next line")
-        patch.setattr(amis, "AMIS", [image for image in amis.AMIS if image["ami_id"] == MOTO_IMAGE])
-        clock = FakeTime()
-        for module in (provision.wait, provision.settle, provision.launch, provision.instances):
+def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Clients take a second to make: one set for a module, and an empty account for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        for module in (
+            provision.apply,
+            provision.capacity,
+            provision.launch,
+            provision.power,
+            provision.settle,
+            provision.wait,
+            sandbox.instances,
+            botocore.endpoint,
+        ):
             patch.setattr(module, "time", clock)
         calls = Calls()
         patch.setattr(os, "fsync", counting_fsync(calls, os.fsync))
-        clients = make_clients("us-east-1")
-        calls.watch(clients)
-        yield World(clients=clients, files=ClusterFiles(Path("/nonexistent")), calls=calls, time=clock)
+        sandbox_ = InProcessSandbox(tmp_path_factory.mktemp("sandbox") / "api.jsonl", clock)
+        clients = sandbox_.make_clients(calls.watch)
+        yield World(
+            sandbox=sandbox_, clients=clients, files=ClusterFiles(Path("/nonexistent")), calls=calls, time=clock
+        )
 
 
 @pytest.fixture
@@ -226,25 +278,7 @@ def world(ec2: World, tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def late_lists(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """An EC2 as it is: tokens count, and lists show new instances only some looks later (moto does neither)."""
-    run = InstanceBackend.run_instances
-    by_token: dict[str, Any] = {}
-
-    def run_once(self: InstanceBackend, *args: Any, client_token: str, **kwargs: Any) -> Any:
-        if client_token not in by_token:
-            by_token[client_token] = run(self, *args, client_token=client_token, **kwargs)
-            blind["looks"] = 4
-        return by_token[client_token]
-
-    blind = {"looks": 0}
-
-    def hide(parsed: dict[str, Any], **_: Any) -> None:
-        if blind["looks"]:
-            blind["looks"] -= 1
-            parsed["Reservations"] = []
-
-    monkeypatch.setattr(InstanceBackend, "run_instances", run_once)
-    world.clients.ec2.meta.events.register("after-call.ec2.DescribeInstances", hide)
-    yield world
-    world.clients.ec2.meta.events.unregister("after-call.ec2.DescribeInstances", hide)
+def late_world(world: World) -> World:
+    """An account whose lists and ids lag behind its deeds by some seconds, as on AWS."""
+    world.sandbox.reset(consistency_delay_s=3)
+    return world

@@ -37,7 +37,10 @@ class S3Server:
         return {item["Key"]: self.client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read() for item in listed}
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget everything, once what an interrupted client has left behind is answered."""
+        for thread in threading.enumerate():
+            if "process_request_thread" in thread.name:
+                thread.join(timeout=10)
         get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].reset()
 
     @contextmanager

@@ -30,9 +30,14 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
     uncommented = [line[2:] if line.startswith("# ") and " = " in line.split("#")[1] else line for line in lines]
     written = parse("\n".join(uncommented))
     shipped = load_config(REPOSITORY / "cluster.toml")
-    # env's comment is an example, as its default is nothing at all.
+    # The comments of env, results and store are examples, as their defaults are nothing at all.
     assert written.train.env == {"OMP_NUM_THREADS": "4"}
-    assert written.model_copy(update={"train": written.train.model_copy(update={"env": {}})}) == shipped
+    assert written.data.results == "s3://cluster-demo/results/"
+    assert written.bootstrap.store == "s3://cluster-demo/wheels/"
+    train = written.train.model_copy(update={"env": {}})
+    data = written.data.model_copy(update={"results": None})
+    bootstrap = written.bootstrap.model_copy(update={"store": None})
+    assert written.model_copy(update={"bootstrap": bootstrap, "train": train, "data": data}) == shipped
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,7 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
         (NAMED + "[provision]\nssh_from = '10.0.0.0/99'", ['ssh_from = "10.0.0.0/99"', "IPv4 network"]),
         (NAMED + "[provision]\nvolume_size_gib = 1", ["volume_size_gib = 1"]),
         (NAMED + "[provision]\nami = 'image'", ['ami = "image"']),
+        (NAMED + "[provision]\nmarket = []", ["cluster.toml: [provision] market has the same twice, or nothing: []"]),
         (NAMED + "[bootstrap]\nmxnet = 'x; rm -rf /'", ['mxnet = "x; rm -rf /"']),
         (
             NAMED + "[bootstrap]\nmxnet = 'mxnet'",

@@ -18,8 +18,8 @@ from cluster.app import App
 from cluster.commands.oracle import command as oracle_command
 from cluster.oracle import differences
 from provision.errors import ClusterError, NotFoundError
-from provision.fatbin import read_wheel
-from provision.mxnet_wheels import find_wheel
+from provision.oracle.fatbin import read_wheel
+from provision.oracle.mxnet_wheels import find_wheel
 
 Entry = tuple[int, int, int]  # kind, architecture, size of the code
 PTX, ELF, OTHER = 1, 2, 8

@@ -14,9 +14,9 @@ from cluster.commands.oracle import command as oracle_command
 from cluster.commands.up import command as up_command
 from cluster.oracle import machine_document, oracle_document, render_machine, render_oracle
 from provision.errors import ConfigError
-from provision.gpus import GPU_MACHINES, Gpu, find_machine, first_cuda, show
-from provision.mxnet_wheels import CPU_WHEEL, GPU_WHEEL, WHEELS, Wheel, find_wheel
-from provision.oracle import check_gpus, check_mxnet, find_gpu_wheels, judge, no_auto_wheel, pick_for
+from provision.oracle.gpus import GPU_MACHINES, Gpu, find_machine, first_cuda, show
+from provision.oracle.judge import check_gpus, check_mxnet, find_gpu_wheels, judge, no_auto_wheel, pick_for
+from provision.oracle.mxnet_wheels import CPU_WHEEL, GPU_WHEEL, WHEELS, Wheel, find_wheel
 
 REPOSITORY = Path(__file__).parents[2]
 VOLTA = ["cu112 1.9.1", "cu110 1.9.1", "cu102 1.9.1", "cu102 1.7.0", "cu101 1.7.0.post1", "cu100 1.7.0", "cu92 1.7.0"]
@@ -111,6 +111,11 @@ def test_what_cannot_work_is_refused(instance_type: str, mxnet: str, said: str, 
     assert f'[provision] instance_type = "{instance_type}"' in raised.value.message
     assert f'[bootstrap] mxnet = "{mxnet}"' in raised.value.message
     assert hint in (raised.value.hint or "")
+
+
+def test_the_key_that_a_type_stands_under_is_named() -> None:
+    with pytest.raises(ConfigError, match=re.escape('[provision] instance_types, "g5g.xlarge" with [bootstrap]')):
+        check_mxnet(instance_type="g5g.xlarge", mxnet="auto", ami="auto", is_other=True)
 
 
 @pytest.mark.parametrize(

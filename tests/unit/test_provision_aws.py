@@ -1,30 +1,33 @@
 """AWS's refusals in our words, from botocore's own exceptions."""
 
+import io
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSResponse
 from botocore.exceptions import (
     ClientError,
+    ConfigParseError,
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
+    LoginRefreshRequired,
     NoCredentialsError,
     ParamValidationError,
+    PartialCredentialsError,
     ProfileNotFound,
+    ProxyConnectionError,
+    RefreshWithMFAUnsupportedError,
     SSLError,
     UnauthorizedSSOTokenError,
 )
-from moto import mock_aws
 
-import provision.wait
-from provision.aws import RETRY_CODES, aws_errors, make_clients
+from provision.aws import aws_errors, make_clients
 from provision.describe import describe_cluster
-from provision.errors import AwsError, ClusterError
-from provision.files import ClusterFiles
-from provision.lifecycle import prepare_up
-from provision_world import FakeTime, make_config
+from provision.errors import AwsError
+from provision.hints import NOT_AWS, RETRY_CODES
+from provision_world import World, make_config
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +98,12 @@ def test_the_encoded_message_is_left_out() -> None:
         (NoCredentialsError(), "aws configure"),
         (CredentialRetrievalError(provider="sso", error_msg="x"), "check your credentials"),
         (ProfileNotFound(profile="x"), "list-profiles"),
+        (PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"), "set what is missing"),
         (UnauthorizedSSOTokenError(), "aws sso login"),
+        (LoginRefreshRequired(), "aws login"),
+        (RefreshWithMFAUnsupportedError(), "check your credentials"),
+        (ConfigParseError(path="/x/config", error=OSError("x")), "AWS_CONFIG_FILE"),
+        (ProxyConnectionError(proxy_url="http://proxy"), "network"),
         (EndpointConnectionError(endpoint_url="https://ec2"), "network"),
         (ConnectTimeoutError(endpoint_url="https://ec2"), "network"),
         (SSLError(endpoint_url="https://ec2", error=OSError("x")), "AWS_CA_BUNDLE"),
@@ -112,6 +120,40 @@ def test_our_own_mistakes_are_not_dressed_up() -> None:
         raise ParamValidationError(report="x")
     with pytest.raises(KeyError), aws_errors("trying it"):
         raise KeyError("x")
+
+
+@pytest.mark.parametrize("status", [200, 404, 502])
+def test_an_answer_that_is_none_of_aws(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """A proxy's error page, or the login page of a hotel's network."""
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
+
+    def answer(request: Any, **_: Any) -> AWSResponse:
+        page = io.BytesIO(b"<html><p>Sign in<br></html>")
+        page.stream = lambda **_: iter([page.getvalue()])  # type: ignore[attr-defined]
+        return AWSResponse(request.url, status, {}, page)
+
+    client = make_clients("us-east-1").ec2
+    client.meta.events.register("before-send", answer)
+    with pytest.raises(AwsError) as caught:
+        describe_cluster(client, name="demo")
+    assert caught.value.hint == NOT_AWS
+    assert "while looking for the nodes of cluster demo" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("no way", "need the permission GetParameter: "),
+        ("is not authorized to perform: ssm:GetParameter on x", "need the permission ssm:GetParameter: "),
+        (
+            "is not authorized to perform: ssm:GetParameter with an explicit deny in a service control policy",
+            "a policy of the account forbids ssm:GetParameter: ",
+        ),
+    ],
+)
+def test_what_is_denied_and_what_is_forbidden(words: str, hint: str) -> None:
+    error = ClientError({"Error": {"Code": "AccessDeniedException", "Message": words}}, "GetParameter")
+    assert hint in str(translate(error).hint)
 
 
 def test_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,14 +205,7 @@ def test_the_launching_client_does_not_retry_by_itself() -> None:
     assert clients.ec2.meta.config.retries == {"mode": "standard", "total_max_attempts": 5}
 
 
-# --- each error of a table against a whole `up` or `down` ------------------------------------------------------------
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Any]:
-    monkeypatch.setattr(provision.wait, "time", FakeTime())
-    with mock_aws():
-        yield make_clients("us-east-1"), ClusterFiles(tmp_path / "demo")
+# --- refused reads of a whole `up` ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -183,14 +218,17 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Any]:
         ("DescribeInstanceTypes", "AuthFailure"),
     ],
 )
-def test_any_refused_read_of_up_is_an_aws_error(aws: Any, operation: str, code: str) -> None:
-    clients, files = aws
-
+def test_any_refused_read_of_up_is_an_aws_error(world: World, operation: str, code: str) -> None:
     def refuse(**_: Any) -> None:
         raise ClientError({"Error": {"Code": code, "Message": "no way"}}, operation)
 
-    for client in (clients.ec2, clients.sts):
+    clients = (world.clients.ec2, world.clients.sts)
+    for client in clients:
         client.meta.events.register(f"before-call.*.{operation}", refuse)
-    with pytest.raises(AwsError, match=f"no way \\({code}, while "):
-        prepare_up(clients, name="demo", config=make_config(), files=files)
-    assert issubclass(AwsError, ClusterError)
+    try:
+        with pytest.raises(AwsError, match=f"no way \\({code}, while "):
+            world.prepare(make_config())
+    finally:
+        for client in clients:
+            client.meta.events.unregister(f"before-call.*.{operation}", refuse)
+    assert not world.calls.mutating()

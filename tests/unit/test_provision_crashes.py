@@ -1,35 +1,51 @@
-"""`up` and `down` killed at every API call and every fsync, and in any order."""
+"""`up` and `down` killed at every API call and every fsync; test_provision_machine.py has them in any order."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from provision.describe import find_leftovers
 from provision.errors import ClusterError
-from provision.lifecycle import prepare_up, up
+from provision.lifecycle import up
 from provision.progress import Event
-from provision_world import NAME, Killed, World, complete, make_config
+from provision_world import Killed, World, complete, make_config
+
+READ_POINTS = ("Describe", "Get", "List", "DryRun", "Simulate")
+ALL = pytest.param(True, marks=pytest.mark.slow)
 
 
-def count_points(world: World, act: str) -> int:
-    world.calls.points = 0
+def find_points(world: World, act: str) -> list[str]:
+    """The API calls and fsyncs of an act, in their order; it is carried out."""
+    world.calls.made.clear()
     if act == "up":
         world.up(make_config())
     else:
         world.down()
-    return world.calls.points
+    return list(world.calls.made)
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_up_killed_at_every_point_and_run_again(world: World, tmp_path: Path, *, before: bool) -> None:
-    points = count_points(world, "up")
-    assert points > 15
-    for point in range(points):
-        world.reset(tmp_path / f"again-{point}")
+def plan_kills(points: list[str], *, everything: bool, which: int) -> list[tuple[int, bool]]:
+    """Where to kill: (point, before). Every point before and after; or each once, what changes something twice.
+
+    Between two reads nothing changes: just after the one is just before the other. which: 0 or 1, so that the two
+    ways on after a kill share the points that are taken once.
+    """
+    kills = []
+    for number, point in enumerate(points):
+        changes = not point.startswith(READ_POINTS) or point == "ListFsync"
+        if everything or changes:
+            kills += [(number, True), (number, False)]
+        elif number % 2 == which:
+            kills.append((number, False))
+    return kills
+
+
+@pytest.mark.parametrize("everything", [False, ALL], ids=["once", "everything"])
+def test_up_killed_at_every_point_and_run_again(world: World, tmp_path: Path, *, everything: bool) -> None:
+    points = find_points(world, "up")
+    assert len(points) > 15
+    for point, before in plan_kills(points, everything=everything, which=0):
+        world.reset(tmp_path / f"again-{point}-{before}")
         with world.killed_at(point, before=before), pytest.raises(Killed):
             world.up(make_config())
 
@@ -37,16 +53,16 @@ def test_up_killed_at_every_point_and_run_again(world: World, tmp_path: Path, *,
 
         assert [node.index for node in state.nodes] == [0, 1], point
         assert world.resources() == complete(2), point
-        assert not prepare_up(world.clients, name=NAME, config=make_config(), files=world.files), point
+        assert not world.prepare(make_config()), point
         assert world.down().leftovers == (), point
         assert not world.resources(), point
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_up_killed_at_every_point_then_down(world: World, tmp_path: Path, *, before: bool) -> None:
-    points = count_points(world, "up")
-    for point in range(points):
-        world.reset(tmp_path / f"again-{point}")
+@pytest.mark.parametrize("everything", [False, ALL], ids=["once", "everything"])
+def test_up_killed_at_every_point_then_down(world: World, tmp_path: Path, *, everything: bool) -> None:
+    points = find_points(world, "up")
+    for point, before in plan_kills(points, everything=everything, which=1):
+        world.reset(tmp_path / f"again-{point}-{before}")
         with world.killed_at(point, before=before), pytest.raises(Killed):
             world.up(make_config())
 
@@ -55,13 +71,13 @@ def test_up_killed_at_every_point_then_down(world: World, tmp_path: Path, *, bef
         assert not world.files.root.exists(), point
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_down_killed_at_every_point_and_run_again(world: World, tmp_path: Path, *, before: bool) -> None:
+@pytest.mark.parametrize("everything", [False, ALL], ids=["once", "everything"])
+def test_down_killed_at_every_point_and_run_again(world: World, tmp_path: Path, *, everything: bool) -> None:
     world.up(make_config())
-    points = count_points(world, "down")
-    assert points > 10
-    for point in range(points):
-        world.reset(tmp_path / f"again-{point}")
+    points = find_points(world, "down")
+    assert len(points) > 10
+    for point, before in plan_kills(points, everything=everything, which=0):
+        world.reset(tmp_path / f"again-{point}-{before}")
         world.up(make_config())
         with world.killed_at(point, before=before), pytest.raises(Killed):
             world.down()
@@ -71,13 +87,13 @@ def test_down_killed_at_every_point_and_run_again(world: World, tmp_path: Path, 
         assert not world.files.root.exists(), point
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_down_killed_at_every_point_then_up(world: World, tmp_path: Path, *, before: bool) -> None:
+@pytest.mark.parametrize("everything", [False, ALL], ids=["once", "everything"])
+def test_down_killed_at_every_point_then_up(world: World, tmp_path: Path, *, everything: bool) -> None:
     """The key stays on this machine until nothing is left that needs it."""
     world.up(make_config())
-    points = count_points(world, "down")
-    for point in range(points):
-        world.reset(tmp_path / f"again-{point}")
+    points = find_points(world, "down")
+    for point, before in plan_kills(points, everything=everything, which=1):
+        world.reset(tmp_path / f"again-{point}-{before}")
         world.up(make_config())
         with world.killed_at(point, before=before), pytest.raises(Killed):
             world.down()
@@ -88,7 +104,7 @@ def test_down_killed_at_every_point_then_up(world: World, tmp_path: Path, *, bef
 
 def kill_after_launch(world: World) -> None:
     """`up`, killed when its launch has taken effect and nobody was told."""
-    plan = prepare_up(world.clients, name=NAME, config=make_config(), files=world.files)
+    plan = world.prepare(make_config())
     with pytest.raises(Killed):
         up(plan, clients=world.clients, files=world.files, report=kill_on_done_launch)
 
@@ -98,101 +114,57 @@ def kill_on_done_launch(event: Event) -> None:
         raise Killed(event.what)
 
 
-def test_a_launch_that_ec2_does_not_list_yet_is_not_repeated(late_lists: World) -> None:
-    kill_after_launch(late_lists)
+def test_a_launch_that_ec2_does_not_list_yet_is_not_repeated(late_world: World) -> None:
+    kill_after_launch(late_world)
 
-    state = late_lists.up(make_config())
+    state = late_world.up(make_config())
 
     assert [node.index for node in state.nodes] == [0, 1]
-    assert late_lists.resources() == complete(2)
-    assert late_lists.files.launches() == ()
+    assert late_world.resources() == complete(2)
+    assert late_world.files.launches() == ()
 
 
-def test_down_waits_for_a_launch_that_ec2_does_not_list_yet(late_lists: World) -> None:
-    kill_after_launch(late_lists)
+def test_down_waits_for_a_launch_that_ec2_does_not_list_yet(late_world: World) -> None:
+    kill_after_launch(late_world)
 
-    late_lists.down()
+    late_world.down()
 
-    assert not late_lists.resources()
-
-
-def test_up_with_other_settings_waits_for_the_interrupted_launch(late_lists: World) -> None:
-    kill_after_launch(late_lists)
-
-    with pytest.raises(ClusterError, match="appeared after the launch"):
-        late_lists.up(make_config(nodes=3))
-    assert [node.index for node in late_lists.up(make_config(nodes=3)).nodes] == [0, 1, 2]
+    assert not late_world.resources()
 
 
-def test_a_token_does_not_bring_back_nodes_that_ended(late_lists: World) -> None:
-    kill_after_launch(late_lists)
-    ec2 = late_lists.clients.ec2
-    ids = [i["InstanceId"] for r in describe_all(late_lists) for i in r["Instances"]]
+@pytest.mark.parametrize("step", ["make key pair", "make security group", "make placement group"])
+def test_down_waits_for_what_was_just_made_and_is_not_listed_yet(late_world: World, step: str) -> None:
+    def kill(event: Event) -> None:
+        if event.kind == "done" and event.what.startswith(step):
+            raise Killed(event.what)
+
+    with pytest.raises(Killed):
+        late_world.up(make_config(), report=kill)
+
+    assert late_world.down().leftovers == ()
+    late_world.time.sleep(60)
+    assert not late_world.resources()
+
+
+def test_up_with_other_settings_waits_for_the_interrupted_launch(late_world: World) -> None:
+    kill_after_launch(late_world)
+
+    assert [node.index for node in late_world.up(make_config(nodes=3)).nodes] == [0, 1, 2]
+
+
+def test_a_token_does_not_bring_back_nodes_that_ended(late_world: World) -> None:
+    kill_after_launch(late_world)
+    ec2 = late_world.clients.ec2
+    ids = [i["InstanceId"] for r in describe_all(late_world) for i in r["Instances"]]
     ec2.terminate_instances(InstanceIds=ids)
 
     with pytest.raises(ClusterError, match="ended while starting"):
-        late_lists.up(make_config())
+        late_world.up(make_config())
 
-    assert not set(ids) & {node.instance_id for node in late_lists.up(make_config()).nodes}
+    assert not set(ids) & {node.instance_id for node in late_world.up(make_config()).nodes}
 
 
 def describe_all(world: World) -> list[Any]:
-    """Past the blind looks."""
-    while not (reservations := world.clients.ec2.describe_instances()["Reservations"]):
-        pass
-    return list(reservations)
-
-
-ACTIONS = st.one_of(
-    st.tuples(st.just("up"), st.integers(1, 4)),
-    st.tuples(st.just("down"), st.just(0)),
-    st.tuples(st.just("killed up"), st.integers(0, 25)),
-    st.tuples(st.just("killed down"), st.integers(0, 15)),
-    st.tuples(st.just("lose a node"), st.integers(0, 3)),
-    st.tuples(st.just("lose the files"), st.just(0)),
-    st.tuples(st.just("lose the key pair"), st.just(0)),
-)
-
-
-def carry_out(world: World, action: str, number: int) -> None:
-    match action:
-        case "up":
-            state = world.up(make_config(nodes=number))
-            assert [node.index for node in state.nodes] == list(range(number))
-            assert world.resources() == complete(number)
-            assert not prepare_up(world.clients, name=NAME, config=make_config(nodes=number), files=world.files)
-        case "down":
-            assert world.down().leftovers == ()
-            assert not world.resources()
-        case "killed up" | "killed down":
-            with world.killed_at(number, before=number % 2 == 0):
-                world.up(make_config()) if action == "killed up" else world.down()
-        case "lose a node":
-            nodes = world.describe().nodes
-            if number < len(nodes):
-                world.clients.ec2.terminate_instances(InstanceIds=[nodes[number].instance_id])
-        case "lose the files":
-            shutil.rmtree(world.files.root, ignore_errors=True)
-        case "lose the key pair":
-            world.clients.ec2.delete_key_pair(KeyName="cluster-demo")
-
-
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-@given(actions=st.lists(ACTIONS, max_size=6))
-def test_any_order_of_events_ends_clean(world: World, tmp_path: Path, actions: list[tuple[str, int]]) -> None:
-    shutil.rmtree(tmp_path / "any", ignore_errors=True)
-    world.reset(tmp_path / "any")
-    for action, number in actions:
-        try:
-            carry_out(world, action, number)
-        except Killed:
-            pass
-        except ClusterError as error:
-            # Refusals that are right: too many nodes for what is asked, or nodes whose key is lost.
-            if not any(words in error.message for words in ("asked for", "only its private key")):
-                raise
-    assert world.down().leftovers == ()
-    assert not world.resources()
-    assert find_leftovers(world.clients.ec2, name=NAME) == ()
+    """When the lists have caught up."""
+    world.time.sleep(10)
+    return list(world.clients.ec2.describe_instances()["Reservations"])

@@ -1,10 +1,13 @@
 """What is kept on the user's machine: the key, the journal, the lock."""
 
 import os
+import re
+import resource
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -152,6 +155,27 @@ def test_the_lock_names_its_holder_and_ends_with_it(files: ClusterFiles) -> None
             holder.kill()
     with files.locked():
         assert files.exist
+
+
+@contextmanager
+def no_space() -> Iterator[None]:
+    """No file of this process can grow: what a full disk is to it. Not longer than needed: pytest's own log is one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_not_in_the_way_of_the_lock(files: ClusterFiles) -> None:
+    said = ""
+    with no_space(), files.locked():
+        try:
+            files.make_key()
+        except ClusterError as error:
+            said = error.message
+    assert re.search(r"cannot write .*id_ed25519: File too large", said)
 
 
 def lock(files: ClusterFiles) -> None:

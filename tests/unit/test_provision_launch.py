@@ -1,5 +1,6 @@
 """RunInstances: what is asked, how often, and how instances become numbered nodes."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from typing import Any
@@ -13,17 +14,25 @@ from provision.aws import NOT_FOUND_TIMEOUT_S
 from provision.describe import number_nodes
 from provision.launch import LAUNCH_ATTEMPTS, call_run_instances, request_digest, run_instances_request
 from provision.progress import Event, silent
-from provision.steps import RunInstances
+from provision.steps import LaunchNodes
 from provision.wait import FIRST_PAUSE_S, LONGEST_PAUSE_S, poll
-from provision_world import FakeTime, make_target
+from provision_world import make_option
+from sandbox_in_process import Clock
 
-STEP = RunInstances(
-    indices=(0, 1, 4), group_id="sg-1", key_name="cluster-demo", volume_size_gib=50, target=make_target()
+STEP = LaunchNodes(
+    indices=(0, 1, 4),
+    least=3,
+    group_id="sg-1",
+    key_name="cluster-demo",
+    volume_size_gib=50,
+    public_address=True,
+    options=(make_option(),),
 )
 
 
-def request(step: RunInstances = STEP) -> Any:
-    return run_instances_request(step, name="demo", owner="arn:aws:iam::1:user/ada", group_id="sg-1")
+def request(step: LaunchNodes = STEP, *, least: int = 3, group_id: str | None = "sg-1", **option: Any) -> Any:
+    owner = "arn:aws:iam::1:user/ada"
+    return run_instances_request(step, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id)
 
 
 def test_the_request() -> None:
@@ -72,25 +81,51 @@ def test_the_request() -> None:
     }
 
 
+def test_what_is_asked_for_only_where_it_is_wanted() -> None:
+    step = replace(STEP, placement_group="cluster-demo", instance_profile="nodes", public_address=False)
+    asked = request(step, least=1, placement=True, efa=True, market="spot")
+
+    assert (asked["MinCount"], asked["MaxCount"]) == (1, 3)
+    assert asked["Placement"] == {"GroupName": "cluster-demo"}
+    assert asked["IamInstanceProfile"] == {"Name": "nodes"}
+    assert asked["NetworkInterfaces"][0]["InterfaceType"] == "efa"
+    assert asked["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False
+    assert asked["InstanceMarketOptions"] == {
+        "MarketType": "spot",
+        "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
+    }
+    assert [tagged["ResourceType"] for tagged in asked["TagSpecifications"]] == [
+        "instance", "volume", "network-interface", "spot-instances-request",
+    ]  # fmt: skip
+    assert "Placement" not in request(step, placement=False)
+
+
+def test_a_dry_run_needs_neither_group_nor_key() -> None:
+    asked = request(group_id=None)
+    assert "KeyName" not in asked
+    assert "Groups" not in asked["NetworkInterfaces"][0]
+
+
 def test_the_same_request_has_the_same_digest_and_another_one_another() -> None:
-    others = [
-        RunInstances(indices=indices, group_id="sg-1", key_name="cluster-demo", volume_size_gib=size, target=target)
-        for indices, size, target in [
-            ((0, 1, 4), 50, make_target(image_id="ami-2")),
-            ((0, 1, 4), 51, make_target()),
-            ((0, 1), 50, make_target()),
-        ]
+    requests = [
+        request(),
+        request(replace(STEP, volume_size_gib=51)),
+        request(replace(STEP, indices=(0, 1))),
+        request(least=2),
+        request(image_id="ami-2"),
+        request(subnet_id="subnet-2"),
+        request(market="spot"),
     ]
     assert request_digest(request()) == request_digest(request())
-    assert len({request_digest(request(step)) for step in (STEP, *others)}) == 4
+    assert len({request_digest(each) for each in requests}) == len(requests)
 
 
 # --- how often ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    clock = FakeTime()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
     monkeypatch.setattr(provision.launch, "time", clock)
     monkeypatch.setattr(provision.wait, "time", clock)
     return clock
@@ -111,8 +146,8 @@ class Answering:
         return answer
 
 
-def refusal(code: str) -> ClientError:
-    return ClientError({"Error": {"Code": code, "Message": "in AWS's words"}}, "RunInstances")
+def refusal(code: str, message: str = "in AWS's words") -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
 
 
 def launch(client: Answering, report: Any = silent) -> Any:
@@ -132,11 +167,13 @@ NO_ROAD = EndpointConnectionError(endpoint_url="https://ec2")
         refusal("Unavailable"),
         refusal("InvalidGroup.NotFound"),
         refusal("InvalidKeyPair.NotFound"),
+        refusal("InvalidPlacementGroup.Unknown"),
+        refusal("InvalidParameterValue", "Value (x) for parameter iamInstanceProfile.name is invalid."),
         LOST_REPLY,
         NO_ROAD,
     ],
 )
-def test_asks_again_with_the_same_token(clock: FakeTime, hiccup: Exception) -> None:
+def test_asks_again_with_the_same_token(clock: Clock, hiccup: Exception) -> None:
     client = Answering(hiccup, hiccup, {"Instances": []})
     events: list[Event] = []
 
@@ -145,6 +182,7 @@ def test_asks_again_with_the_same_token(clock: FakeTime, hiccup: Exception) -> N
     assert [asked["ClientToken"] for asked in client.asked] == ["token-1"] * 3
     assert client.asked[0] == client.asked[2]
     assert [event.kind for event in events] == ["warn", "warn"]
+    assert "An error occurred" not in events[0].what  # AWS's words, and not botocore's around them
     assert 0.5 <= clock.slept_s[0] <= 1.0 <= clock.slept_s[1] <= 2.0
 
 
@@ -159,7 +197,7 @@ def test_asks_again_with_the_same_token(clock: FakeTime, hiccup: Exception) -> N
         SSLError(endpoint_url="https://ec2", error=OSError("x")),
     ],
 )
-def test_takes_a_no_for_a_no(clock: FakeTime, refused: Exception) -> None:
+def test_takes_a_no_for_a_no(clock: Clock, refused: Exception) -> None:
     client = Answering(refused)
 
     with pytest.raises(type(refused)):
@@ -168,7 +206,7 @@ def test_takes_a_no_for_a_no(clock: FakeTime, refused: Exception) -> None:
     assert not clock.slept_s
 
 
-def test_gives_up_when_aws_stays_busy(clock: FakeTime) -> None:
+def test_gives_up_when_aws_stays_busy(clock: Clock) -> None:
     client = Answering(refusal("RequestLimitExceeded"))
 
     with pytest.raises(ClientError, match="RequestLimitExceeded"):
@@ -177,31 +215,33 @@ def test_gives_up_when_aws_stays_busy(clock: FakeTime) -> None:
     assert 40 < sum(clock.slept_s) < 180
 
 
-def test_gives_up_on_a_group_that_stays_unknown(clock: FakeTime) -> None:
+def test_gives_up_on_a_group_that_stays_unknown(clock: Clock) -> None:
     with pytest.raises(ClientError, match="InvalidGroup"):
         launch(Answering(refusal("InvalidGroup.NotFound")))
     assert NOT_FOUND_TIMEOUT_S <= sum(clock.slept_s) < NOT_FOUND_TIMEOUT_S + 31
 
 
-def test_poll_looks_at_once_then_ever_more_rarely(clock: FakeTime) -> None:
+def test_poll_looks_at_once_then_ever_more_rarely(clock: Clock) -> None:
     looks: list[float] = []
+    begun = clock.now_s
 
     def look() -> str | None:
         looks.append(clock.now_s)
         return "there" if len(looks) == 20 else None
 
     assert poll(look, timeout_s=1000) == "there"
-    assert looks[0] == 1_000_000.0
+    assert looks[0] == begun
     assert clock.slept_s[0] == FIRST_PAUSE_S
     assert clock.slept_s == sorted(clock.slept_s)
     assert clock.slept_s[-1] == LONGEST_PAUSE_S
 
 
-def test_poll_ends_in_time_with_a_last_look(clock: FakeTime) -> None:
+def test_poll_ends_in_time_with_a_last_look(clock: Clock) -> None:
     looks: list[float] = []
+    begun = clock.now_s
 
     assert poll(lambda: looks.append(clock.now_s), timeout_s=7.5) is None
-    assert looks[-1] == 1_000_007.5
+    assert looks[-1] == begun + 7.5
 
 
 # --- numbering ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What `up` and `down` decide, as tables of states."""
+"""What `up` and `resize` decide, as tables of states."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from provision.model import (
     MAX_TAG_LENGTH,
     ClusterState,
     KeyPair,
+    PlacementGroup,
     SecurityGroup,
     format_indices,
     parse_indices,
 )
-from provision.plan import Plan, plan_down, plan_up
-from provision.receipt import Receipt, deleted_by, render_receipt
+from provision.plan import Plan, missing_nodes, plan_resize, plan_up
 from provision.render import render_plan
 from provision.steps import (
     AuthorizeIngress,
@@ -24,21 +24,33 @@ from provision.steps import (
     CreateSecurityGroup,
     DeleteKeyPair,
     DeleteSecurityGroup,
-    ForgetFiles,
     ImportKeyPair,
+    LaunchNodes,
     RevokeIngress,
-    RunInstances,
     Step,
     TerminateInstances,
     WaitForRunning,
     WaitForTerminated,
 )
-from provision_world import CALLER, NAME, make_config, make_node, make_target
+from provision_world import (
+    CALLER_NETWORK,
+    NAME,
+    make_caller,
+    make_config,
+    make_node,
+    make_option,
+    make_preflight,
+)
 
 OUR_KEY = "ssh-ed25519 AAAAours"
 OTHER_KEY = "ssh-ed25519 AAAAother"
 GROUP = SecurityGroup(
-    group_id="sg-1", vpc_id="vpc-1", ours=True, ssh_from=(CALLER,), ssh_open_to=(CALLER,), open_to_members=True
+    group_id="sg-1",
+    vpc_id="vpc-1",
+    ours=True,
+    ssh_from=(CALLER_NETWORK,),
+    ssh_open_to=(CALLER_NETWORK,),
+    open_to_members=True,
 )
 MAKE_KEY = CreateKeyPair(key_name="cluster-demo")
 IMPORT_KEY = ImportKeyPair(key_name="cluster-demo")
@@ -47,7 +59,7 @@ TWO_NODES = (make_node(0), make_node(1))
 
 
 def key(public_key: str | None = OUR_KEY, *, ours: bool = True) -> KeyPair:
-    return KeyPair(key_name="cluster-demo", key_pair_id="key-1", public_key=public_key, ours=ours)
+    return KeyPair(key_name="cluster-demo", public_key=public_key, ours=ours)
 
 
 def group(**values: Any) -> SecurityGroup:
@@ -60,16 +72,28 @@ def state(**values: Any) -> ClusterState:
     return ClusterState(name=NAME, **{**whole, **values})
 
 
-def plan(
-    from_state: ClusterState, *, local_key: str | None = OUR_KEY, target: Any = None, **settings: Any
-) -> tuple[Step, ...]:
+def whole_plan(
+    from_state: ClusterState, *, local_key: str | None = OUR_KEY, preflight: Any = None, **settings: Any
+) -> Plan:
+    config = make_config(**settings)
+    missing = missing_nodes(config, from_state)
     return plan_up(
         name=NAME,
-        config=make_config(**settings),
+        config=config,
         state=from_state,
-        target=target or make_target(),
+        caller=make_caller(),
+        preflight=(preflight or make_preflight()) if missing else None,
         local_key=local_key,
-    ).steps
+    )
+
+
+def plan(from_state: ClusterState, **values: Any) -> tuple[Step, ...]:
+    return whole_plan(from_state, **values).steps
+
+
+def find_launch(steps: tuple[Step, ...]) -> LaunchNodes:
+    [launch] = [step for step in steps if isinstance(step, LaunchNodes)]
+    return launch
 
 
 def kinds(steps: tuple[Step, ...]) -> list[str]:
@@ -82,14 +106,22 @@ def test_from_nothing_to_everything() -> None:
     assert steps == (
         MAKE_KEY,
         CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1"),
-        AuthorizeIngress(group_id=None, ssh_from=CALLER, members=True),
-        RunInstances(indices=(0, 1), group_id=None, key_name="cluster-demo", volume_size_gib=100, target=make_target()),
+        AuthorizeIngress(group_id=None, ssh_from=CALLER_NETWORK, members=True),
+        LaunchNodes(
+            indices=(0, 1),
+            least=2,
+            group_id=None,
+            key_name="cluster-demo",
+            volume_size_gib=100,
+            public_address=True,
+            options=(make_option(),),
+        ),
         WaitForRunning(nodes=2, public_address=True),
     )
 
 
 def test_nothing_to_do() -> None:
-    whole = plan_up(name=NAME, config=make_config(), state=state(), target=make_target(), local_key=OUR_KEY)
+    whole = whole_plan(state())
     assert not whole
     assert render_plan(whole) == "cluster demo: nothing to do\n"
 
@@ -126,7 +158,7 @@ def test_key_pair(
         assert not {"CreateKeyPair", "ImportKeyPair", "DeleteKeyPair"} & set(kinds(steps[len(expected) :]))
 
 
-ALLOW_ALL = AuthorizeIngress(group_id=None, ssh_from=CALLER, members=True)
+ALLOW_ALL = AuthorizeIngress(group_id=None, ssh_from=CALLER_NETWORK, members=True)
 MAKE_GROUP = CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1")
 
 
@@ -137,19 +169,19 @@ MAKE_GROUP = CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1")
         ((GROUP,), ()),
         (
             (group(ssh_from=(), ssh_open_to=(), open_to_members=False),),
-            (AuthorizeIngress(group_id="sg-1", ssh_from=CALLER, members=True),),
+            (AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=True),),
         ),
         ((group(open_to_members=False),), (AuthorizeIngress(group_id="sg-1", ssh_from=None, members=True),)),
         (
             (group(ssh_from=("192.0.2.1/32",), ssh_open_to=("192.0.2.1/32",)),),
             (
-                AuthorizeIngress(group_id="sg-1", ssh_from=CALLER, members=False),
+                AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),
                 RevokeIngress(group_id="sg-1", ssh_from=("192.0.2.1/32",)),
             ),
         ),
         # Somebody opened it by hand, for the very network: no rule of ours to add, none to take back.
-        ((group(ssh_from=(), ssh_open_to=(CALLER,)),), ()),
-        ((group(ssh_open_to=(CALLER, "192.0.2.0/24")),), ()),
+        ((group(ssh_from=(), ssh_open_to=(CALLER_NETWORK,)),), ()),
+        ((group(ssh_open_to=(CALLER_NETWORK, "192.0.2.0/24")),), ()),
         # An interrupted `up` into another VPC made it.
         ((group(group_id="sg-2", vpc_id="vpc-2"),), (DeleteSecurityGroup(group_id="sg-2"), MAKE_GROUP, ALLOW_ALL)),
         # Somebody else's in another VPC is none of our business.
@@ -181,7 +213,7 @@ def test_launches_what_is_missing(
 ) -> None:
     steps = plan(state(nodes=tuple(make_node(index) for index in nodes)), nodes=wanted)
 
-    launches = [step for step in steps if isinstance(step, RunInstances)]
+    launches = [step for step in steps if isinstance(step, LaunchNodes)]
     assert [step.indices for step in launches] == ([launched] if launched else [])
     assert all(step.group_id == "sg-1" for step in launches)
     assert (WaitForRunning(nodes=wanted, public_address=True) in steps) is waits
@@ -208,79 +240,143 @@ def test_refuses_what_it_cannot_complete(nodes: tuple[Any, ...], wanted: int, wo
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("setting", "arn", "words"),
+    [
+        ("none", "arn:aws:iam::1:instance-profile/x", None),
+        ("x", "arn:aws:iam::1:instance-profile/x", None),
+        ("auto", "arn:aws:iam::1:instance-profile/cluster-us-east-1-demo", None),
+        ("auto", None, 'has no instance profile; .*"auto" is cluster-us-east-1-demo'),
+        ("y", "arn:aws:iam::1:instance-profile/x", "has another instance profile"),
+    ],
+)
+def test_nodes_that_lack_the_instance_profile(setting: str, arn: str | None, words: str | None) -> None:
+    from_state = state(nodes=(make_node(0, profile_arn=arn), make_node(1, profile_arn=arn)))
+    if words is None:
+        assert plan(from_state, instance_profile=setting) == ()
+        return
+    with pytest.raises(ClusterError, match=words) as caught:
+        plan(from_state, instance_profile=setting)
+    assert "cluster resize 0" in str(caught.value.hint)
+
+
 def test_no_nodes_is_a_mistake_in_the_file() -> None:
     with pytest.raises(ConfigError, match="nodes = 0"):
         plan(ClusterState(name=NAME), nodes=0)
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"nodes": (), "key_pair": None, "security_groups": ()}, []),
-        (
-            {},
-            ["TerminateInstances", "WaitForTerminated", "DeleteSecurityGroup", "DeleteKeyPair", "ForgetFiles"],
-        ),
-        ({"nodes": ()}, ["DeleteSecurityGroup", "DeleteKeyPair", "ForgetFiles"]),
-        (
-            {"nodes": (), "ending": ("i-9",)},
-            ["WaitForTerminated", "DeleteSecurityGroup", "DeleteKeyPair", "ForgetFiles"],
-        ),
-        ({"nodes": (), "security_groups": ()}, ["DeleteKeyPair", "ForgetFiles"]),
-        ({"nodes": (), "key_pair": None}, ["DeleteSecurityGroup", "ForgetFiles"]),
-        ({"nodes": (), "key_pair": key(ours=False), "security_groups": (group(ours=False),)}, []),
-    ],
-)
-def test_down(values: dict[str, Any], expected: list[str]) -> None:
-    assert kinds(plan_down(state(**values)).steps) == expected
-
-
-def test_down_with_nothing_but_files() -> None:
-    assert plan_down(ClusterState(name=NAME), local_files=True).steps == (ForgetFiles(),)
-
-
-def test_down_waits_for_the_live_and_the_ending() -> None:
-    steps = plan_down(state(ending=("i-9",))).steps
-
-    assert steps[:2] == (
-        TerminateInstances(nodes=TWO_NODES),
-        WaitForTerminated(instance_ids=("i-0", "i-1", "i-9")),
-    )
-
-
 def test_the_plan_can_be_read() -> None:
-    text = render_plan(
-        plan_up(
-            name=NAME,
-            config=make_config(nodes=4),
-            state=ClusterState(name=NAME),
-            target=make_target(gpus="1x NVIDIA T4"),
-            local_key=None,
-        )
-    )
+    text = render_plan(whole_plan(ClusterState(name=NAME), local_key=None, nodes=4))
 
-    assert text == (
-        "cluster demo:\n"
+    steps = text.partition("\n\n")[2]
+    assert steps == (
         "   1. make key pair cluster-demo (ed25519; the private key stays on this machine)\n"
         "   2. make security group cluster-demo in vpc-1\n"
         "   3. allow ssh from 203.0.113.7/32 and everything between members\n"
         "   4. launch 4 nodes (0-3)\n"
-        "      type     c5.xlarge (4 vCPUs, 1x NVIDIA T4, x86_64)\n"
-        "      image    ami-0123456789abcdef0 (ubuntu-22.04)\n"
-        "      place    us-east-1a, subnet-1\n"
-        "      address  public and private\n"
-        "      disk     100 GiB gp3, encrypted, deleted with its instance\n"
-        "      account  123456789012 as arn:aws:iam::123456789012:user/ada\n"
-        "      price    unknown\n"
         "   5. wait until 4 nodes run\n"
+    )
+    for fact in ("123456789012", "c5.xlarge", "ami-0123456789abcdef0", "us-east-1a", "subnet-1", "100 GiB"):
+        assert fact in text
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (None, ["CreatePlacementGroup"]),
+        (PlacementGroup(group_name="cluster-demo", group_id="pg-1", ours=True), []),
+        (PlacementGroup(group_name="cluster-demo", group_id="pg-1", ours=False), "did not make"),
+    ],
+)
+def test_placement_group(group: PlacementGroup | None, expected: list[str] | str) -> None:
+    from_state = state(nodes=(), placement_group=group)
+    preflight = make_preflight(make_option(placement=True), make_option(instance_type="t3.large"))
+    if isinstance(expected, str):
+        with pytest.raises(ClusterError, match=expected):
+            plan(from_state, preflight=preflight)
+        return
+    steps = plan(from_state, preflight=preflight)
+    assert [kind for kind in kinds(steps) if kind == "CreatePlacementGroup"] == expected
+    assert find_launch(steps).placement_group == "cluster-demo"
+
+
+def test_no_placement_group_where_no_type_takes_one() -> None:
+    steps = plan(state(nodes=()), preflight=make_preflight(make_option(placement=False)))
+    assert "CreatePlacementGroup" not in kinds(steps)
+    assert find_launch(steps).placement_group is None
+
+
+@pytest.mark.parametrize(
+    ("present", "nodes", "min_nodes", "least"),
+    [
+        (0, 4, "all", 4),
+        (0, 4, 2, 2),
+        (0, 4, 9, 4),
+        (1, 4, 2, 1),
+        (2, 4, 2, 0),
+        (3, 4, "all", 1),
+    ],
+)
+def test_how_many_are_good_enough(present: int, nodes: int, min_nodes: Any, least: int) -> None:
+    steps = plan(state(nodes=tuple(make_node(i) for i in range(present))), nodes=nodes, min_nodes=min_nodes)
+    assert find_launch(steps).least == least
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"), [("none", None), ("auto", "cluster-us-east-1-demo"), ("my-profile", "my-profile")]
+)
+def test_instance_profile(setting: str, name: str | None) -> None:
+    assert find_launch(plan(state(nodes=()), instance_profile=setting)).instance_profile == name
+
+
+@pytest.mark.parametrize(("egress", "expected"), [(False, ["AuthorizeEgress"]), (True, [])])
+def test_efa_wants_a_rule_of_its_own(*, egress: bool, expected: list[str]) -> None:
+    steps = plan(state(nodes=(), security_groups=(group(egress_to_members=egress),)), efa=True)
+    assert [kind for kind in kinds(steps) if kind == "AuthorizeEgress"] == expected
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "ended", "launched"),
+    [
+        ((0, 1), 4, (), (2, 3)),
+        ((0, 1, 2, 3), 2, (2, 3), ()),
+        ((0, 1), 2, (), ()),
+        ((0, 2), 2, (2,), (1,)),
+        ((0, 1), 0, (0, 1), ()),
+        ((), 0, (), ()),
+        ((), 2, (), (0, 1)),
+    ],
+)
+def test_resize(present: tuple[int, ...], wanted: int, ended: tuple[int, ...], launched: tuple[int, ...]) -> None:
+    from_state = state(nodes=tuple(make_node(index) for index in present))
+    steps = plan_resize(
+        name=NAME,
+        config=make_config(nodes=wanted),
+        state=from_state,
+        caller=make_caller(),
+        preflight=make_preflight() if launched else None,
+        local_key=OUR_KEY,
+    ).steps
+
+    terminated = [node.index for step in steps if isinstance(step, TerminateInstances) for node in step.nodes]
+    assert tuple(terminated) == ended
+    assert [step.indices for step in steps if isinstance(step, LaunchNodes)] == ([launched] if launched else [])
+    assert [step.instance_ids for step in steps if isinstance(step, WaitForTerminated)] == (
+        [tuple(f"i-{index}" for index in ended)] if ended else []
     )
 
 
-def test_the_plan_of_down_names_the_nodes() -> None:
-    text = render_plan(plan_down(state(ending=("i-9",))))
-
-    assert "1. terminate 2 nodes (0-1)\n      node-0  i-0  running\n      node-1  i-1  running\n" in text
-    assert "2. wait until 3 instances are gone\n   3. delete security group sg-1\n" in text
+def test_resize_of_a_cluster_that_is_not_there() -> None:
+    with pytest.raises(NotFoundError, match="no cluster demo") as caught:
+        plan_resize(
+            name=NAME,
+            config=make_config(nodes=3),
+            state=ClusterState(name=NAME),
+            caller=make_caller(),
+            preflight=make_preflight(),
+            local_key=None,
+        )
+    assert caught.value.hint == "cluster up --nodes 3"
 
 
 @pytest.mark.parametrize(
@@ -300,7 +396,7 @@ def test_what_somebody_wrote_into_the_tag_is_not_believed(text: str) -> None:
 @given(st.sets(st.integers(0, 999)))
 def test_indices_survive_and_scattered_ones_are_split_to_fit_a_tag(missing: set[int]) -> None:
     present = tuple(make_node(index) for index in sorted(set(range(1000)) - missing))
-    launches = [step for step in plan(state(nodes=present), nodes=1000) if isinstance(step, RunInstances)]
+    launches = [step for step in plan(state(nodes=present), nodes=1000) if isinstance(step, LaunchNodes)]
 
     texts = [format_indices(step.indices) for step in launches]
     assert all(len(text) <= MAX_TAG_LENGTH for text in texts)
@@ -319,20 +415,3 @@ def test_what_exists() -> None:
     assert ClusterState(name=NAME, key_pair=key()).exists
     assert ClusterState(name=NAME, ending=("i-1",)).exists
     assert state().head == make_node(0)
-
-
-def test_the_receipt_says_what_is_left() -> None:
-    whole: Plan = plan_down(state(nodes=tuple(make_node(index) for index in range(10))))
-    receipt = Receipt(
-        cluster=NAME, deleted=deleted_by(whole), leftovers=deleted_by(whole)[:1], node_hours=2.5, cost_usd=1.25
-    )
-
-    assert render_receipt(receipt) == (
-        "cluster demo: NOT all is gone\n"
-        "  deleted  10 x instance: i-0, i-1, i-2, i-3, i-4, i-5, i-6, i-7 and 2 more\n"
-        "  deleted  1 x security group: sg-1\n"
-        "  deleted  1 x key pair: cluster-demo\n"
-        "  deleted  1 x local files: private key, known hosts\n"
-        "  left     1 x instance: i-0\n"
-        "  ran      2.50 node hours, cost $1.25\n"
-    )

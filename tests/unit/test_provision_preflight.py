@@ -1,319 +1,466 @@
-"""What `auto` becomes, and what is refused before anything is made."""
+"""How nodes can be launched, what `auto` becomes, and what is refused before anything is made."""
 
-import socketserver
-import ssl
-import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from ipaddress import IPv4Address
-from pathlib import Path
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import trustme
-from botocore.exceptions import ClientError
-from moto import mock_aws
-from moto.core import DEFAULT_ACCOUNT_ID
-from moto.ec2.models import amis, ec2_backends
-from moto.ssm.models import Parameter, ssm_backends
+from moto.ssm.models import ssm_backends
 
-from provision.aws import Clients, make_clients
 from provision.errors import AwsError, ClusterError, ConfigError
-from provision.model import ClusterState, LaunchTarget
-from provision.preflight import describe_launch_target, find_caller_address
-from provision_world import MOTO_IMAGE, NAME, make_config, make_node
+from provision.model import ClusterState, LaunchOption, Preflight, Quota
+from provision.preflight.describe import describe_preflight
+from provision.preflight.places import Places, drop_over_quota
+from provision_world import NAME, World, make_caller, make_config, make_node, make_option
+from sandbox.images import SandboxAmi
 
-REGION = "us-east-1"
 UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/{arch}/hvm/ebs-gp2/ami-id"
 DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+ZONES = ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1f"]
+"""That offer c5.xlarge and g5.xlarge, as AWS published it; all of the region but us-east-1e."""
 
 
-def image(image_id: str, name: str, owner: str, **more: Any) -> dict[str, Any]:
-    return {
-        "ami_id": image_id,
-        "name": name,
-        "owner_id": owner,
-        "architecture": "x86_64",
-        "public": True,
-        "root_device_name": "/dev/sda1",
-        "creation_date": "2030-01-01T00:00:00.000Z",
-        **more,
-    }
-
-
-JAMMY = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-{arch}-server-{date}"
-IMAGES = [
-    image(MOTO_IMAGE, "ubuntu", "099720109477"),
-    image("ami-00000001", JAMMY.format(arch="amd64", date="20300101"), "099720109477"),
-    image(
-        "ami-00000002",
-        JAMMY.format(arch="amd64", date="20300201"),
-        "099720109477",
-        creation_date="2030-02-01T00:00:00.000Z",
-    ),
-    image("ami-00000003", JAMMY.format(arch="amd64", date="20300301"), "666666666666"),  # not Canonical
-    image("ami-00000004", JAMMY.format(arch="arm64", date="20300101"), "099720109477", architecture="arm64"),
-    image("ami-00000005", "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20300101", "898082745236"),
-    image("ami-00000006", "unfinished", "099720109477", state="pending"),
-]
-
-
-@pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clients]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("MOTO_AMIS_PATH", "see the next line")
-    monkeypatch.setattr(amis, "AMIS", [dict(entry) for entry in IMAGES])
-    monkeypatch.setenv("MOTO_ENABLE_AMI_VALIDATION", "true")
-    with mock_aws():
-        for backends in (ec2_backends, ssm_backends):
-            backends[DEFAULT_ACCOUNT_ID][REGION].reset()  # with these images, and not another test's
-        yield make_clients(REGION)
-
-
-def publish(name: str, value: str) -> None:
-    """A public parameter of AWS's: the API lets nobody else write one."""
-    backend = ssm_backends[DEFAULT_ACCOUNT_ID][REGION]
-    backend._parameters[name].append(
-        Parameter(
-            account_id=DEFAULT_ACCOUNT_ID,
-            name=name,
-            value=value,
-            parameter_type="String",
-            description="",
-            allowed_pattern=None,
-            keyid=None,
-            last_modified_date=datetime(2030, 1, 1, tzinfo=UTC),
-            version=1,
-            data_type="text",
-        )
+def preflight(
+    world: World, state: ClusterState | None = None, *, least: int | None = None, **settings: Any
+) -> Preflight:
+    config = make_config(**settings)
+    known = state or ClusterState(name=NAME)
+    missing = tuple(range(len(known.nodes), config.nodes))
+    return describe_preflight(
+        world.clients,
+        config=config,
+        state=known,
+        caller=make_caller(),
+        name=NAME,
+        missing=missing,
+        least=len(missing) if least is None else least,
     )
 
 
-def target(clients: Clients, state: ClusterState | None = None, **settings: Any) -> LaunchTarget:
-    return describe_launch_target(clients, config=make_config(**settings), state=state or ClusterState(name=NAME))
+def image_of(world: World, parameter: str) -> SandboxAmi:
+    published = ssm_backends["123456789012"]["us-east-1"]._parameters[parameter][-1]
+    image = world.sandbox.backend.amis[published.value]
+    assert isinstance(image, SandboxAmi)
+    return image
 
 
-def test_the_target_of_a_cpu_cluster(clients: Clients) -> None:
-    publish(UBUNTU.format(arch="amd64"), "ami-00000001")
-    [zone_a] = clients.ec2.describe_subnets(SubnetIds=[subnet_in(clients, "us-east-1a")])["Subnets"]
+def subnet_in(world: World, zone: str) -> Any:
+    [subnet] = world.sandbox.backend.subnets[zone].values()
+    return subnet
 
-    found = target(clients, ami="auto")
 
-    assert found == LaunchTarget(
-        region=REGION,
-        account_id=DEFAULT_ACCOUNT_ID,
-        owner=f"arn:aws:sts::{DEFAULT_ACCOUNT_ID}:user/moto",
+def leave_addresses(world: World, count: int, *zones: str) -> None:
+    for zone in zones:
+        subnet_in(world, zone)._available_ip_addresses = count
+
+
+def places(found: Preflight) -> list[tuple[str, str, str]]:
+    return [(option.market, option.instance_type, option.zone) for option in found.options]
+
+
+@contextmanager
+def answer(world: World, operation: str, change: Any) -> Iterator[None]:
+    """An answer of EC2's is changed: for types and images that the sandbox does not have."""
+    event = f"after-call.ec2.{operation}"
+    listener = lambda parsed, **_: change(parsed)  # noqa: E731 - registered and unregistered by its identity
+    world.clients.ec2.meta.events.register(event, listener)
+    try:
+        yield
+    finally:
+        world.clients.ec2.meta.events.unregister(event, listener)
+
+
+# --- the whole
+
+
+def test_a_cpu_cluster(world: World) -> None:
+    image = image_of(world, UBUNTU.format(arch="amd64"))
+    subnet = subnet_in(world, "us-east-1a")
+
+    found = preflight(world)
+
+    assert found.options[0] == LaunchOption(
+        market="on-demand",
         instance_type="c5.xlarge",
         architecture="x86_64",
         vcpus=4,
         gpus=None,
-        image_id="ami-00000001",
-        image_name=JAMMY.format(arch="amd64", date="20300101"),
+        image_id=image.id,
+        image_name=image.name,
+        image_created_at=image_created_at(image),
         root_device="/dev/sda1",
-        subnet_id=zone_a["SubnetId"],
-        vpc_id=zone_a["VpcId"],
+        subnet_id=subnet.id,
+        vpc_id=subnet.vpc_id,
         zone="us-east-1a",
-        ssh_from="203.0.113.7/32",
-        public_address=True,
+        free_addresses=4091,
+        placement=True,
+        efa=False,
+        usd_per_hour=0.17,
     )
+    assert places(found) == [("on-demand", "c5.xlarge", zone) for zone in ZONES]
+    assert found.skipped == ("c5.xlarge is not offered in us-east-1e",)
+    assert [(quota.code, quota.needed, quota.in_use, quota.limit) for quota in found.quotas] == [
+        ("L-1216C47A", 8, 0, 100_000)
+    ]
+    assert "ec2:RunInstances" in found.permissions.allowed
+    assert (found.permissions.missing, found.permissions.unknown) == ((), ())
+    assert found.public_address
+    assert found.volume_usd_per_gib_month == 0.08
 
 
-def test_gpus_get_the_deep_learning_image(clients: Clients) -> None:
-    publish(DLAMI, "ami-00000005")
+def image_created_at(image: SandboxAmi) -> datetime:
+    assert image.deprecated is not None
+    return (image.deprecated - timedelta(days=730)).replace(tzinfo=UTC)
 
-    found = target(clients, ami="auto", instance_type="g4dn.12xlarge")
 
-    assert (found.image_id, found.gpus) == ("ami-00000005", "4x NVIDIA T4")
+def test_the_order_is_market_then_type_then_zone_and_always_the_same(world: World) -> None:
+    settings: dict[str, Any] = {
+        "instance_type": "g5.xlarge",
+        "instance_types": ["c5.xlarge"],
+        "market": ["spot", "on-demand"],
+    }
+    found = preflight(world, **settings)
+    assert places(found) == [
+        (market, instance_type, zone)
+        for market in ("spot", "on-demand")
+        for instance_type in ("g5.xlarge", "c5.xlarge")
+        for zone in ZONES
+    ]
+    assert preflight(world, **settings) == found
+    prices = {option.usd_per_hour for option in found.options if option.market == "spot"}
+    assert len(prices) == 10  # each zone has its own
+    assert len(found.quotas) == 4
+
+
+def test_it_only_reads(world: World) -> None:
+    """A dry run counts as a read: tests/unit/test_provision_permissions.py shows that each one is dry."""
+    before = world.resources()
+    preflight(world, market=["spot", "on-demand"])
+    assert world.calls.mutating() == Counter()
+    assert world.resources() == before
+
+
+def test_a_private_cluster_gets_no_public_addresses(world: World) -> None:
+    assert not preflight(world, ssh_address="private", ssh_from="10.0.0.0/16").public_address
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "image_id"),
-    [("c5.xlarge", "ami-00000002"), ("c6g.xlarge", "ami-00000004"), ("g4dn.xlarge", "ami-00000005")],
+    ("settings", "placement"),
+    [
+        ({}, True),
+        ({"nodes": 1}, False),
+        ({"placement_group": "none"}, False),
+        ({"instance_type": "t3.xlarge"}, False),  # its strategies are partition and spread
+    ],
 )
-def test_without_the_parameter_the_publishers_newest_image(clients: Clients, instance_type: str, image_id: str) -> None:
-    assert target(clients, ami="auto", instance_type=instance_type).image_id == image_id
+def test_placement_where_it_helps_and_the_type_can(world: World, settings: dict[str, Any], *, placement: bool) -> None:
+    assert {option.placement for option in preflight(world, **settings).options} == {placement}
+
+
+def test_efa_where_the_type_has_one(world: World) -> None:
+    assert preflight(world, efa=True, instance_type="c5n.18xlarge").options[0].efa
+    with pytest.raises(ConfigError, match=r'\[provision\] instance_type = "c5.xlarge": has no Elastic Fabric Adapter'):
+        preflight(world, efa=True)
+    with pytest.raises(ConfigError, match=r'instance_types, "c5.xlarge": has no Elastic Fabric Adapter'):
+        preflight(world, efa=True, instance_type="c5n.18xlarge", instance_types=["c5.xlarge"])
+
+
+# --- images
+
+
+def test_gpus_get_the_deep_learning_image_and_each_type_its_own(world: World) -> None:
+    found = preflight(world, instance_type="g4dn.12xlarge", instance_types=["c6g.xlarge"])
+    first, last = found.options[0], found.options[-1]
+    assert (first.image_id, first.gpus) == (image_of(world, DLAMI).id, "4x NVIDIA T4")
+    assert (last.image_id, last.architecture) == (image_of(world, UBUNTU.format(arch="arm64")).id, "arm64")
+
+
+@pytest.mark.parametrize("instance_type", ["c5.xlarge", "c6g.xlarge", "g4dn.xlarge"])
+def test_without_the_parameter_the_publishers_newest_image(world: World, instance_type: str) -> None:
+    by_parameter = preflight(world, instance_type=instance_type).options[0].image_id
+    world.sandbox.book.arm("unauthorized service=ssm action=GetParameter")
+    assert preflight(world, instance_type=instance_type).options[0].image_id == by_parameter
+
+
+def test_no_image_at_all(world: World) -> None:
+    world.sandbox.book.arm("unauthorized service=ssm action=GetParameter")
+    world.sandbox.backend.amis.clear()
+    with pytest.raises(ConfigError, match=r'ami = "auto": us-east-1 has no Ubuntu 22.04 for x86_64'):
+        preflight(world)
+
+
+def test_an_image_that_is_asked_for(world: World) -> None:
+    asked = image_of(world, DLAMI)
+    option = preflight(world, ami=asked.id).options[0]
+    assert (option.image_id, option.image_name) == (asked.id, asked.name)
+
+
+def test_a_deprecated_image_is_refused(world: World) -> None:
+    asked = image_of(world, DLAMI)
+    asked.deprecated = datetime(2020, 5, 1)  # noqa: DTZ001 - moto's times have no zone
+    words = rf"the image {asked.id} \(Deep Learning .*\) is deprecated since 2020-05-01"
+    with pytest.raises(ConfigError, match=words) as caught:
+        preflight(world, ami=asked.id)
+    assert caught.value.hint == 'set ami = "auto" in cluster.toml'
+
+
+def test_an_image_that_is_not_ready(world: World) -> None:
+    asked = image_of(world, DLAMI)
+    asked.state = "pending"
+    with pytest.raises(ConfigError, match="is pending, not available"):
+        preflight(world, ami=asked.id)
+
+
+def test_an_image_for_another_processor(world: World) -> None:
+    asked = image_of(world, UBUNTU.format(arch="arm64"))
+    with pytest.raises(ConfigError, match=r"is for arm64, while c5\.xlarge is x86_64"):
+        preflight(world, ami=asked.id, instance_type="c6g.xlarge", instance_types=["c5.xlarge"])
+
+
+def test_gpus_of_another_maker(world: World) -> None:
+    def amd(parsed: dict[str, Any]) -> None:
+        parsed["InstanceTypes"][0]["GpuInfo"]["Gpus"][0]["Manufacturer"] = "AMD"
+
+    with (
+        answer(world, "DescribeInstanceTypes", amd),
+        pytest.raises(ConfigError, match="has GPUs of AMD; MXNet has wheels for NVIDIA's alone"),
+    ):
+        preflight(world, instance_type="g4dn.xlarge")
+
+
+def test_an_image_of_unknown_age(world: World) -> None:
+    def undated(parsed: dict[str, Any]) -> None:
+        parsed["Images"][0]["CreationDate"] = "some day"
+
+    with answer(world, "DescribeImages", undated):
+        assert preflight(world).options[0].image_created_at is None
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"instance_type": "c5.99xlarge"}, r'\[provision\] instance_type = "c5.99xlarge": us-east-1 has no such'),
+        ({"instance_types": ["c5.99xlarge"]}, r'\[provision\] instance_types, "c5.99xlarge": us-east-1 has no such'),
         ({"ami": "ami-0123456789abcdef0"}, r'\[provision\] ami = "ami-0123456789abcdef0": .* no such image'),
-        ({"ami": "ami-00000004"}, "is for arm64, while c5.xlarge is x86_64"),
-        ({"ami": "ami-00000006"}, "is pending, not available"),
-        ({"volume_size_gib": 10}, r"\[provision\] volume_size_gib = 10: the image ami-\w+ needs 15 GiB"),
+        ({"instance_type": "g5.xlarge", "volume_size_gib": 50}, r"volume_size_gib = 50: the image ami-\w+ needs 75"),
         ({"subnet_id": "subnet-0123456789abcdef0"}, r"\[provision\] subnet_id = .* no such subnet"),
+        ({"instance_profile": "nobody"}, r'\[provision\] instance_profile = "nobody": the account has no such'),
     ],
 )
-def test_a_setting_that_cannot_be_met_is_named(clients: Clients, settings: dict[str, Any], words: str) -> None:
+def test_a_setting_that_cannot_be_met_is_named(world: World, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        target(clients, **settings)
+        preflight(world, **settings)
     assert caught.value.hint
 
 
-def test_no_image_at_all(clients: Clients) -> None:
-    ec2_backends[DEFAULT_ACCOUNT_ID][REGION].amis.clear()
-    with pytest.raises(ConfigError, match=r'ami = "auto": us-east-1 has no Ubuntu 22.04 for x86_64'):
-        target(clients, ami="auto")
+def test_an_instance_profile_that_is_there_or_may_not_be_looked_for(world: World) -> None:
+    world.clients.iam.create_instance_profile(InstanceProfileName="nodes")
+    assert preflight(world, instance_profile="nodes").options
+    world.sandbox.book.arm("unauthorized service=iam action=GetInstanceProfile")
+    assert preflight(world, instance_profile="nobody").options
 
 
-def test_gpus_of_another_maker(clients: Clients) -> None:
-    """moto knows no such type: the answer about a real one is changed to it."""
-
-    def amd(parsed: dict[str, Any], **_: Any) -> None:
-        parsed["InstanceTypes"][0]["GpuInfo"]["Gpus"][0]["Manufacturer"] = "AMD"
-
-    clients.ec2.meta.events.register("after-call.ec2.DescribeInstanceTypes", amd)
-    with pytest.raises(ConfigError, match="has GPUs of AMD; MXNet has wheels for NVIDIA's alone"):
-        target(clients, ami="auto", instance_type="g4dn.xlarge")
+# --- subnets
 
 
-def subnet_in(clients: Clients, zone: str) -> str:
-    filters: Any = [{"Name": "availability-zone", "Values": [zone]}]
-    return str(clients.ec2.describe_subnets(Filters=filters)["Subnets"][0]["SubnetId"])
+def test_a_subnet_that_is_asked_for(world: World) -> None:
+    assert places(preflight(world, subnet_id=subnet_in(world, "us-east-1f").id)) == [
+        ("on-demand", "c5.xlarge", "us-east-1f")
+    ]
+    with pytest.raises(ConfigError, match=r"is in us-east-1e, which does not offer c5.xlarge") as caught:
+        preflight(world, subnet_id=subnet_in(world, "us-east-1e").id)
+    assert caught.value.hint == f"c5.xlarge is offered in: {', '.join(ZONES)}"
 
 
-def test_a_subnet_that_is_asked_for(clients: Clients) -> None:
-    """By moto's tables, c5.xlarge is offered in all zones of us-east-1 but e."""
-    assert target(clients, subnet_id=subnet_in(clients, "us-east-1f")).zone == "us-east-1f"
-    with pytest.raises(ConfigError, match=r"is in us-east-1e, which does not offer c5.xlarge"):
-        target(clients, subnet_id=subnet_in(clients, "us-east-1e"))
+def test_a_subnet_that_is_asked_for_and_full(world: World) -> None:
+    leave_addresses(world, 1, "us-east-1f")
+    with pytest.raises(ConfigError, match=r'subnet_id = "subnet-\w+": has 1 free addresses, 2 needed'):
+        preflight(world, subnet_id=subnet_in(world, "us-east-1f").id)
 
 
-def test_default_subnets_where_the_type_is_not_offered(clients: Clients) -> None:
-    for subnet in clients.ec2.describe_subnets()["Subnets"]:
-        if subnet["AvailabilityZone"] != "us-east-1e":
-            clients.ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+def test_default_subnets_where_the_type_is_not_offered(world: World) -> None:
+    for zone in ZONES:
+        world.clients.ec2.delete_subnet(SubnetId=subnet_in(world, zone).id)
     with pytest.raises(ConfigError, match=r"offered in us-east-1a, .*, us-east-1f only, where no default subnet"):
-        target(clients)
+        preflight(world)
 
 
-def test_nodes_that_are_there_decide_the_subnet(clients: Clients) -> None:
-    last = max(clients.ec2.describe_subnets()["Subnets"], key=lambda subnet: subnet["AvailabilityZone"])
-    state = ClusterState(name=NAME, nodes=(make_node(0, subnet_id=last["SubnetId"]),))
-
-    assert target(clients, state).zone == last["AvailabilityZone"]
-
-
-def test_without_a_default_subnet(clients: Clients) -> None:
-    for subnet in clients.ec2.describe_subnets()["Subnets"]:
-        clients.ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+def test_without_a_default_subnet(world: World) -> None:
+    for subnet in world.clients.ec2.describe_subnets()["Subnets"]:
+        world.clients.ec2.delete_subnet(SubnetId=subnet["SubnetId"])
     with pytest.raises(AwsError, match="no default subnet") as caught:
-        target(clients)
+        preflight(world)
     assert "create-default-vpc" in str(caught.value.hint)
 
 
-def test_default_subnets_without_enough_addresses(clients: Clients) -> None:
-    subnets = ec2_backends[DEFAULT_ACCOUNT_ID][REGION].subnets
-    for zone in ("us-east-1a", "us-east-1b"):
-        for subnet in subnets[zone].values():
-            subnet._available_ip_addresses = 1
-    assert target(clients).zone == "us-east-1c"
-    for zone in subnets:
-        for subnet in subnets[zone].values():
-            subnet._available_ip_addresses = 1
-    with pytest.raises(AwsError, match="no default subnet of us-east-1 has 2 free addresses"):
-        target(clients)
+def test_subnets_without_enough_addresses_are_left_out(world: World) -> None:
+    leave_addresses(world, 1, "us-east-1a", "us-east-1b")
+    found = preflight(world, nodes=4)
+    assert [zone for _, _, zone in places(found)] == ZONES[2:]
+    words = f"us-east-1b: {subnet_in(world, 'us-east-1b').id} has 1 free address, 4 are needed"
+    assert words in found.skipped
+    assert len(places(preflight(world, nodes=4, least=1))) == len(ZONES)
+    assert len(places(preflight(world, nodes=4, least=0))) == len(ZONES)
 
 
-def test_an_operator_without_ssm_gets_the_image_all_the_same(clients: Clients) -> None:
-    def deny(**_: Any) -> None:
-        raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "GetParameter")
-
-    clients.ssm.meta.events.register("before-call.ssm.GetParameter", deny)
-    assert target(clients, ami="auto").image_id == "ami-00000002"
-
-
-def test_a_private_cluster_gets_no_public_addresses(clients: Clients) -> None:
-    found = target(clients, ssh_address="private", ssh_from="10.0.0.0/16")
-    assert (found.public_address, found.ssh_from) == (False, "10.0.0.0/16")
+def test_no_subnet_with_enough_addresses(world: World) -> None:
+    leave_addresses(world, 0, *ZONES)
+    for least in (2, 0):
+        needed = max(least, 1)
+        with pytest.raises(AwsError, match=f"no default subnet of us-east-1 has {needed} free addresses: .* 0 free"):
+            preflight(world, least=least)
 
 
-# --- the caller's address ----------------------------------------------------------------------------------------
+def test_nodes_that_are_there_decide_subnet_and_type(world: World) -> None:
+    subnet = subnet_in(world, "us-east-1d")
+    node = make_node(0, subnet_id=subnet.id, instance_type="g5.xlarge")
+    state = ClusterState(name=NAME, nodes=(node,))
+
+    found = preflight(world, state, instance_types=["g5.xlarge"], market=["spot", "on-demand"])
+
+    assert places(found) == [("spot", "g5.xlarge", "us-east-1d"), ("on-demand", "g5.xlarge", "us-east-1d")]
+    leave_addresses(world, 0, "us-east-1d")
+    with pytest.raises(AwsError, match=r"the cluster's subnet is full: us-east-1d: subnet-\w+ has 0 free"):
+        preflight(world, state, instance_types=["g5.xlarge"])
 
 
-class TlsServer(socketserver.ThreadingMixIn, HTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that refuses our certificate is no error here."""
-
-
-@contextmanager
-def checkip(answer: bytes, tmp_path: Path, *, trusted: bool = True) -> Iterator[tuple[str, Path]]:
-    """A service like checkip.amazonaws.com over TLS: its address, and the authority to trust."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    bundle = tmp_path / "ca.pem"
-    (authority if trusted else trustme.CA()).cert_pem.write_to_path(bundle)
-    with TlsServer(("127.0.0.1", 0), Answer) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"https://127.0.0.1:{server.server_port}/", bundle
-        finally:
-            server.shutdown()
-            thread.join()
+def test_nodes_where_their_type_is_not_offered_any_more(world: World) -> None:
+    state = ClusterState(name=NAME, nodes=(make_node(0, subnet_id=subnet_in(world, "us-east-1e").id),))
+    with pytest.raises(ClusterError, match=r"\(us-east-1e\), where AWS does not offer c5.xlarge any more"):
+        preflight(world, state)
 
 
-def ask(monkeypatch: pytest.MonkeyPatch, url: str, bundle: Path | None) -> IPv4Address:
-    monkeypatch.setenv("CLUSTER_CHECKIP_URL", url)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    if bundle:
-        monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
-    return find_caller_address()
+def test_a_mac_is_refused(world: World) -> None:
+    with pytest.raises(ConfigError, match=r'instance_type = "mac1.metal": is for x86_64_mac') as raised:
+        preflight(world, instance_type="mac1.metal")
+    assert "c5.xlarge" in (raised.value.hint or "")
 
 
-def test_the_callers_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with checkip(b"203.0.113.7\n", tmp_path) as (url, bundle):
-        assert ask(monkeypatch, url, bundle) == IPv4Address("203.0.113.7")
+def test_a_type_that_is_not_on_spot(world: World) -> None:
+    def on_demand_alone(parsed: dict[str, Any]) -> None:
+        for info in parsed["InstanceTypes"]:
+            if info["InstanceType"] == "c5.xlarge":
+                info["SupportedUsageClasses"] = ["on-demand"]
+
+    with answer(world, "DescribeInstanceTypes", on_demand_alone):
+        found = preflight(world, market=["spot", "on-demand"], instance_types=["m5.xlarge"])
+        assert places(found)[0] == ("spot", "m5.xlarge", "us-east-1a")
+        assert "c5.xlarge is not sold on spot" in found.skipped
+        with pytest.raises(ConfigError, match=r"\[provision\] market = .*: .*c5.xlarge is not sold on spot"):
+            preflight(world, market="spot")
 
 
-def test_auto_opens_ssh_to_the_callers_address_alone(
-    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with checkip(b"198.51.100.9\n", tmp_path) as (url, bundle):
-        ask(monkeypatch, url, bundle)
-        assert target(clients, ssh_from="auto").ssh_from == "198.51.100.9/32"
+# --- quotas
 
 
-@pytest.mark.parametrize("answer", [b"", b"2001:db8::1", b"<html>log in</html>", b"\xff\xfe", b"1.2.3.4 and more"])
-def test_an_answer_that_is_no_address(answer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_market_without_quota_is_left_out(world: World) -> None:
+    world.sandbox.reset(quotas={"L-34B43A08": 4})
+    found = preflight(world, nodes=4, market=["spot", "on-demand"])
+    assert {market for market, _, _ in places(found)} == {"on-demand"}
+    assert found.skipped[-1] == ("c5.xlarge on spot: the quota L-34B43A08 has room for 4 vCPUs, 16 are needed")
+    assert [quota.code for quota in found.quotas] == ["L-1216C47A"]
+
+
+def test_no_quota_is_enough(world: World) -> None:
+    world.sandbox.reset(quotas={"L-1216C47A": 12, "L-34B43A08": 4})
+    with pytest.raises(AwsError) as caught:
+        preflight(world, nodes=4, market=["spot", "on-demand"])
+    standard = "Standard (A, C, D, H, I, M, R, T, Z)"
+    assert caught.value.message.splitlines() == [
+        "the account's limits do not allow 4 nodes:",
+        f"  L-34B43A08 All {standard} Spot Instance Requests: 16 vCPUs needed, 0 in use, limit 4",
+        f"  L-1216C47A Running On-Demand {standard} instances: 16 vCPUs needed, 0 in use, limit 12",
+    ]
+    assert (
+        "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-1216C47A "
+        "--desired-value 16"
+    ) in str(caught.value.hint)
+
+
+def test_a_quota_for_fewer_nodes_is_good_enough_when_fewer_are(world: World) -> None:
+    world.sandbox.reset(quotas={"L-1216C47A": 12})
+    found = preflight(world, nodes=4, least=3)
+    assert len(found.options) == len(ZONES)
+    assert not found.quotas[0].suffices
+    with pytest.raises(AwsError, match=r"do not allow 5 nodes \(nor 4 of them\)"):
+        preflight(world, nodes=5, least=4)
+
+
+def test_a_quota_is_not_in_the_way_of_nodes_that_the_cluster_can_do_without() -> None:
+    quota = Quota(code="L-1", name="one", needed=4, limit=8.0, in_use=8)
+    before = Places(options=(make_option(),), skipped=("something",))
+    assert drop_over_quota(before, {("on-demand", "c5.xlarge"): quota}, least=0, launching=1) == before
+    with pytest.raises(AwsError, match="do not allow 1 node:"):
+        drop_over_quota(before, {("on-demand", "c5.xlarge"): quota}, least=1, launching=1)
+
+
+def test_what_is_unknown_is_not_in_the_way() -> None:
+    spot, on_demand = make_option(market="spot"), make_option()
+    quota = Quota(code="L-1", name="one", needed=8, limit=None, in_use=4, unknown="it cannot be reached")
+    before = Places(options=(spot, on_demand), skipped=())
+    assert drop_over_quota(before, {("spot", "c5.xlarge"): quota}, least=2, launching=2) == before
+    none = replace(quota, limit=0.0)
+    after = drop_over_quota(before, {("spot", "c5.xlarge"): none}, least=2, launching=2)
+    assert after.options == (on_demand,)
+    assert after.skipped == ("c5.xlarge on spot: the quota L-1 has room for 0 vCPUs, 8 are needed",)
+
+
+def test_each_type_without_quota_is_told() -> None:
+    options = (make_option(), make_option(zone="us-east-1b"), make_option(instance_type="m5.xlarge"))
+    quota = Quota(code="L-1", name="one", needed=8, limit=4.0, in_use=2)
+    spot = make_option(market="spot")
+    before = Places(options=(*options, spot), skipped=("something",))
+    quotas = {("on-demand", "c5.xlarge"): quota, ("on-demand", "m5.xlarge"): quota}
+    assert drop_over_quota(before, quotas, least=2, launching=2) == Places(
+        options=(spot,),
+        skipped=(
+            "something",
+            "c5.xlarge on demand: the quota L-1 has room for 2 vCPUs, 8 are needed",
+            "m5.xlarge on demand: the quota L-1 has room for 2 vCPUs, 8 are needed",
+        ),
+    )
+
+
+# --- errors
+
+
+def test_a_missing_permission_stops_before_anything_is_made(world: World) -> None:
+    world.sandbox.book.arm("unauthorized action=ImportKeyPair")
+    world.sandbox.book.arm("unauthorized action=TerminateInstances")
+    with pytest.raises(AwsError, match=r"lack permissions .*: ec2:ImportKeyPair, ec2:TerminateInstances$") as caught:
+        preflight(world)
+    assert "cluster iam-policy" in str(caught.value.hint)
+    assert world.resources() == Counter()
+
+
+def test_reads_that_are_refused_give_the_same_error_each_time(world: World) -> None:
+    """Three reads go side by side; the first in the order of the program is the one that is told."""
+    for action in ("DescribeSubnets", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes"):
+        world.sandbox.book.arm(f"unauthorized action={action}")
+    for _ in range(5):
+        with pytest.raises(AwsError) as caught:
+            preflight(world)
+        assert caught.value.hint == (
+            "these credentials need the permission ec2:DescribeInstanceTypes: ask whoever runs the account for it; "
+            "all that is needed: cluster iam-policy"
+        )
+
+
+def test_an_account_that_is_not_open_is_told_before_the_launch(world: World) -> None:
+    def verify(parsed: dict[str, Any]) -> None:
+        parsed["Error"] = {"Code": "PendingVerification", "Message": "Your account is being verified"}
+
     with (
-        checkip(answer, tmp_path) as (url, bundle),
-        pytest.raises(ClusterError, match="did not answer with an IPv4 address"),
+        answer(world, "RunInstances", verify),
+        pytest.raises(AwsError, match=r"AWS says: Your account is being verified \(PendingVerification") as caught,
     ):
-        ask(monkeypatch, url, bundle)
+        preflight(world)
+    assert "verifying the account" in str(caught.value.hint)
 
 
-def test_an_unknown_certificate_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        checkip(b"203.0.113.7", tmp_path, trusted=False) as (url, bundle),
-        pytest.raises(ClusterError, match="certificate verify failed"),
-    ):
-        ask(monkeypatch, url, bundle)
-
-
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [("http://127.0.0.1:9/", "only https://"), ("https://127.0.0.1:9/", "cannot find the address .* refused")],
-)
-def test_no_answer(url: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ClusterError, match=words) as caught:
-        ask(monkeypatch, url, None)
-    assert "ssh_from" in str(caught.value.hint)
+def test_throttled_reads_are_repeated(world: World) -> None:
+    world.sandbox.book.arm("throttle action=DescribeSubnets count=2")
+    assert preflight(world).options

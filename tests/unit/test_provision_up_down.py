@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from provision.ending import prepare_down
 from provision.errors import ClusterError
 from provision.files import ClusterFiles
-from provision.lifecycle import prepare_down, prepare_up, up
+from provision.lifecycle import up
 from provision.progress import Event, silent
 from provision.receipt import render_receipt
-from provision.steps import RunInstances
+from provision.steps import LaunchNodes
 from provision_world import NAME, World, complete, make_config
 
 
@@ -64,7 +65,7 @@ def test_a_second_up_has_nothing_to_do(world: World) -> None:
     world.up(make_config())
     world.calls.made.clear()
 
-    plan = prepare_up(world.clients, name=NAME, config=make_config(), files=world.files)
+    plan = world.prepare(make_config())
     up(plan, clients=world.clients, files=world.files, report=silent)
 
     assert not plan
@@ -83,6 +84,7 @@ def test_down_leaves_nothing_and_says_so(world: World) -> None:
         "instance",
         "key pair",
         "local files",
+        "placement group",
         "security group",
     ]
     assert "cluster demo is gone" in render_receipt(receipt)
@@ -117,11 +119,13 @@ def test_the_number_of_calls_does_not_grow_with_the_nodes(world: World, nodes: i
         "ImportKeyPair": 1,
         "CreateSecurityGroup": 1,
         "AuthorizeSecurityGroupIngress": 1,
+        **({"CreatePlacementGroup": 1, "DeletePlacementGroup": 1} if nodes > 1 else {}),
         "RunInstances": 1,
         "TerminateInstances": 1,
         "DeleteSecurityGroup": 1,
         "DeleteKeyPair": 1,
     }
+    assert sum(world.calls.mutating().values()) <= 12
 
 
 def test_a_node_that_was_lost_comes_back_with_its_index(world: World) -> None:
@@ -161,7 +165,7 @@ def test_what_somebody_else_made_is_never_touched(world: World) -> None:
 
 
 def test_a_name_taken_between_plan_and_apply_is_refused(world: World) -> None:
-    plan = prepare_up(world.clients, name=NAME, config=make_config(), files=world.files)
+    plan = world.prepare(make_config())
     world.clients.ec2.create_security_group(GroupName="cluster-demo", Description="mine")
 
     with pytest.raises(ClusterError, match="security group cluster-demo"):
@@ -170,7 +174,7 @@ def test_a_name_taken_between_plan_and_apply_is_refused(world: World) -> None:
 
 
 def test_an_old_plan_does_not_double_the_cluster(world: World) -> None:
-    plan = prepare_up(world.clients, name=NAME, config=make_config(), files=world.files)
+    plan = world.prepare(make_config())
     world.up(make_config())
     events: list[Event] = []
 
@@ -181,7 +185,7 @@ def test_an_old_plan_does_not_double_the_cluster(world: World) -> None:
 
 
 def test_one_command_at_a_time(world: World) -> None:
-    plan = prepare_up(world.clients, name=NAME, config=make_config(), files=world.files)
+    plan = world.prepare(make_config())
 
     with world.files.locked(), pytest.raises(ClusterError, match=f"process {os.getpid()}"):
         up(plan, clients=world.clients, files=world.files, report=silent)
@@ -189,7 +193,7 @@ def test_one_command_at_a_time(world: World) -> None:
 
 
 def test_a_node_that_ends_while_starting_is_named_with_its_reason(world: World) -> None:
-    plan = prepare_up(world.clients, name=NAME, config=make_config(), files=world.files)
+    plan = world.prepare(make_config())
 
     def end_one(event: Event) -> None:
         if event.kind == "done" and event.what.startswith("launch"):
@@ -201,7 +205,7 @@ def test_a_node_that_ends_while_starting_is_named_with_its_reason(world: World) 
 
 
 def test_the_launch_step_says_which_nodes(world: World) -> None:
-    plan = prepare_up(world.clients, name=NAME, config=make_config(nodes=3), files=world.files)
+    plan = world.prepare(make_config(nodes=3))
 
-    [launch] = [step for step in plan.steps if isinstance(step, RunInstances)]
+    [launch] = [step for step in plan.steps if isinstance(step, LaunchNodes)]
     assert launch.indices == (0, 1, 2)

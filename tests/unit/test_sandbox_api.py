@@ -90,6 +90,21 @@ def test_the_price_list_is_of_one_region() -> None:
     assert json.loads(first)["product"]["attributes"]["location"] == "EU (Ireland)"
 
 
+def test_the_price_of_a_volume() -> None:
+    asked = {
+        "Filters": [
+            {"Type": "TERM_MATCH", "Field": field, "Value": value}
+            for field, value in {"productFamily": "Storage", "volumeApiName": "gp3", "regionCode": "eu-west-1"}.items()
+        ]
+    }
+    [text] = pricing.answer_call("GetProducts", asked, "eu-west-1")["PriceList"]
+    found = json.loads(text)
+    assert found["product"]["attributes"]["usagetype"] == "EBS:VolumeUsage.gp3"
+    [term] = found["terms"]["OnDemand"].values()
+    [dimension] = term["priceDimensions"].values()
+    assert (dimension["unit"], float(dimension["pricePerUnit"]["USD"])) == ("GB-Mo", 0.08)
+
+
 def reserve(book: FaultBook, low: int, high: int, zones: tuple[str, ...] = ("us-east-1a", "us-east-1b")) -> Any:
     return limits.reserve_capacity("c5.xlarge", "on-demand", low, high, zones=zones, book=book, named=len(zones) == 1)
 

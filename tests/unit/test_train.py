@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from bootstrap.apply import ReadyNode
 from bootstrap.connection import Host, NodeConnection
+from node_facts import FACTS
 from provision.errors import ConfigError
-from test_bootstrap import FACTS
-from train.config import TrainConfig
+from provision.progress import silent
+from train.config import DataConfig, TrainConfig
 from train.job import Job, new_job_id, plan_job
-from train.payload import collect_files, shipped_scripts
+from train.payload import Payload, collect_trees, shipped_scripts
 from train.s3_environment import find_s3_access, s3_environment
 
 NODE_DIR = Path(__file__).parents[2] / "train" / "node"
@@ -46,14 +47,19 @@ def node(index: int, cores: int = 8) -> ReadyNode:
         connection=cast("NodeConnection", None),
         facts=replace(FACTS, cores=cores),
         python="/home/ubuntu/.cluster/env/ab/bin/python",
-        tree_dir="/home/ubuntu/.cluster/tree/cd",
+        code_dir="/home/ubuntu/.cluster/tree/cd",
+        project_dir=None,
+        setup=None,
         changed=False,
     )
 
 
+SCRIPT = "/home/ubuntu/.cluster/tree/cd/scripts/train_mnist.py"
+
+
 def plan(config: TrainConfig, nodes: int, **more: Any) -> Job:
-    settings: dict[str, Any] = {"job_id": "j", "script": "scripts/train_mnist.py", "data_url": None, "env": {}, **more}
-    return plan_job(config, [node(index) for index in range(nodes)], **settings)
+    settings: dict[str, Any] = {"job_id": "j", "script": SCRIPT, "data": DataConfig(), "env": {}}
+    return plan_job(config, [node(index) for index in range(nodes)], **{**settings, **more})
 
 
 @pytest.mark.parametrize(
@@ -91,10 +97,20 @@ def test_a_command_is_taken_word_for_word() -> None:
 
 def test_the_users_environment_goes_over_ours() -> None:
     job = plan(
-        TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}), 2, env={"A": "0", "B": "2"}, data_url="s3://bucket/x/"
+        TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}),
+        2,
+        env={"A": "0", "B": "2"},
+        data=DataConfig(url="s3://bucket/x/"),
     )
     wanted = {"OMP_NUM_THREADS": "3", "A": "1", "B": "2", "CLUSTER_DATA_URL": "s3://bucket/x/"}
     assert {key: job.env[key] for key in wanted} == wanted
+    assert "CLUSTER_RESULTS_URL" not in job.env
+
+
+def test_a_job_is_told_where_its_results_go() -> None:
+    job = plan(TrainConfig(), 2, data=DataConfig(results="s3://bucket/y/"))
+    assert job.env["CLUSTER_RESULTS_URL"] == "s3://bucket/y/"
+    assert "CLUSTER_DATA_URL" not in job.env
 
 
 @pytest.mark.parametrize(
@@ -159,7 +175,7 @@ def test_a_long_lived_key_stays_and_a_temporary_one_is_made(monkeypatch: pytest.
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "longlivedsecret")
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
     with mock_aws():
-        access = find_s3_access(region="us-east-1")
+        access = find_s3_access(region="us-east-1", instance_profile="none")
     assert set(access.secrets) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
     assert "longlivedsecret" not in access.secrets.values()
     assert access.secrets["AWS_SECRET_ACCESS_KEY"] not in repr(access)
@@ -170,25 +186,103 @@ def test_temporary_credentials_are_passed_on(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
     monkeypatch.setattr(boto3.Session, "client", None)  # no call may be made for it
-    assert find_s3_access(region="us-east-1").secrets == {
+    access = find_s3_access(region="us-east-1", instance_profile="none")
+    assert not access.of_nodes
+    assert access.secrets == {
         "AWS_ACCESS_KEY_ID": "ASIA1",
         "AWS_SECRET_ACCESS_KEY": "s",
         "AWS_SESSION_TOKEN": "t",
     }
 
 
-def test_scripts_are_found_in_the_project_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("profile", ["auto", "trainers"])
+def test_with_an_instance_profile_the_users_credentials_are_not_even_looked_at(
+    profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boto3, "Session", None)  # where both credentials and calls to STS would come from
+    access = find_s3_access(region="us-east-1", instance_profile=profile)
+    assert access.of_nodes
+    assert not access.secrets
+    assert access.env["S3_REGION"] == "us-east-1"
+    order = plan(TrainConfig(), 2, nodes_credentials=access.of_nodes).order(secrets=access.secrets)
+    assert (order["nodes_credentials"], order["secrets"]) == (True, {})
+
+
+def test_a_script_that_is_nowhere_is_named(tmp_path: Path) -> None:
     assert "train_mnist.py" in shipped_scripts()
-    tree, path = collect_files("train_mnist.py", project_dir=tmp_path)
-    assert path == "scripts/train_mnist.py"
-    assert {path, "node/supervise.py", "node/role.py"} <= set(tree.content)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "train_mnist.py").write_text("print('mine')")
-    tree, path = collect_files("mine/train_mnist.py", project_dir=tmp_path)
-    assert path == "user/train_mnist.py"
-    assert tree.content[path] == b"print('mine')"
     with pytest.raises(ConfigError, match=r"no-such\.py.*train_mnist\.py"):
-        collect_files("no-such.py", project_dir=tmp_path)
+        collect("no-such.py", tmp_path)
+
+
+def test_a_job_runs_in_the_folder_of_the_users_files_where_there_is_one() -> None:
+    nodes = [replace(node(index), project_dir="/home/ubuntu/.cluster/tree/ef", setup="ab") for index in range(2)]
+    job = plan_job(TrainConfig(), nodes, job_id="j", script="/x/train.py", data=DataConfig(), env={})
+    assert (job.cwd, job.node_dir) == ("/home/ubuntu/.cluster/tree/ef", "/home/ubuntu/.cluster/tree/cd/node")
+    assert job.command[1] == "/x/train.py"
+    assert job.order(secrets={})["setup"] == "ab"
+    assert plan(TrainConfig(), 2).cwd == "/home/ubuntu/.cluster/tree/cd"
+
+
+def collect(script: str, project: Path, *sync: str, exclude: tuple[str, ...] = ()) -> Payload:
+    return collect_trees(
+        script, sync=sync, exclude=exclude, project_dir=project, cache=project.parent / "cache", report=silent
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "sync", "path", "is_own", "sent"),
+    [
+        ("train_mnist.py", (), "scripts/train_mnist.py", False, None),
+        ("train_mnist.py", ("my/",), "scripts/train_mnist.py", False, ["my/net.py", "my/train.py"]),
+        ("my/train.py", (), "my/train.py", True, ["my/train.py"]),
+        ("./my/../my/train.py", ("my",), "my/train.py", True, ["my/net.py", "my/train.py"]),
+        ("../outside.py", ("my/net.py",), "outside.py", True, ["my/net.py", "outside.py"]),
+        ("ABSOLUTE/outside.py", (), "outside.py", True, ["outside.py"]),
+        ("ABSOLUTE/project/my/train.py", (), "my/train.py", True, ["my/train.py"]),
+        ("link.py", (), "link.py", True, ["link.py"]),
+    ],
+)
+def test_the_users_files_lie_where_they_lie_in_the_project(
+    tmp_path: Path, script: str, sync: tuple[str, ...], path: str, sent: list[str] | None, *, is_own: bool
+) -> None:
+    project = make_project(tmp_path)
+    payload = collect(script.replace("ABSOLUTE", str(tmp_path)), project, *sync)
+    assert (payload.script, payload.is_own) == (path, is_own)
+    assert (payload.project and [file.path for file in payload.project.files]) == sent
+    assert {"node/supervise.py", "node/role.py", "scripts/train_mnist.py"} <= {f.path for f in payload.code.files}
+
+
+def make_project(folder: Path) -> Path:
+    project = folder / "project"
+    (project / "my").mkdir(parents=True)
+    for path in ("project/my/train.py", "project/my/net.py", "outside.py"):
+        (folder / path).write_text(path)
+    (project / "link.py").symlink_to(folder / "outside.py")
+    return project
+
+
+def test_the_script_is_sent_whatever_is_excluded(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    payload = collect("my/train.py", project, "my", exclude=("train.py",))
+    assert payload.project is not None
+    assert [file.path for file in payload.project.files] == ["my/net.py", "my/train.py"]
+
+
+@pytest.mark.parametrize("taken", ["outside.py", "outside.py/x", "outside.py/"])
+def test_two_files_for_the_same_place_are_refused(tmp_path: Path, taken: str) -> None:
+    project = make_project(tmp_path)
+    (project / taken).parent.mkdir(exist_ok=True)
+    (project / taken).mkdir() if taken.endswith("/") else (project / taken).touch()
+    with pytest.raises(ConfigError, match=r"sync brings another outside\.py to the same place"):
+        collect("../outside.py", project, ".", exclude=("link.py",))
+
+
+def test_what_did_not_change_is_the_same_tree(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    first, second = (collect("my/train.py", project, ".", exclude=("link.py",)) for _ in range(2))
+    assert first.project is not None
+    assert second.project is not None
+    assert (first.code.digest, first.project.digest) == (second.code.digest, second.project.digest)
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=30))
@@ -291,7 +385,8 @@ def run_role(order: dict[str, Any], *, hang_up: bool = False) -> tuple[int, list
 
 
 def order(*words: str) -> dict[str, Any]:
-    return {"job": new_job_id(), "command": list(words), "env": {"X": "it's"}, "cwd": "/", "host": "node-0"}
+    job = {"job": new_job_id(), "command": list(words), "env": {"X": "it's"}, "cwd": "/", "host": "node-0"}
+    return {**job, "setup": None}
 
 
 def test_a_role_reports_start_lines_and_exit() -> None:

@@ -52,7 +52,7 @@ def run(order, lifeline, out):
 
     lifeline: a descriptor whose end means that nobody listens any more. out: where the framed output goes.
     """
-    env = dict(base_environment(), **order["env"])
+    env = environment(order)
     env[processes.JOB_VARIABLE] = order["job"]
     blocked = find_blocked(env)
     if blocked:
@@ -94,6 +94,23 @@ def find_blocked(env):
             "everything between its members?",
         )
     return None
+
+
+def environment(order):
+    """The environment of a job's process: this one's, what set-up commands exported, and the job's own over it."""
+    env = base_environment()
+    if order["setup"] is not None:
+        import setup_env  # bootstrap's; it travels beside this file
+
+        cluster_dir = os.path.join(os.path.expanduser("~"), ".cluster")
+        changes = setup_env.read(cluster_dir, order["setup"])
+        own_path = order["env"].get("PATH", env.get("PATH", ""))
+        path = setup_env.merge({"PATH": own_path}, changes)["PATH"]
+        # The job's own Python comes first, whatever the commands loaded.
+        first = own_path.partition(":")[0]
+        words = [first] + [word for word in path.split(":") if word != first]
+        return dict(setup_env.merge(env, changes), **dict(order["env"], PATH=":".join(words)))
+    return dict(env, **order["env"])
 
 
 def base_environment():

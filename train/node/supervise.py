@@ -3,10 +3,11 @@
 The job comes as one line on stdin:
     {"job": id, "python": path, "workers": n, "servers": s, "start_timeout_s": seconds,
      "hosts": [{"name": "node-0", "ip": "10.0.0.4"}, ...], the head first,
-     "command": [...], "cwd": folder, "env": {...}, "secrets": {...}}
+     "command": [...], "cwd": folder, "env": {...}, "secrets": {...},
+     "nodes_credentials": true for secrets that are this instance's own,
+     "setup": digest of the set-up commands whose exports the processes get, or null}
 The end of stdin, {"stop": true}, SIGTERM and SIGINT stop it. stdout gets {"line": ...}, {"alive": true} every few
-seconds, and at last
-    {"result": {"exit_code": c, "reason": text or null, "left": {"node-1": [[pid, words], ...]}}}
+seconds, at last {"result": {"exit_code": c, "reason": text or null, "left": {"node-1": [[pid, words], ...]}}}
 
 What launch.py lacks is here: one process that fails ends the job, everywhere; the exit code is that process's; and at
 the end every host is searched for what is left. A job without servers is one worker on the head, without launch.py:
@@ -25,6 +26,7 @@ import sys
 import time
 
 import ending
+import instance_credentials
 import processes
 import wire
 
@@ -116,6 +118,7 @@ class Supervisor(object):
             "command": self.job["command"],
             "cwd": self.job["cwd"],
             "env": dict(self.job["env"], **secrets),
+            "setup": self.job["setup"],
             "host": host,
         }
 
@@ -262,6 +265,8 @@ def main():
     head = job["hosts"][0]["name"]
     folder = os.path.join(os.path.expanduser("~"), ".cluster", "jobs", job["job"])
     try:
+        for line in instance_credentials.take(job):
+            tell({"line": "[%s] %s" % (head, line)})
         os.makedirs(folder, mode=0o700)
     except OSError as error:
         return tell_result(1, "%s: %s" % (head, error), {})

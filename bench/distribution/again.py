@@ -1,0 +1,66 @@
+"""`python -m bench.distribution.again CONFIG NODES CONTENDER`: one round of bench/ready.py.
+
+Prints, as JSON, the seconds (`seconds`) and whether anything was changed on a node (`changed`).
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bootstrap.apply import Connections
+from bootstrap.connection import Host
+from bootstrap.host_keys import HostKeyPins
+from bootstrap.side_by_side import on_all
+from cluster.app import App
+from cluster.session import find_hosts, open_console, ready_nodes
+from provision.aws import make_clients
+from provision.describe import describe_cluster
+from provision.model import ClusterState
+
+SSH_OPTIONS = ("-F", "none", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes")
+
+
+def main() -> None:
+    """Read the arguments and do it."""
+    app = App(config_path=Path(sys.argv[1]))
+    app.overrides["provision.nodes"] = int(sys.argv[2])
+    app.enter_cloud()
+    state = describe_cluster(make_clients(app.config.provision.region).ec2, name=app.config.name)
+    rounds: dict[str, Callable[[App, ClusterState], bool]] = {
+        "cluster": by_cluster, "Fabric, true": by_fabric, "OpenSSH, true": by_openssh
+    }  # fmt: skip
+    started = time.perf_counter()
+    changed = rounds[sys.argv[3]](app, state)
+    sys.stdout.write(json.dumps({"seconds": time.perf_counter() - started, "changed": changed}) + "\n")
+
+
+def by_cluster(app: App, state: ClusterState) -> bool:
+    with ready_nodes(app, state) as (nodes, _):
+        return any(node.changed for node in nodes)
+
+
+def by_fabric(app: App, state: ClusterState) -> bool:
+    pins = HostKeyPins(app.files.known_hosts)
+    console = open_console(app.config.provision.region)
+    with Connections(private_key=app.files.private_key, pins=pins, console=console, wait_s=60) as connections:
+        on_all(find_hosts(app, state), lambda host: connections.get(host).run("true"), name=lambda host: host.name)
+    return False
+
+
+def by_openssh(app: App, state: ClusterState) -> bool:
+    def start(host: Host) -> subprocess.Popen[bytes]:
+        options = [*SSH_OPTIONS, "-i", str(app.files.private_key), "-o", f"UserKnownHostsFile={app.files.known_hosts}"]
+        words = ["ssh", *options, "-o", f"HostKeyAlias={host.instance_id}", f"{host.user}@{host.address}", "true"]
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL)
+
+    processes: Sequence[subprocess.Popen[bytes]] = [start(host) for host in find_hosts(app, state)]
+    if any(process.wait() for process in processes):
+        sys.exit("ssh failed")
+    return False
+
+
+if __name__ == "__main__":
+    main()

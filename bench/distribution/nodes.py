@@ -1,0 +1,222 @@
+"""Sandbox nodes as the benchmarks of bootstrap use them: their links, their disks seen from outside, their bytes."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import kill
+from pathlib import Path
+from typing import Any
+
+from bench.provisioning.world import INSTANCE_TYPE, KEY_NAME, World
+from bench.sandbox import all_pids, in_namespace
+from sandbox import control
+
+REPOSITORY = Path(__file__).parents[2]
+HOME = "home/ubuntu"
+FOLDERS = (".cluster", "star")
+TIMEOUT_S = 120.0
+AGENT_WORDS = b"module.main()"  # of LOADER in bootstrap/node_program.py
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchNode:
+    """A node. `pid`: its process 1, as this machine numbers it."""
+
+    name: str
+    instance_id: str
+    private_ip: str
+    public_ip: str
+    pid: int
+
+    @property
+    def home(self) -> Path:
+        """The user's home there, seen from here."""
+        return Path(f"/proc/{self.pid}/root/{HOME}")
+
+    def size_of(self, pattern: str) -> int:
+        """How many bytes the file there has; 0 while there is none."""
+        try:
+            return max((path.stat().st_size for path in self.home.glob(pattern)), default=0)
+        except FileNotFoundError:
+            return 0
+
+    def keep_in_memory(self) -> None:
+        """Have what is pushed in memory: 16 nodes would share this machine's one disk, as those of a cluster do not."""
+        owner = self.home.stat().st_uid
+        for name in FOLDERS:
+            options = f"mode=0700,uid={owner},gid={owner}"
+            words = ["nsenter", f"--target={self.pid}", "--mount", "sh", "-c"]
+            must_run([*words, f"mkdir /{HOME}/{name} && mount -t tmpfs -o {options} tmpfs /{HOME}/{name}"])
+
+    def wipe(self) -> None:
+        """Remove what was pushed."""
+        for path in [path for name in FOLDERS for path in (self.home / name).iterdir()]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def link_bytes(self) -> int:
+        """What has come and gone over its link so far."""
+        lines = Path(f"/proc/{self.pid}/net/dev").read_text().splitlines()
+        words = next(line.partition(":")[2].split() for line in lines if line.strip().startswith("eth0:"))
+        return int(words[0]) + int(words[8])
+
+    def kill_agent(self) -> None:
+        """SIGKILL to the agent there."""
+        namespace = Path(f"/proc/{self.pid}/ns/pid").readlink()
+        for pid in (pid for pid in all_pids() if in_namespace(pid, namespace)):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"python" in words[0] and AGENT_WORDS in b"".join(words):
+                kill(pid, signal.SIGKILL)
+
+
+def launch_nodes(world: World, count: int) -> tuple[BenchNode, ...]:
+    """Nodes that have booted, the head first, in a group as clusters have it; the head may log in to the others."""
+    inside = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": world.default_group}]}
+    world.ec2.authorize_security_group_ingress(GroupId=world.default_group, IpPermissions=[inside])
+    made = world.ec2.run_instances(
+        ImageId=world.image,
+        InstanceType=INSTANCE_TYPE,
+        MinCount=count,
+        MaxCount=count,
+        KeyName=KEY_NAME,
+        SecurityGroupIds=[world.default_group],
+    )
+    ids = [instance["InstanceId"] for instance in made["Instances"]]
+    until(lambda: set(ids) <= set(world.instances("running")), "the nodes run")
+    nodes = find_nodes(world.folder, ids)
+    head = nodes[0].home / ".ssh"
+    shutil.copy(world.private_key, head / "id_ed25519")
+    owner = head.stat()
+    shutil.chown(head / "id_ed25519", owner.st_uid, owner.st_gid)
+    for node in nodes:
+        node.keep_in_memory()
+    return nodes
+
+
+def find_nodes(folder: Path, ids: Sequence[str]) -> tuple[BenchNode, ...]:
+    """The hosts of these instances, in this order."""
+    hosts = {host.instance_id: host for host in control.describe(folder).hosts}
+    return tuple(
+        BenchNode(
+            name=f"node-{number}",
+            instance_id=each,
+            private_ip=hosts[each].private_ip or "",
+            public_ip=hosts[each].public_ip or "",
+            pid=hosts[each].pid or 0,
+        )
+        for number, each in enumerate(ids)
+    )
+
+
+def shape(world: World, nodes: Sequence[BenchNode], mbit: float) -> None:
+    """Give all links that bandwidth."""
+    for node in nodes:
+        control.cause_fault(world.folder, f"link instance={node.instance_id} mbit={mbit:g}")
+
+
+def until(condition: Callable[[], object], what: str, pause_s: float = 0.1) -> None:
+    """Wait for something."""
+    give_up_at = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(f"not after {TIMEOUT_S:.0f} s: {what}")
+        time.sleep(pause_s)
+
+
+def ssh_words(world: World) -> list[str]:
+    """The beginning of an ssh or scp command from here."""
+    options = ["-F", "none", "-i", str(world.private_key), "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
+    return [*options, "-o", f"UserKnownHostsFile={world.folder / 'ssh_known_hosts'}"]
+
+
+def must_run(words: Sequence[str]) -> None:
+    """Run a command; end the benchmark if it fails."""
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def star(world: World, nodes: Sequence[BenchNode], file: Path, *, tool: str) -> float:
+    """Seconds to the last node having the file, the head getting it first and giving it to all others.
+
+    rsync: to all at the same time, by the command that dmlc_tracker/ssh.py has for `launch.py --sync-dst-dir`. scp: one
+    after the other, as a loop in a shell does it.
+    """
+    head, others = nodes[0], nodes[1:]
+    for node in nodes:
+        node.wipe()
+    login = f"ubuntu@{head.public_ip}"
+    must_run(["ssh", *ssh_words(world), login, "true"])  # its host key is known from now on
+    started = time.perf_counter()
+    must_run(["scp", "-q", *ssh_words(world), str(file), f"{login}:star/"])
+    ssh = "ssh -o StrictHostKeyChecking=no -o LogLevel=ERROR"
+    if tool == "rsync":
+        each = [f"rsync -az --rsh='{ssh} -p 22' star/ {node.private_ip}:star & pids=\"$pids $!\"" for node in others]
+        script = "\n".join([*each, "for pid in $pids; do wait $pid || exit 1; done"])
+    else:
+        each = [f"scp -q -r {ssh.removeprefix('ssh ')} star {node.private_ip}: || exit 1" for node in others]
+        script = "\n".join([*each, "true"])
+    must_run(["ssh", *ssh_words(world), login, script])
+    seconds = time.perf_counter() - started
+    check(nodes, f"star/{file.name}", file.stat().st_size)
+    return seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pushed:
+    """What a push of ours took: seconds to the last node that was not killed, and the most memory here, in MB.
+
+    busy: the share of this machine's cores that was not idle, from 0 to 1.
+    """
+
+    seconds: float
+    peak_mb: float
+    busy: float
+
+
+def push(world: World, nodes: Sequence[BenchNode], file: Path, *, victim: BenchNode | None = None) -> Pushed:
+    """One distribution of ours, in a process of its own; `victim`'s agent is killed when it has half of the file."""
+    for node in nodes:
+        node.wipe()
+    order = {
+        "key": str(world.private_key),
+        "pins": str(world.folder / "pins"),
+        "file": str(file),
+        "hosts": [[node.name, node.instance_id, node.public_ip, node.private_ip] for node in nodes],
+    }
+    words = [sys.executable, "-m", "bench.distribution.push", json.dumps(order)]
+    before = core_seconds()
+    with subprocess.Popen(words, env={**world.env, "PYTHONPATH": str(REPOSITORY)}, stdout=subprocess.PIPE) as process:
+        if victim is not None:
+            half = file.stat().st_size // 2
+            until(lambda: victim.size_of(".cluster/incoming/*") >= half, "half of it is there", 0.005)
+            victim.kill_agent()
+        assert process.stdout is not None
+        said: dict[str, Any] = json.loads(process.stdout.read())
+    idle_s, all_s = (now - was for now, was in zip(core_seconds(), before, strict=True))
+    lost = {victim.name} if victim is not None else set()
+    if set(said["errors"]) != lost:
+        sys.exit(f"the push failed: {said['errors']}")
+    # What is below files/ has had its SHA-256 checked.
+    check([node for node in nodes if node is not victim], f".cluster/files/*/{file.name}", file.stat().st_size)
+    return Pushed(seconds=max(said["done_s"].values()), peak_mb=said["peak_mb"], busy=1 - idle_s / all_s)
+
+
+def core_seconds() -> tuple[float, float]:
+    """Since the machine's start, over all cores: how long they were idle, and how long they were there, in ticks."""
+    words = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return words[3] + words[4], sum(words)
+
+
+def check(nodes: Sequence[BenchNode], pattern: str, size: int) -> None:
+    """End the benchmark where a node has no file of that size."""
+    short = [node.name for node in nodes if node.size_of(pattern) != size]
+    if short:
+        sys.exit(f"{', '.join(short)}: no {pattern} of {size} bytes")

@@ -1,0 +1,57 @@
+"""`python -m bench.distribution.push ORDER`: one file to some nodes, as bootstrap/apply.py sends it.
+
+Prints, as JSON, the seconds from the first connection to each node's end (`done_s`), what failed (`errors`), and the
+most memory that this process had, in MB (`peak_mb`). The file's digest is known before, as it is from a bundle's
+manifest.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from bench.provisioning.peak import peak_mb
+from bootstrap.apply import Connections
+from bootstrap.connection import Host
+from bootstrap.distribute import Distribution, SetUp
+from bootstrap.host_keys import HostKeyPins
+from bootstrap.shelf import describe_file
+from bootstrap.side_by_side import on_all
+from cluster.session import open_console
+from provision.errors import ClusterError
+from provision.progress import silent
+
+REGION = "us-east-1"
+
+
+def main() -> None:
+    """Read the order and do it."""
+    order = json.loads(sys.argv[1])
+    file = describe_file(Path(order["file"]))
+    hosts = [
+        Host(name=name, instance_id=each, address=public, private_ip=private, user="ubuntu", is_head=name == "node-0")
+        for name, each, public, private in order["hosts"]
+    ]
+    pins = HostKeyPins(Path(order["pins"]))
+    done_s: dict[str, float] = {}
+    errors: dict[str, str] = {}
+    started = time.perf_counter()
+    with (
+        Connections(private_key=Path(order["key"]), pins=pins, console=open_console(REGION), wait_s=60) as connections,
+        Distribution(report=silent) as distribution,
+    ):
+
+        def work(host: Host) -> None:
+            try:
+                distribution.set_up(connections.get(host), SetUp(python="python3", files=(file,)))
+            except ClusterError as error:
+                errors[host.name] = str(error)
+            else:
+                done_s[host.name] = time.perf_counter() - started
+
+        on_all(hosts, work, name=lambda host: host.name)
+    sys.stdout.write(json.dumps({"done_s": done_s, "errors": errors, "peak_mb": peak_mb()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

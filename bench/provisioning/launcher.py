@@ -1,0 +1,97 @@
+"""What a launcher is to the benchmark, and one round of it."""
+
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bench.provisioning.world import Calls, Inventory, World, count_calls
+
+TIMEOUT_S = 600.0
+LAST_LINES = 15
+
+
+class LaunchError(Exception):
+    """A launcher did not do its work; the message says what it said last."""
+
+
+class Launcher(Protocol):
+    """Something that brings a cluster up and takes it down."""
+
+    name: str
+
+    def up(self, count: int) -> float:
+        """Launch `count` nodes in all; the seconds until they run and ssh answers. Raises LaunchError."""
+
+    def down(self) -> float:
+        """End them; the seconds until it says that it is done. Raises LaunchError."""
+
+    def forget(self) -> None:
+        """Remove local files that would make the next round another one than this."""
+
+    def close(self) -> None:
+        """End what it has running on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One up and down. left: what was still there when down said that it was done."""
+
+    up_s: float
+    down_s: float
+    up_calls: Calls
+    down_calls: Calls
+    left: Inventory
+
+
+def measure(launcher: Launcher, world: World, count: int) -> Sample:
+    """One round, from an empty account to an empty account. Raises LaunchError."""
+    before = world.inventory()
+    try:
+        start = len(world.log_lines())
+        up_s = launcher.up(count)
+        middle = len(world.log_lines())
+        running = len(world.instances("running"))
+        if running != count:
+            raise LaunchError(f"{launcher.name}: {running} instances run, and not {count}")
+        down_from = len(world.log_lines())
+        down_s = launcher.down()
+        end = len(world.log_lines())
+        left = world.inventory() - before
+    finally:
+        world.sweep(world.inventory() - before)
+        launcher.forget()
+    lines = world.log_lines()
+    return Sample(
+        up_s=up_s,
+        down_s=down_s,
+        up_calls=count_calls(lines[start:middle]),
+        down_calls=count_calls(lines[down_from:end]),
+        left=left,
+    )
+
+
+def timed_run(words: list[str], *, env: Mapping[str, str], cwd: Path) -> tuple[float, str]:
+    """Run a command; the seconds it took, and its stdout. Raises LaunchError when it fails."""
+    started = time.perf_counter()
+    try:
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",  # Ray's threads write into each other's characters
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"{' '.join(words[:4])}: not done after {TIMEOUT_S:.0f} s") from error
+    seconds = time.perf_counter() - started
+    if done.returncode != 0:
+        said = "\n".join((done.stdout + done.stderr).splitlines()[-LAST_LINES:])
+        raise LaunchError(f"{' '.join(words[:4])}: exit code {done.returncode}\n{said}")
+    return seconds, done.stdout

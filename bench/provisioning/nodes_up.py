@@ -1,0 +1,72 @@
+"""`python -m bench.provisioning.nodes_up CONFIG COUNT [--ssh]`: what `cluster up` does before it looks at the nodes.
+
+The same functions in the same order as cluster/bring_up.py: the preflight, the plan, the launch, the wait; and with
+--ssh a login to every node, with its host key verified and pinned as `cluster up` does it. Prints, as JSON, the seconds
+from the process's start to the last node running (`running_s`) and to the last login (`ssh_s`), and `peak_mb`.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from bench.provisioning.peak import peak_mb
+from cluster.app import App
+from cluster.bring_up import find_wishes
+from provision.aws import make_clients
+from provision.lifecycle import prepare_up, up
+from provision.model import ClusterState
+from provision.render import render_plan
+
+
+def main() -> None:
+    """Read the arguments and do it."""
+    app = App(config_path=Path(sys.argv[1]))
+    app.overrides["provision.nodes"] = int(sys.argv[2])
+    app.enter_cloud()
+    state = launch(app)
+    told = {"running_s": seconds_since_start()}
+    if "--ssh" in sys.argv[3:]:
+        log_in(app, state)
+        told["ssh_s"] = seconds_since_start()
+    sys.stdout.write(json.dumps({**told, "peak_mb": peak_mb()}) + "\n")
+
+
+def launch(app: App) -> ClusterState:
+    """From cluster.toml to nodes that run."""
+    clients = make_clients(app.config.provision.region)
+    wishes = find_wishes(app)
+    plan = prepare_up(clients, wishes=wishes, files=app.files)
+    app.say(render_plan(plan).rstrip())
+    return up(
+        plan,
+        clients=clients,
+        files=app.files,
+        report=app.report,
+        replan=lambda avoid: prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid),
+    )
+
+
+def log_in(app: App, state: ClusterState) -> None:
+    """A connection to every node, side by side."""
+    # As in bring_up.py: what ssh needs is imported when there are nodes.
+    from bootstrap.apply import Connections  # noqa: PLC0415 - see above
+    from bootstrap.host_keys import HostKeyPins  # noqa: PLC0415
+    from bootstrap.side_by_side import on_all  # noqa: PLC0415
+    from cluster.session import BOOT_TIMEOUT_S, find_hosts, open_console  # noqa: PLC0415
+
+    pins = HostKeyPins(app.files.known_hosts)
+    console = open_console(app.config.provision.region)
+    key = app.files.private_key
+    with Connections(private_key=key, pins=pins, console=console, wait_s=BOOT_TIMEOUT_S) as connections:
+        on_all(find_hosts(app, state), connections.get, name=lambda host: host.name)
+
+
+def seconds_since_start() -> float:
+    """Since the kernel started this process: Python's own start counts, as it does for a command."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / 100
+
+
+if __name__ == "__main__":
+    main()

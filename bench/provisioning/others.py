@@ -1,0 +1,213 @@
+"""Flintrock, SkyPilot's provisioner and Ray's cluster launcher, as they come, on the same sandbox.
+
+None of them installs anything on the nodes here: what they do is launch, tag, wait for ssh and end.
+"""
+
+import json
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from bench.provisioning.launcher import LAST_LINES, TIMEOUT_S, LaunchError, timed_run
+from bench.provisioning.tools import install
+from bench.provisioning.world import INSTANCE_TYPE, KEY_NAME, REGION, ROLE_NAME, ZONE, World
+
+CLOSE_TIMEOUT_S = 10.0
+FOREIGN = Path(__file__).with_name("foreign")
+# What Flintrock wants of an image, and what it would get from the Internet: Python, and Java with its installer.
+FLINTROCK_USER_DATA = r"""#!/bin/sh
+ln -s /usr/bin/python3 /usr/local/bin/python
+printf '#!/bin/sh\n' > /usr/local/bin/yum
+printf '#!/bin/sh\necho openjdk version 11.0.20\n' > /usr/local/bin/java
+chmod +x /usr/local/bin/yum /usr/local/bin/java
+"""
+
+
+class _Other:
+    """A launcher with a home of its own, below the world's folder."""
+
+    def __init__(self, world: World, programs: Path) -> None:
+        self._world = world
+        self._programs = programs
+        self._home = world.folder / type(self).__name__.lower()
+        self._home.mkdir()
+        self._env = {
+            **world.env,
+            "HOME": str(self._home),
+            "TMPDIR": str(self._home),
+            "PYTHONWARNINGS": "ignore",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
+        }
+
+    def _run(self, program: str, *words: str) -> float:
+        seconds, _ = timed_run([str(self._programs / program), *words], env=self._env, cwd=self._home)
+        return seconds
+
+    def forget(self) -> None:
+        """What is in its home; the folder stays, since processes may be in it."""
+        for path in self._home.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def close(self) -> None:
+        """Nothing runs on."""
+
+
+class Flintrock(_Other):
+    """`flintrock launch` and `destroy`: one master, and the rest slaves."""
+
+    name = "flintrock 2.1.0"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, install("flintrock", "flintrock==2.1.0"))
+
+    def up(self, count: int) -> float:
+        (self._home / "user-data").write_text(FLINTROCK_USER_DATA)
+        (self._home / "config.yaml").write_text(json.dumps(self._config(count)))  # JSON is YAML as well
+        return self._flintrock("launch", "bench", "--ec2-user-data", "user-data", "--assume-yes")
+
+    def down(self) -> float:
+        return self._flintrock("destroy", "bench", "--assume-yes")
+
+    def _flintrock(self, *words: str) -> float:
+        return self._run("flintrock", "--config", "config.yaml", *words)
+
+    def _config(self, count: int) -> dict[str, object]:
+        ec2 = {
+            "key-name": KEY_NAME,
+            "identity-file": str(self._world.private_key),
+            "instance-type": INSTANCE_TYPE,
+            "region": REGION,
+            "availability-zone": ZONE,
+            "ami": self._world.image,
+            "user": "ubuntu",
+            "min-root-ebs-size-gb": 100,
+            "tenancy": "default",
+            "ebs-optimized": False,
+            "instance-initiated-shutdown-behavior": "terminate",
+            "authorize-access-from": [self._world.own_address],
+        }
+        return {
+            "provider": "ec2",
+            "providers": {"ec2": ec2},
+            "launch": {"num-slaves": count - 1, "install-hdfs": False, "install-spark": False},
+        }
+
+
+class Ray(_Other):
+    """`ray up` and `ray down`, and between them its autoscaler, which launches the workers.
+
+    On AWS that runs on the head. Here the same class (StandardAutoscaler) runs on this machine, since Ray is not
+    installed on the nodes.
+    """
+
+    name = "ray 2.60.0"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, install("ray", "ray[default]==2.60.0", "boto3"))
+
+    def up(self, count: int) -> float:
+        (self._home / "config.yaml").write_text(json.dumps(self._config(count)))
+        head_s = self._run("ray", "up", "--yes", "config.yaml")
+        return head_s + self._run("python", str(FOREIGN / "ray_workers.py"), "config.yaml")
+
+    def down(self) -> float:
+        return self._run("ray", "down", "--yes", "config.yaml")
+
+    def _config(self, count: int) -> dict[str, object]:
+        node = {"InstanceType": INSTANCE_TYPE, "ImageId": self._world.image}
+        # With a profile that is there it need not make a role, for which it wants AWS's own policies.
+        head = {**node, "IamInstanceProfile": {"Name": ROLE_NAME}}
+        workers = count - 1
+        return {
+            "cluster_name": "bench",
+            "max_workers": workers,
+            # By default `ray down` stops nodes and keeps their disks.
+            "provider": {"type": "aws", "region": REGION, "availability_zone": ZONE, "cache_stopped_nodes": False},
+            "auth": {"ssh_user": "ubuntu"},
+            "available_node_types": {
+                "head": {"node_config": head, "resources": {}, "max_workers": 0},
+                "worker": {"node_config": node, "resources": {}, "min_workers": workers, "max_workers": workers},
+            },
+            "head_node_type": "head",
+            "setup_commands": [],
+            "head_setup_commands": [],
+            "worker_setup_commands": [],
+            "head_start_ray_commands": [],
+            "worker_start_ray_commands": [],
+        }
+
+
+class SkyPilot(_Other):
+    """SkyPilot's provisioner, as `sky launch` and `sky down` call it, without their server, optimizer and runtime.
+
+    A process that has imported it waits for orders and forks for each: like its server, it has not to start anew.
+    """
+
+    name = "skypilot 0.14.1"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, install("skypilot", "skypilot[aws]==0.14.1"))
+        self._log = world.folder / "skypilot.log"
+        with self._log.open("w") as log:
+            self._server = subprocess.Popen(
+                [str(self._programs / "python"), str(FOREIGN / "skypilot_server.py")],
+                cwd=self._home,
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        try:
+            self._answer()
+        except LaunchError:
+            self.close()
+            raise
+
+    def up(self, count: int) -> float:
+        return self._order("up", count)
+
+    def down(self) -> float:
+        return self._order("down", 0)
+
+    def close(self) -> None:
+        """End the server: it does so when there are no more orders."""
+        try:
+            self._server.communicate(timeout=CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.communicate()
+
+    def _order(self, verb: str, count: int) -> float:
+        order = {
+            "verb": verb,
+            "count": count,
+            "region": REGION,
+            "zone": ZONE,
+            "instance_type": INSTANCE_TYPE,
+            "image": self._world.image,
+            "key_name": KEY_NAME,
+            "private_key": str(self._world.private_key),
+            "instance_profile": ROLE_NAME,
+        }
+        if self._server.stdin is None:
+            raise LaunchError("skypilot: its process has no input")
+        started = time.perf_counter()
+        self._server.stdin.write(json.dumps(order) + "\n")
+        self._server.stdin.flush()
+        self._answer()
+        return time.perf_counter() - started
+
+    def _answer(self) -> None:
+        answers = self._server.stdout
+        if answers is None or not select.select([answers], [], [], TIMEOUT_S)[0]:
+            raise LaunchError(f"skypilot: not done after {TIMEOUT_S:.0f} s")
+        if answers.readline() != "done\n":
+            said = "\n".join(self._log.read_text().splitlines()[-LAST_LINES:])
+            raise LaunchError(f"skypilot: it failed\n{said}")

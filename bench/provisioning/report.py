@@ -1,0 +1,138 @@
+"""The section of RESULTS.md about provisioning."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bench.provisioning.launcher import Sample
+from bench.provisioning.ours import NodesOnly, WholeCommand
+from bench.provisioning.world import Calls
+
+TITLE = "## `up` and `down` beside other launchers"
+NOTES = """\
+All of them on one sandbox, each from an empty account to an empty account (what `down` left was removed, not counted),
+with a key pair, an instance profile and a default VPC with its route to the Internet there before. In turn in every
+round; medians (min to max). Wall times of the commands as a whole, Python's start included, to the last node running
+and answering over ssh. What takes long was measured in fewer rounds, as the column says: one round is no median.
+
+- cluster, nodes only: what `cluster up` does until every node runs and has let us in, its host key verified by the
+  console; so with the preflight, its own key pair, security group and placement group. To be compared with the others.
+- cluster up, whole: the command. It also installs MXNet and the scripts on every node, which none of the others does.
+- flintrock: `launch` and `destroy` with --no-install-hdfs, --no-install-spark, and fakes of Java and yum by user data.
+- skypilot: its provisioner, called as `sky launch` and `sky down` do, up to its ssh probe. Not in it: Python's start,
+  its server, its optimizer, its check of quotas, its runtime on the nodes (which it would get from the Internet).
+- ray: `ray up` makes the head; its autoscaler, which runs on the head on AWS, runs on this machine and makes the
+  workers (`ray` is not on the nodes). It is the older of Ray's two autoscalers (StandardAutoscaler); `ray up` has
+  the newer one by default. No setup commands, no Ray runtime. `ray down` with cache_stopped_nodes off. Its tags
+  go out in batches by time, so that its calls vary.
+
+DryRun calls change nothing, and are in neither of the other columns. Every other call counts, refused and repeated ones
+as well. "Left" is the most that was still there when `down` said that it was done; ours waits for the end of it all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """Two sizes, from the same rounds. boots: seconds from RunInstances to the last sshd, by number of hosts."""
+
+    small: int
+    large: int
+    boots: Mapping[int, list[float]]
+    samples: Mapping[tuple[str, int], list[Sample]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Thousand:
+    """A cluster without hosts: what each command took, and the calls of up and down together."""
+
+    count: int
+    seconds: Mapping[str, float]
+    memory_mb: Mapping[str, float]
+    calls: Calls
+    daemon_mb: float
+
+
+def render(
+    samples: Mapping[tuple[str, int], list[Sample]], *, scale: Scale, thousand: Thousand, skipped: Mapping[str, str]
+) -> str:
+    """The whole section."""
+    large = {key: found for key, found in scale.samples.items() if key[1] == scale.large}
+    samples = {**samples, **large}
+    lines = [TITLE, "", NOTES, "", *_compared(samples), ""]
+    lines += [f"- not measured: {name}: {' '.join(why.split())}" for name, why in skipped.items()]
+    lines += ["", "The mutating calls of up and down together, with the most nodes that were measured:", ""]
+    lines += [*_mutating(samples), "", *_scaled(scale), "", *_thousand(thousand), ""]
+    lines += ["- all: `sudo python -m bench provision`", ""]
+    return "\n".join(lines)
+
+
+def _compared(samples: Mapping[tuple[str, int], list[Sample]]) -> Iterable[str]:
+    yield "| what | nodes | rounds | up s | down s | mutating calls | reading calls | DryRun | left by down |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    order = {name: position for position, name in enumerate(dict.fromkeys(name for name, _ in samples))}
+    for (name, nodes), found in sorted(samples.items(), key=lambda item: (item[0][1], order[item[0][0]])):
+        up, down = _spread([each.up_s for each in found]), _spread([each.down_s for each in found])
+        totals = [each.up_calls + each.down_calls for each in found]
+        counts = [
+            _whole([getattr(total, kind).total() for total in totals]) for kind in ("mutating", "reading", "dry_runs")
+        ]
+        yield f"| {name} | {nodes} | {len(found)} | {up} | {down} | {' | '.join(counts)} | {_left(found)} |"
+
+
+def _mutating(samples: Mapping[tuple[str, int], list[Sample]]) -> Iterable[str]:
+    most = {name: max(nodes for other, nodes in samples if other == name) for name, _ in samples}
+    for name, nodes in most.items():
+        sample = samples[name, nodes][-1]
+        calls = (sample.up_calls + sample.down_calls).mutating
+        yield f"- {name}, {nodes} nodes: {_listed(calls)}"
+
+
+def _scaled(scale: Scale) -> Iterable[str]:
+    small, large = scale.small, scale.large
+    yield f"From {len(scale.boots[small])} rounds of their own, in turn:"
+    yield ""
+    yield f"| up | {small} nodes, s | {large} nodes, s | ratio (wanted: 1.5 at most) |"
+    yield "|---|---|---|---|"
+    rows = {
+        name: [[each.up_s for each in scale.samples[name, nodes]] for nodes in (small, large)]
+        for name in (NodesOnly.name, WholeCommand.name)
+    }
+    rows["the hosts alone: RunInstances to the last sshd, by boto3"] = [scale.boots[small], scale.boots[large]]
+    for name, (few, many) in rows.items():
+        ratio = statistics.median(many) / statistics.median(few)
+        yield f"| {name} | {_spread(few)} | {_spread(many)} | {ratio:.2f} |"
+
+
+def _thousand(thousand: Thousand) -> Iterable[str]:
+    yield f"| {thousand.count} nodes without hosts, one round | s | peak memory, MB (wanted: 150 at most) |"
+    yield "|---|---|---|"
+    for name, seconds in thousand.seconds.items():
+        yield f"| {name} | {seconds:.1f} | {thousand.memory_mb[name]:.0f} |"
+    yield f"| the sandbox's daemon, not ours to bound | | {thousand.daemon_mb:.0f} |"
+    calls = thousand.calls
+    yield ""
+    yield (
+        f"Their calls, up and down together: {calls.mutating.total()} mutating ({_listed(calls.mutating)}), "
+        f"{calls.reading.total()} reading, {calls.dry_runs.total()} DryRun."
+    )
+
+
+def _spread(values: list[float]) -> str:
+    middle = f"{statistics.median(values):.1f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.1f} to {max(values):.1f})"
+
+
+def _whole(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{statistics.median_low(values)} ({low} to {high})"
+
+
+def _left(found: list[Sample]) -> str:
+    kinds: Counter[str] = Counter()
+    for sample in found:
+        kinds |= Counter(kind for kind, _ in sample.left)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing"
+
+
+def _listed(calls: Counter[str]) -> str:
+    return ", ".join(f"{count} {action}" for action, count in sorted(calls.items(), key=lambda each: (-each[1], each)))

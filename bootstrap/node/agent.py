@@ -1,0 +1,252 @@
+"""Sets up one node: takes the files that it lacks, gives them on to others, and runs what is to be done with them.
+
+It is started over ssh, and talks with bootstrap/agents.py in lines of JSON. First comes the order:
+
+    {"address": private address, "secret": hexadecimal, "lock_timeout_s": seconds,
+     "files": [{"sha256", "name", "size", "urls": [...] or none}, ...], in the order in which they are taken,
+     "tasks": [{"kind": "script", "what": words, "text": shell script, "silence_s": seconds}, ...]}
+
+Then it says {"listening": port}, and it is told where to take the files from: {"peers": [[address, port], ...]}, or
+{"urls": certificates of authorities, PEM or null, "probe_s": seconds or null}. Where that leads nowhere it says
+{"stuck": sha256, "have": bytes, "why": [...]}, and gets, for that file, other peers, "urls", or
+{"upload": sha256, "offset": o, "size": n} and then n bytes.
+It says {"begun": task}, {"arrived": true}, {"done": true}, or {"failed": {"what", "exit_code" or null, "output": last
+lines}}, and in between {"alive": bytes so far}.
+
+It goes on giving until its stdin ends, and then ends itself: at once, but for a task that has begun, since a package
+manager must not be killed in the middle. What it makes, it makes under another name first.
+
+Python 3.6 and later, standard library only.
+"""
+
+import fcntl
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+
+import chain
+import place_tree
+import scripts
+import store
+import urls
+
+ALIVE_EVERY_S = 1.0
+UPLOAD_READ_BYTES = 1 << 18
+
+
+class Failed(Exception):
+    """The node cannot be set up. `said` is what the user's machine is told."""
+
+    def __init__(self, what, exit_code=None, output=(), **more):
+        super(Failed, self).__init__(what)
+        self.said = dict(more, what=str(what), exit_code=exit_code, output=list(output))
+
+
+class Agent(object):
+    """One set-up, from the order to the end of stdin."""
+
+    def __init__(self, control, order):
+        self.control = control
+        self.order = order
+        self.root = os.path.join(os.path.expanduser("~"), ".cluster")
+        self.secret = bytes.fromhex(order["secret"])
+        self.speaking = threading.Lock()
+        self.busy = threading.Lock()  # held while a task runs
+        self.leaving = False
+        self.directions = queue.Queue()
+        self.wanted = []
+        self.store = None
+
+    def tell(self, message):
+        """Say something; whoever listened may be gone."""
+        with self.speaking:
+            sys.stdout.write(json.dumps(message) + "\n")
+            sys.stdout.flush()
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def lock(self):
+        """Keep others from setting up this node; what a killed command has left running here is waited for."""
+        os.makedirs(self.root, mode=0o700, exist_ok=True)
+        handle = os.open(self.root, os.O_RDONLY)
+        deadline = time.monotonic() + self.order["lock_timeout_s"]
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise Failed("another set-up of this node has been running for long") from error
+                time.sleep(0.05)
+        for name in ("files", "env", "tree", "tools", "ssh", "incoming", "setup", "python"):
+            os.makedirs(os.path.join(self.root, name), mode=0o700, exist_ok=True)
+        return handle
+
+    def take_files(self):
+        """Get everything that is wanted, in order.
+
+        Each file is looked for where the first direction leads. Were it otherwise, two nodes that have helped each
+        other on with one file could wait for each other with the next.
+        """
+        first = self.read_direction()
+        for arriving in self.wanted:
+            direction = first
+            while not arriving.whole:
+                try:
+                    self.take_one(direction, arriving)
+                except chain.Stuck as stuck:
+                    self.tell({"stuck": arriving.sha256, "have": arriving.have, "why": stuck.why})
+                    direction = self.read_direction()
+
+    def take_one(self, direction, arriving):
+        """Get one file from where the user's machine says. Raises chain.Stuck."""
+        if "peers" in direction:
+            try:
+                direction["taker"].take(arriving)
+            except store.Damaged as error:
+                raise Failed("%s, and so it was when it was taken again" % error) from error
+        elif "urls" in direction:
+            wanted = next(file for file in self.order["files"] if file["sha256"] == arriving.sha256)
+            if not wanted.get("urls"):
+                raise chain.Stuck(arriving, ["it has no URL"])
+            try:
+                urls.fetch(wanted["urls"], arriving, direction["urls"], direction.get("probe_s"))
+            except (urls.Unreachable, store.Damaged) as error:
+                raise chain.Stuck(arriving, [str(error)]) from error
+        elif direction["upload"] == arriving.sha256:
+            self.receive(direction, arriving)
+        else:
+            raise chain.Stuck(arriving, [])
+
+    def read_direction(self):
+        """What the user's machine says next."""
+        direction = self.directions.get()
+        if "peers" in direction:
+            peers = [(address, port) for address, port in direction["peers"]]
+            direction["taker"] = chain.Taker(peers, self.secret)
+        return direction
+
+    def receive(self, direction, arriving):
+        """Take a file's bytes from stdin."""
+        offset, end = direction["offset"], direction["offset"] + direction["size"]
+        while offset < end:
+            data = self.control.read1(min(UPLOAD_READ_BYTES, end - offset))
+            if not data:
+                leave()
+            arriving.append(data, offset)
+            offset += len(data)
+        direction["received"].set()
+        try:
+            arriving.finish()
+        except store.Damaged as error:
+            if direction["offset"] == 0:
+                raise Failed(error, damaged=arriving.sha256) from error
+            # ssh changes no byte: it is what was here before, from another node or from a disk.
+            raise chain.Stuck(arriving, [str(error)]) from error
+
+    def follow_control(self):
+        """Read stdin to its end, which ends this process: the user's machine is done with it, or gone."""
+        while True:
+            line = self.control.readline()
+            if not line:
+                break
+            try:
+                direction = dict(json.loads(line.decode("utf-8")), received=threading.Event())
+            except (ValueError, TypeError):
+                self.fail(Failed("what came over ssh is no message: %r" % line[:80]).said)
+            self.directions.put(direction)
+            if "upload" in direction:
+                direction["received"].wait()  # `receive` reads the bytes that follow
+        self.leaving = True
+        with self.busy:
+            place_tree.remove_packs(self.root, self.order["tasks"])
+            leave()
+
+    # -- tasks ---------------------------------------------------------------------------------------------------
+
+    def run_tasks(self, lock):
+        """Do what is to be done with the files, in order."""
+        for index, task in enumerate(self.order["tasks"]):
+            with self.busy:
+                if self.leaving:
+                    leave()
+                self.tell({"begun": index})
+                if task["kind"] == "tree":
+                    self.place_tree(task)
+                else:
+                    self.run_script(task, lock)
+
+    def place_tree(self, task):
+        try:
+            place_tree.place(self.root, task)
+        except place_tree.BaseChanged as error:
+            raise Failed(error, base_changed=task["digest"]) from error
+
+    def run_script(self, task, lock):
+        try:
+            scripts.run(task, lock)
+        except scripts.Failed as error:
+            raise Failed(task["what"], error.exit_code, error.lines) from error
+
+    def stay_alive(self):
+        """Say regularly that we are there, and how far."""
+        while True:
+            time.sleep(ALIVE_EVERY_S)
+            self.tell({"alive": sum(arriving.have for arriving in self.wanted)})
+
+    def run(self):
+        """The whole set-up, in a thread beside the one that reads stdin."""
+        try:
+            self.set_up()
+        except Failed as error:
+            self.fail(error.said)
+        except store.DiskFailed as error:
+            self.fail(Failed(error).said)
+        except BrokenPipeError:
+            os._exit(1)  # nobody listens any more
+        except OSError as error:
+            where = "%s: " % error.filename if error.filename else ""
+            self.fail(Failed(where + (error.strerror or str(error))).said)
+        except BaseException:  # noqa: BLE001 - shown, and then the process ends, which it must not do silently
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def set_up(self):
+        """Take the files, run the tasks."""
+        scripts.start_thread(self.stay_alive)
+        lock = self.lock()
+        self.store = store.Store(self.root)
+        self.wanted = self.store.expect(self.order["files"])
+        self.store.forget_partial()
+        server = chain.Server(self.store, self.order["address"], self.secret)
+        self.tell({"listening": server.port})
+        if self.wanted:
+            self.take_files()
+        self.tell({"arrived": True})
+        self.run_tasks(lock)
+        os.close(lock)
+        self.tell({"done": True})
+
+    def fail(self, said):
+        """Say why, and end: those who take from here notice, and take from the node before."""
+        self.tell({"failed": said})
+        os._exit(1)
+
+
+def leave():
+    """End this process now, whatever its threads are at."""
+    os._exit(0)
+
+
+def main():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    control = sys.stdin.buffer
+    agent = Agent(control, json.loads(control.readline().decode("utf-8")))
+    scripts.start_thread(agent.run)
+    agent.follow_control()

@@ -1,0 +1,167 @@
+"""Completes the wheel of an MXNet that was built on this node, and keeps it, whole or not at all.
+
+    python build_wheel.py pack KEY DIST SOURCE LIBRARY BUILD_TAG
+    python build_wheel.py tell KEY
+
+`pack` takes the one wheel in the folder DIST, which `python setup.py bdist_wheel` made, and leaves a wheel such as PyPI
+has it in ~/.cluster/built/KEY: with libmxnet.so where `import mxnet` finds it (setup.py puts it beside the
+environment's bin), and with launch.py and dmlc_tracker, which jobs are started with, out of the folder SOURCE. The
+BUILD_TAG becomes part of its name. `tell` prints {"name", "sha256", "size_bytes"} of what is kept there, once it has
+put it among the files that the node gives to others; nothing when there is nothing.
+
+Python 3.6 and later, standard library only.
+"""
+
+import base64
+import glob
+import hashlib
+import json
+import os
+import shutil
+import sys
+import zipfile
+
+READ_BYTES = 1 << 20
+LIBRARY = "mxnet/libmxnet.so"
+TRACKERS = ("3rdparty/dmlc-core/tracker/dmlc_tracker", "dmlc-core/tracker/dmlc_tracker")
+OLDEST_TIME = (1980, 1, 1, 0, 0, 0)  # that zip knows; the same for each build
+
+
+def find_added(source, library):
+    """What the wheel gets beside what setup.py puts into it: {name in the wheel: path here}."""
+    added = {LIBRARY: library}
+    tracker = next((path for path in (os.path.join(source, name) for name in TRACKERS) if os.path.isdir(path)), None)
+    if tracker is None or not os.path.isfile(os.path.join(source, "tools", "launch.py")):
+        sys.exit("the source has no tools/launch.py, or no %s: jobs could not be started with it" % TRACKERS[0])
+    for path in glob.glob(os.path.join(source, "tools", "*.py")):
+        added["mxnet/tools/" + os.path.basename(path)] = path
+    for folder, _, names in os.walk(tracker):
+        below = os.path.relpath(folder, os.path.dirname(tracker))
+        for name in names:
+            if name.endswith(".py"):
+                added["%s/%s" % (below, name)] = os.path.join(folder, name)
+    return added
+
+
+def rename(name, tag):
+    """A wheel's name with a build tag, and for this platform alone (PEP 427). Pure."""
+    project, version = name.split("-")[:2]
+    return "%s-%s-%s-py3-none-linux_%s.whl" % (project, version, tag, os.uname().machine)
+
+
+def render_about(text, tag):
+    """The file WHEEL of a wheel with that build tag, for this platform alone. Pure."""
+    kept = [line for line in text.splitlines() if line and not line.startswith(("Tag:", "Build:", "Root-Is-Purelib:"))]
+    # Pure: for the folder of pure packages, in which jobs look for launch.py.
+    kept += ["Root-Is-Purelib: true", "Build: %s" % tag, "Tag: py3-none-linux_%s" % os.uname().machine]
+    return "\n".join(kept) + "\n"
+
+
+class Wheel(object):
+    """A wheel that is being written; the file RECORD comes last."""
+
+    def __init__(self, path):
+        self.zip = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
+        self.record = []
+
+    def add(self, name, stream):
+        entry = zipfile.ZipInfo(name, OLDEST_TIME)
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        entry.external_attr = 0o100755 << 16 if name.endswith(".so") else 0o100644 << 16
+        digest, size = hashlib.sha256(), 0
+        with self.zip.open(entry, "w", force_zip64=True) as target:
+            for data in iter(lambda: stream.read(READ_BYTES), b""):
+                target.write(data)
+                digest.update(data)
+                size += len(data)
+        coded = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode("ascii")
+        self.record.append('"%s",sha256=%s,%d' % (name.replace('"', '""'), coded, size))
+
+    def finish(self, name):
+        self.zip.writestr(zipfile.ZipInfo(name, OLDEST_TIME), "\n".join(self.record + [name + ",,", ""]))
+        self.zip.close()
+
+
+def write_wheel(made, path, added, tag):
+    """Write the wheel that setup.py has made anew, with what it lacks."""
+    with zipfile.ZipFile(made) as old:
+        info = next(name[: -len("RECORD")] for name in old.namelist() if name.endswith(".dist-info/RECORD"))
+        wheel = Wheel(path)
+        for name in sorted(added):
+            with open(added[name], "rb") as stream:
+                wheel.add(name, stream)
+        for name in sorted(old.namelist()):
+            left_out = name.endswith(("/", ".data/data/" + LIBRARY)) or name in added
+            if left_out or name in (info + "RECORD", info + "WHEEL"):
+                continue
+            with old.open(name) as stream:
+                wheel.add(name, stream)
+        about = os.path.join(os.path.dirname(path), "WHEEL")
+        with open(about, "w", encoding="utf-8") as stream:
+            stream.write(render_about(old.read(info + "WHEEL").decode("utf-8"), tag))
+        with open(about, "rb") as stream:
+            wheel.add(info + "WHEEL", stream)
+        os.unlink(about)
+        wheel.finish(info + "RECORD")
+
+
+def sha256_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for data in iter(lambda: stream.read(READ_BYTES), b""):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def pack(kept, dist, added, tag):
+    """Make the whole wheel and put it into the folder `kept`, all at once."""
+    made = glob.glob(os.path.join(dist, "*.whl"))
+    if len(made) != 1:
+        sys.exit("python setup.py bdist_wheel left %d wheels, not one" % len(made))
+    new = kept + ".new"
+    shutil.rmtree(new, ignore_errors=True)
+    os.makedirs(new)
+    path = os.path.join(new, rename(os.path.basename(made[0]), tag))
+    write_wheel(made[0], path, added, tag)
+    about = {"name": os.path.basename(path), "sha256": sha256_of(path), "size_bytes": os.path.getsize(path)}
+    with open(os.path.join(new, "built.json"), "w") as stream:
+        json.dump(about, stream)
+    os.sync()
+    shutil.rmtree(kept, ignore_errors=True)
+    os.rename(new, kept)
+
+
+def tell(root, kept):
+    """Say what is kept; what is damaged is thrown away."""
+    try:
+        with open(os.path.join(kept, "built.json")) as stream:
+            about = json.load(stream)
+        whole = sha256_of(os.path.join(kept, about["name"])) == about["sha256"]
+    except FileNotFoundError:
+        return
+    if not whole:
+        shutil.rmtree(kept)
+        return
+    folder = os.path.join(root, "files", about["sha256"])
+    if not os.path.exists(os.path.join(folder, about["name"])):
+        os.makedirs(folder, exist_ok=True)
+        new = os.path.join(root, "incoming", "built-%d" % os.getpid())
+        os.makedirs(os.path.dirname(new), exist_ok=True)
+        os.link(os.path.join(kept, about["name"]), new)
+        os.rename(new, os.path.join(folder, about["name"]))
+    print(json.dumps(about))
+
+
+def main():
+    os.umask(0o077)
+    root = os.path.join(os.path.expanduser("~"), ".cluster")
+    kept = os.path.join(root, "built", sys.argv[2])
+    if sys.argv[1] == "pack":
+        dist, source, library, tag = sys.argv[3:]
+        pack(kept, dist, find_added(source, library), tag)
+    else:
+        tell(root, kept)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""Hands files on from node to node while they arrive: each node takes them from the one before it in the chain.
+
+Every node listens at its private address. Both sides prove that they know the transfer's secret, which came over ssh.
+The one that takes then asks for a file from an offset on, and gets frames:
+
+    D + length + bytes      the next bytes
+    W                       still there, but there are no more bytes yet
+    N                       not here
+
+Silence means that the other one is dead. Whoever takes goes on from the same offset with the node before that one.
+Bytes travel in the clear, between members of the cluster's security group: the secret keeps others from asking.
+
+Python 3.6 and later, standard library only.
+"""
+
+import hashlib
+import hmac
+import os
+import socket
+import struct
+
+import store
+from scripts import start_thread
+
+FRAME_BYTES = 1 << 18
+SAY_STILL_THERE_S = 0.3
+SILENCE_S = 1.5
+CONNECT_TIMEOUT_S = 2.0
+SEND_TIMEOUT_S = 10.0  # for one that takes nothing any more
+DAMAGED_AT_MOST = 3
+HEAD = struct.Struct(">cI")
+TIMEVAL = struct.Struct("@ll")  # of <sys/time.h>
+REQUEST = struct.Struct(">32sQ")
+NONCE_BYTES = 32
+
+
+class Refused(Exception):
+    """The other side is not a node of this transfer, or does not have the file."""
+
+
+class Stuck(Exception):
+    """Nobody whom this node knows gives it a file. `why` has a line for each that was asked."""
+
+    def __init__(self, arriving, why):
+        super(Stuck, self).__init__("; ".join(why) or "there is no node to take it from")
+        self.arriving = arriving
+        self.why = why
+
+
+def sign(secret, who, *nonces):
+    """Proof of the secret, that is of no use to the other side nor another time."""
+    return hmac.new(secret, who + b"".join(nonces), hashlib.sha256).digest()
+
+
+def receive_exactly(connection, count):
+    """Read `count` bytes. Raises ConnectionError at an early end."""
+    data = bytearray()
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            raise ConnectionError("the connection was closed")
+        data += more
+    return bytes(data)
+
+
+def receive_into(connection, view):
+    """Fill a buffer, with as few system calls as possible. Raises ConnectionError, socket.timeout."""
+    while view:
+        try:
+            count = connection.recv_into(view, 0, socket.MSG_WAITALL)
+        except BlockingIOError as error:
+            raise socket.timeout("timed out") from error
+        if not count:
+            raise ConnectionError("the connection was closed")
+        view = view[count:]
+
+
+def limit_time(connection, option, seconds):
+    """Have the kernel keep the time: Python's own timeouts cost a poll() before every call."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, option, TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6)))
+
+
+def send_file(connection, source, offset, end):
+    """Send a part of a file; socket.sendfile would make a selector each time. Raises OSError."""
+    while offset < end:
+        count = os.sendfile(connection.fileno(), source.fileno(), offset, end - offset)
+        if not count:
+            raise ConnectionError("the file has begun anew")  # truncated under our hands
+        offset += count
+    return offset
+
+
+class Server(object):
+    """Gives this node's files to those that ask."""
+
+    def __init__(self, files, address, secret):
+        self._store = files
+        self._secret = secret
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._listener.bind((address, 0))
+        self._listener.listen(64)
+        self.port = self._listener.getsockname()[1]
+        start_thread(self._accept)
+
+    def _accept(self):
+        while True:
+            connection, _ = self._listener.accept()
+            start_thread(self._serve, connection)
+
+    def _serve(self, connection):
+        try:
+            connection.settimeout(SEND_TIMEOUT_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._greet(connection)
+            connection.settimeout(None)
+            limit_time(connection, socket.SO_SNDTIMEO, SEND_TIMEOUT_S)
+            while True:
+                sha256, offset = REQUEST.unpack(receive_exactly(connection, REQUEST.size))
+                self._give(connection, sha256.hex(), offset)
+        except (OSError, Refused):
+            pass  # whoever asked is gone, or had no business here; it asks again, or another node
+        finally:
+            connection.close()
+
+    def _greet(self, connection):
+        mine = os.urandom(NONCE_BYTES)
+        connection.sendall(mine)
+        theirs = receive_exactly(connection, NONCE_BYTES)
+        proof = receive_exactly(connection, hashlib.sha256().digest_size)
+        if not hmac.compare_digest(proof, sign(self._secret, b"takes", mine, theirs)):
+            raise Refused("does not know the secret")
+        connection.sendall(sign(self._secret, b"gives", theirs, mine))
+
+    def _give(self, connection, sha256, offset):
+        found = self._store.find(sha256)
+        if found is None:
+            connection.sendall(HEAD.pack(b"N", 0))
+            return
+        with found.open() as source:
+            while offset < found.size:
+                have = found.wait_for_more(offset, SAY_STILL_THERE_S)
+                if have <= offset:
+                    connection.sendall(HEAD.pack(b"W", 0))
+                while offset < have:
+                    count = min(FRAME_BYTES, have - offset)
+                    connection.sendall(HEAD.pack(b"D", count), socket.MSG_MORE)
+                    offset = send_file(connection, source, offset, offset + count)
+
+
+class Taker(object):
+    """Takes files from the nodes before this one, [(address, port), ...], the nearest first."""
+
+    def __init__(self, peers, secret):
+        self._peers = list(peers)
+        self._secret = secret
+        self._connection = None
+        self._peer = None
+        self._buffer = bytearray(FRAME_BYTES)
+
+    def take(self, arriving):
+        """Take one file to its end. Raises Stuck; Damaged, when it arrives so again and again; DiskFailed."""
+        damaged = 0
+        while not arriving.whole:
+            had = (arriving.have, arriving.round)
+            why, gone = [], []
+            for peer in list(self._peers):
+                try:
+                    self._take_from(peer, arriving)
+                except store.Damaged:
+                    damaged += 1
+                    self._hang_up()
+                    if damaged == DAMAGED_AT_MOST:
+                        raise
+                except Refused as error:
+                    self._hang_up()
+                    why.append("%s: %s" % (peer[0], error))
+                except OSError as error:
+                    self._hang_up()
+                    said = "nothing was heard from it" if isinstance(error, socket.timeout) else str(error)
+                    why.append("%s: %s" % (peer[0], said))
+                    # Others before it are asked from now on, and it is asked again when all of them fail too.
+                    self._peers.remove(peer)
+                    self._peers.append(peer)
+                    gone.append(peer)
+                else:
+                    return
+            if (arriving.have, arriving.round) == had:
+                self._peers = [peer for peer in self._peers if peer not in gone]  # not waited for with the next file
+                raise Stuck(arriving, why)
+
+    def _take_from(self, peer, arriving):
+        connection = self._connect(peer)
+        connection.sendall(REQUEST.pack(bytes.fromhex(arriving.sha256), arriving.have))
+        offset = arriving.have
+        view, head = memoryview(self._buffer), memoryview(bytearray(HEAD.size))
+        while offset < arriving.size:
+            receive_into(connection, head)
+            kind, length = HEAD.unpack(head)
+            if kind == b"N":
+                raise Refused("it does not have the file")
+            if kind == b"W":
+                continue
+            if kind != b"D" or not 0 < length <= FRAME_BYTES:
+                raise ConnectionError("it sent what is no frame")
+            receive_into(connection, view[:length])
+            arriving.append(view[:length], offset)
+            offset += length
+        arriving.finish()
+
+    def _connect(self, peer):
+        if self._peer == peer and self._connection is not None:
+            return self._connection
+        self._hang_up()
+        connection = socket.create_connection(peer, timeout=CONNECT_TIMEOUT_S)
+        self._connection, self._peer = connection, peer
+        connection.settimeout(SILENCE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        theirs = receive_exactly(connection, NONCE_BYTES)
+        mine = os.urandom(NONCE_BYTES)
+        connection.sendall(mine + sign(self._secret, b"takes", theirs, mine))
+        proof = receive_exactly(connection, hashlib.sha256().digest_size)
+        if not hmac.compare_digest(proof, sign(self._secret, b"gives", mine, theirs)):
+            raise Refused("it does not know the secret of this transfer")
+        limit_time(connection, socket.SO_RCVTIMEO, SILENCE_S)
+        limit_time(connection, socket.SO_SNDTIMEO, SILENCE_S)
+        return connection
+
+    def _hang_up(self):
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._peer = None

@@ -1,0 +1,89 @@
+"""Asks the loader what an environment's libmxnet.so does not find, and keeps the answer beside the environment.
+
+    python check_libraries.py ENV KEY SETUP_ENV [DIRECTORY...]
+
+The directories are looked into after those of the nvidia-* wheels, and before those that the set-up commands have put
+into LD_LIBRARY_PATH (SETUP_ENV is the file that keeps what they export; it may be empty). Written are
+ENV/.preload, the libraries found there, in an order in which they can be loaded (_cluster_compat.py does), and
+ENV/.unresolved: `checked KEY`, and the names of those that are nowhere.
+
+Python 3.6 and later, standard library only.
+"""
+
+import glob
+import json
+import os
+import subprocess
+import sys
+
+# Loaded by these at need, by name, from beside them; `*` stands for the rest of the name.
+BESIDE = (("libnvrtc.so", "libnvrtc-builtins.so*"), ("libcudnn.so", "libcudnn_*.so.[0-9]"))
+
+
+def find_dirs(env, extra, setup_env):
+    """Every directory to look into, in order."""
+    dirs = sorted(glob.glob(os.path.join(env, "lib", "python3*", "site-packages", "nvidia", "*", "lib")))
+    dirs += extra
+    if setup_env:
+        with open(setup_env, encoding="utf-8") as stream:
+            changes = json.load(stream)
+        for key in ("prepend", "append"):
+            dirs += changes[key].get("LD_LIBRARY_PATH", [])
+    return [folder for folder in dirs if os.path.isdir(folder)]
+
+
+def parse_ldd(text, dirs):
+    """(paths below `dirs` that libraries come from, names that are nowhere) of what ldd says. Pure."""
+    found, missing = [], []
+    for line in text.splitlines():
+        name, arrow, place = (part.strip() for part in line.partition("=>"))
+        if not arrow:
+            continue
+        if place.startswith("not found"):
+            missing.append(name)
+        elif os.path.dirname(place.split(" (")[0]) in dirs:
+            found.append(place.split(" (")[0])
+    return found, sorted(set(missing))
+
+
+def ask_loader(library, dirs):
+    """What ldd says of a library, with `dirs` in LD_LIBRARY_PATH."""
+    environment = dict(os.environ, LD_LIBRARY_PATH=":".join(dirs), LC_ALL="C")
+    child = subprocess.Popen(
+        ["ldd", library], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    text = child.communicate()[0].decode("utf-8", "replace")
+    if child.returncode != 0:
+        sys.exit("ldd %s: exit code %d: %s" % (library, child.returncode, text.strip()))
+    return text
+
+
+def add_beside(found):
+    """What the libraries found load at need, too."""
+    paths = list(found)
+    for path in found:
+        for start, pattern in BESIDE:
+            if os.path.basename(path).startswith(start):
+                paths += sorted(glob.glob(os.path.join(os.path.dirname(path), pattern)))
+    return paths
+
+
+def write(path, lines):
+    with open(path + ".new", "w", encoding="utf-8") as stream:
+        stream.write("".join(line + "\n" for line in lines))
+    os.rename(path + ".new", path)
+
+
+def main():
+    env, key, setup_env = sys.argv[1:4]
+    env = os.path.abspath(env)
+    dirs = find_dirs(env, sys.argv[4:], setup_env)
+    libraries = glob.glob(os.path.join(env, "lib", "python3*", "site-packages", "mxnet", "libmxnet.so"))
+    found, missing = parse_ldd(ask_loader(libraries[0], dirs), dirs) if libraries else ([], [])
+    # ldd names a library before those that it needs.
+    write(os.path.join(env, ".preload"), add_beside(found[::-1]))
+    write(os.path.join(env, ".unresolved"), ["checked " + key] + missing)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""Runs one command of `cluster exec` on a node, and ends it with all its children when its other side goes away.
+
+It is sent over ssh and written nowhere. On stdin comes one JSON line, the order {"words": [...]}, then nothing: the
+end of stdin means that nobody wants the command any more. On stdout go frames: a letter, the length in four bytes, and
+as many bytes:
+    o, e  a piece of the command's stdout, stderr
+    a     nothing; it shows in silence that this program lives
+    x     the last one, JSON: {"exit": code, "signal": number or null, "left": [pids that could not be ended]}
+The command's orphans become this process's children (PR_SET_CHILD_SUBREAPER), so that all that descends from the
+command is found, whatever session, user or environment it has by then. What it leaves behind in the background when it
+ends by itself goes on, as with ssh.
+Linux. Python 3.6 and later, standard library only.
+"""
+
+import ctypes
+import glob
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+BEGIN = b"\0cluster exec\0"  # what came before it is the login shell's
+ALIVE_EVERY_S = 5.0
+PIPE_GRACE_S = 0.5  # after the command's end, for pipes that something in the background still holds
+LAST_WORD_S = 5
+TERM_GRACE_S = 2.0
+PENDING_BYTES = 1 << 20
+PIECE_BYTES = 1 << 16
+LONGEST_PIPE_BYTES = 1 << 20  # /proc/sys/fs/pipe-max-size
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+ROOT_TIMEOUT_S = 5.0
+
+
+def main():
+    order = json.loads(sys.stdin.buffer.readline().decode("ascii"))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.set_blocking(1, False)
+    deaths = watch_children()
+    pipe = Pipe()
+    pipe.pending += BEGIN
+    words = [word.encode("utf-8", "surrogateescape") for word in order["words"]]
+    try:
+        child = start(words, environment(os.environ), libc)
+    except (OSError, ValueError) as error:  # ValueError: an empty word, or one with a NUL
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        pipe.frame(b"e", ("cannot start %r: %s\n" % (order["words"][0], reason)).encode("utf-8", "replace"))
+        code = 126 if isinstance(error, PermissionError) else 127
+        finish(pipe, {"exit": code, "signal": None, "left": []})
+        return
+    status, left = Relay(child, pipe, deaths).run()
+    number = status & 0x7F or None
+    finish(pipe, {"exit": 128 + number if number else status >> 8, "signal": number, "left": left})
+
+
+def environment(base):
+    """The command's: this one's, with the newest MXNet environment (if there is one) and its CUDA libraries in it."""
+    made = dict(base)
+    ready = glob.glob(os.path.expanduser("~/.cluster/env/*/.complete"))
+    if ready:
+        folder = os.path.dirname(max(ready, key=os.path.getmtime))
+        made["PATH"] = os.path.join(folder, "bin") + ":" + base.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+        libraries = sorted(glob.glob(os.path.join(folder, "lib/python3*/site-packages/nvidia/*/lib")))
+        if libraries:
+            made["LD_LIBRARY_PATH"] = ":".join(libraries + [p for p in [base.get("LD_LIBRARY_PATH")] if p])
+    return made
+
+
+def start(words, env, libc):
+    """Start the command in a session of its own, in the home of the user. Raises OSError, ValueError."""
+
+    def prepare():
+        os.setsid()
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    return subprocess.Popen(
+        words,
+        env=env,
+        cwd=os.path.expanduser("~"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=prepare,
+    )
+
+
+class Pipe(object):
+    """What is to go to the other side: written as it takes it, so that nothing here ever waits for it."""
+
+    def __init__(self):
+        self.pending = bytearray()
+        self.broken = False
+
+    def frame(self, letter, data=b""):
+        """Append one frame."""
+        self.pending += letter + struct.pack(">I", len(data)) + data
+
+    def write(self):
+        """Write as much as is taken now."""
+        try:
+            del self.pending[: os.write(1, bytes(self.pending[:PIECE_BYTES]))]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody listens any more, whatever stdin says
+            self.broken = True
+
+
+class Relay(object):
+    """Passes the command's output on until it ends, or ends it when the other side is gone."""
+
+    def __init__(self, child, pipe, deaths):
+        self._deaths = deaths
+        self._child = child
+        self._pipe = pipe
+        self._letters = {child.stdout.fileno(): b"o", child.stderr.fileno(): b"e"}
+        self._left_bytes = dict.fromkeys(self._letters, LONGEST_PIPE_BYTES)
+        self._status = self._ended_at = None
+        self._said_at = time.monotonic()
+
+    def run(self):
+        """Returns the command's wait status, and the pids that could not be ended."""
+        while True:
+            full = len(self._pipe.pending) >= PENDING_BYTES
+            sources = [] if full else list(self._letters)
+            wanted = [1] if self._pipe.pending else []
+            wait_s = ALIVE_EVERY_S if self._status is None else PIPE_GRACE_S
+            ready, writable, _ = select.select([0, self._deaths] + sources, wanted, [], wait_s)
+            if (0 in ready and not os.read(0, PIECE_BYTES)) or self._pipe.broken:
+                return end_all(self._child.pid, self._status)
+            if self._deaths in ready:
+                os.read(self._deaths, PIECE_BYTES)
+            self._look_at_child()
+            for source in ready:
+                if source in self._letters:
+                    self._take(source)
+            self._say(writable)
+            if self._is_over(full or bool(set(ready) & set(sources))):
+                return self._status, []
+
+    def _look_at_child(self):
+        if self._status is None:
+            self._status = reap(self._child.pid)
+            self._ended_at = time.monotonic()
+
+    def _take(self, source):
+        data = os.read(source, PIECE_BYTES)
+        if data:
+            self._pipe.frame(self._letters[source], data)
+        if self._status is not None:
+            self._left_bytes[source] -= len(data)
+        if not data or self._left_bytes[source] < 0:  # all that the command itself has written has been read
+            del self._letters[source]
+
+    def _say(self, writable):
+        if writable:
+            self._pipe.write()
+            self._said_at = time.monotonic()
+        elif not self._pipe.pending and time.monotonic() > self._said_at + ALIVE_EVERY_S / 2:
+            self._pipe.frame(b"a")
+
+    def _is_over(self, busy):
+        if self._status is None:
+            return False
+        return not self._letters or (not busy and time.monotonic() >= self._ended_at + PIPE_GRACE_S)
+
+
+def watch_children():
+    """A descriptor that becomes readable when a child ends."""
+    source, sink = os.pipe()
+    os.set_blocking(source, False)
+    os.set_blocking(sink, False)
+    signal.signal(signal.SIGCHLD, _wake)
+    signal.set_wakeup_fd(sink)
+    return source
+
+
+def _wake(*_):
+    """Python notes a signal for set_wakeup_fd only where it has a handler."""
+
+
+def reap(pid):
+    """Take leave of all children that have ended; the wait status of `pid` when it is among them, else None."""
+    status = None
+    while True:
+        try:
+            ended, its_status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status
+        if ended == 0:
+            return status
+        if ended == pid:
+            status = its_status
+
+
+def end_all(pid, status):
+    """End all that descends from this process: SIGTERM, then SIGKILL. Returns what `relay` does."""
+    left = []
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        give_up_at = time.monotonic() + TERM_GRACE_S
+        told = set()
+        while time.monotonic() < give_up_at:
+            ended = reap(pid)
+            status = ended if ended is not None else status
+            left = find_descendants()
+            if not left:
+                return status or 0, []
+            tell([one for one in left if one not in told], number)
+            told.update(left)
+            time.sleep(0.02)
+    return status or 0, left
+
+
+def find_descendants():
+    """The pids of all that descends from this process and has not ended."""
+    children = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as stream:
+                    state, parent = stream.read().rpartition(b")")[2].split()[:2]
+            except OSError:  # it ended meanwhile
+                continue
+            children.setdefault(int(parent), []).append((int(name), state))
+    found, parents = [], [os.getpid()]
+    while parents:
+        for child, state in children.get(parents.pop(), ()):
+            parents.append(child)
+            if state not in (b"Z", b"X"):
+                found.append(child)
+    return found
+
+
+def tell(pids, number):
+    """Send a signal, as root to what belongs to root; what was stopped has to go on to receive it."""
+    refused = []
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            refused.append(str(pid))
+    if refused:
+        try:
+            subprocess.call(
+                ["sudo", "-n", "kill", "-%d" % number] + refused,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=ROOT_TIMEOUT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            pass  # what does not end is told
+
+
+def finish(pipe, result):
+    """Write what is left, and the last frame."""
+    pipe.frame(b"x", json.dumps(result).encode("ascii"))
+    lifelines = [0]
+    while pipe.pending and not pipe.broken:
+        ready, writable, _ = select.select(lifelines, [1], [])
+        if ready and not os.read(0, PIECE_BYTES):
+            lifelines = []
+            signal.alarm(LAST_WORD_S)  # which ends this process: nobody may be there any more to take the rest
+        if writable:
+            pipe.write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Runs the user's own set-up commands, all in one login shell, and keeps what they export for jobs.
+
+    python run_setup.py FOLDER DIGEST SILENCE_S
+
+FOLDER/DIGEST.json is the list of commands. Once they are all done, FOLDER/DIGEST.env is what they changed in the
+environment (setup_env.py reads it) and FOLDER/DIGEST.done is there; what earlier lists left behind is gone.
+
+Python 3.6 and later, standard library only.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+# Bash's own, and those that say where a shell is, not what it has been set up for.
+NOT_KEPT = frozenset(["_", "SHLVL", "PWD", "OLDPWD", "BASHOPTS", "SHELLOPTS", "HOME", "USER", "LOGNAME"])
+READ_BYTES = 1 << 16
+SHOWN = 200
+
+
+def render(commands, work):
+    """The text for bash. Each command is one word to `eval`: whatever is in it, it cannot end another one."""
+    env = shlex.quote(shutil.which("env") or "/usr/bin/env")
+    lines = ["set -e", "%s -0 >%s" % (env, shlex.quote(work + "/before"))]
+    for number, command in enumerate(commands, 1):
+        lines.append("printf %d >%s" % (number, shlex.quote(work + "/at")))
+        lines.append("eval %s" % shlex.quote(command))
+    lines.append("%s -0 >%s" % (env, shlex.quote(work + "/after")))
+    return "\n".join(lines) + "\n"
+
+
+def read_env(path):
+    """What `env -0` wrote, without functions and without what belongs to the shell."""
+    with open(path, "rb") as stream:
+        entries = stream.read().decode("utf-8", "surrogateescape").split("\0")
+    pairs = (entry.partition("=") for entry in entries if entry)
+    return {name: value for name, _, value in pairs if name.isidentifier() and name not in NOT_KEPT}
+
+
+def compare(before, after):
+    """What changed. Of a variable that is a list of paths, what was put in front of it and behind it."""
+    changes = {"set": {}, "prepend": {}, "append": {}, "unset": sorted(set(before) - set(after))}
+    for name, value in after.items():
+        old = before.get(name)
+        if value == old:
+            continue
+        if not name.endswith("PATH"):
+            changes["set"][name] = value
+            continue
+        kept = old.split(":") if old else []
+        words = [word for word in value.split(":") if word]
+        first = next((index for index, word in enumerate(words) if word in kept), len(words))
+        for key, part in (("prepend", words[:first]), ("append", words[first:])):
+            new = [word for word in part if word not in kept]
+            if new:
+                changes[key][name] = new
+    return changes
+
+
+class Shell(object):
+    """The login shell while it runs; everything that it says is passed on."""
+
+    def __init__(self, path):
+        self.heard = time.monotonic()
+        self.last = b"\n"
+        self.child = subprocess.Popen(
+            ["bash", "-l", path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=os.path.expanduser("~"),
+            start_new_session=True,
+        )
+
+    def run(self, silence_s):
+        """Its exit code; None when it said nothing for so long, and was ended.
+
+        What it leaves running in the background may keep its output open: the shell's own end counts.
+        """
+        listener = threading.Thread(target=self.listen)
+        listener.daemon = True
+        listener.start()
+        while True:
+            try:
+                code = self.child.wait(timeout=1)
+                break
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > self.heard + silence_s:
+                    os.killpg(self.child.pid, signal.SIGKILL)
+                    code = None
+                    break
+        listener.join(timeout=1)
+        if self.last != b"\n":
+            print(flush=True)
+        return code
+
+    def listen(self):
+        while True:
+            data = os.read(self.child.stdout.fileno(), READ_BYTES)
+            if not data:
+                return
+            self.heard = time.monotonic()
+            self.last = data[-1:]
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+
+def shorten(command):
+    """The first line of a command, for people."""
+    first, *others = command.strip().splitlines() or [""]
+    return first[:SHOWN] + ("..." if others or len(first) > SHOWN else "")
+
+
+def write(path, text):
+    with open(path + ".new", "w", encoding="utf-8", errors="surrogateescape") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.rename(path + ".new", path)
+
+
+def run_all(commands, work, silence_s):
+    """Run the commands; a (code, message) when they fail, otherwise None."""
+    path = os.path.join(work, "commands")
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as stream:
+        stream.write(render(commands, work))
+    code = Shell(path).run(silence_s)
+    if code == 0 and os.path.exists(work + "/after"):
+        return None
+    try:
+        with open(work + "/at") as stream:
+            at = int(stream.read())
+    except FileNotFoundError:
+        return code or 1, "the login shell ended before the first setup command: look at this user's profile"
+    which = "setup command %d of %d" % (at, len(commands))
+    if code is None:
+        ending = "said nothing for %d s and was ended" % silence_s
+    elif code == 0:
+        ending = "has left the shell by `exit`"
+    elif code < 0:
+        ending = "was killed by signal %d" % -code
+    else:
+        ending = "ended with exit code %d" % code
+    return code or 1, "%s %s: %s" % (which, ending, shorten(commands[at - 1]))
+
+
+def main():
+    folder, digest, silence_s = os.path.abspath(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    base = os.path.join(folder, digest)
+    os.umask(0o077)
+    with open(base + ".json", encoding="utf-8", errors="surrogateescape") as stream:
+        commands = json.load(stream)
+    os.unlink(base + ".json")  # what is in it may not be for keeping
+    if shutil.which("bash") is None:
+        sys.exit("setup commands run in bash, and this node has none")
+    work = tempfile.mkdtemp(prefix=".run-", dir=folder)
+    os.umask(0o022)  # what commands make is as it would be by hand
+    try:
+        failed = run_all(commands, work, silence_s)
+        os.umask(0o077)
+        if failed is None:
+            changes = compare(read_env(work + "/before"), read_env(work + "/after"))
+            write(base + ".env", json.dumps(changes))
+            write(base + ".done", "")
+    finally:
+        shutil.rmtree(work)
+    if failed is not None:
+        print(failed[1], flush=True)
+        os._exit(failed[0] if 0 < failed[0] < 256 else 1)
+    for name in os.listdir(folder):
+        if not name.startswith(digest):  # going back to an earlier list runs it again
+            path = os.path.join(folder, name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+    os._exit(0)  # what was left in the background may still hold our thread
+
+
+if __name__ == "__main__":
+    main()

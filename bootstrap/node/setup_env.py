@@ -1,0 +1,31 @@
+"""What the user's set-up commands export, put into the environment of a job. run_setup.py keeps it.
+
+Python 3.6 and later, standard library only.
+"""
+
+import json
+import os
+
+
+def read(cluster_dir, digest):
+    """The changes that the commands of a digest made; `cluster_dir` is ~/.cluster. Raises OSError, ValueError."""
+    with open(os.path.join(cluster_dir, "setup", digest + ".env"), encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def merge(environment, changes):
+    """The environment with the changes in it. Pure.
+
+    Lists of paths are put before and behind those that `environment` has: a job keeps its own.
+    """
+    merged = {name: value for name, value in environment.items() if name not in changes["unset"]}
+    merged.update(changes["set"])
+    for name, words in changes["prepend"].items():
+        merged[name] = ":".join(list(words) + _words(merged, name, words))
+    for name, words in changes["append"].items():
+        merged[name] = ":".join(_words(merged, name, words) + list(words))
+    return merged
+
+
+def _words(environment, name, besides):
+    return [word for word in environment.get(name, "").split(":") if word and word not in besides]

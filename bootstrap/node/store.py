@@ -1,0 +1,164 @@
+"""The files that a node has, or is being given: content-addressed, each checked against its SHA-256 before it counts.
+
+    files/SHA256/NAME      whole and checked, put there by a rename
+    incoming/SHA256        on its way, from its first byte on: what is killed goes on where it was
+
+Python 3.6 and later, standard library only.
+"""
+
+import errno
+import hashlib
+import os
+import shutil
+import threading
+
+READ_BYTES = 1 << 20
+
+
+class Damaged(Exception):
+    """What arrived is not what it should be; it has been thrown away."""
+
+
+class DiskFailed(Exception):
+    """This node's own disk did not take it: full, read-only, broken."""
+
+
+class Arriving(object):
+    """One file on its way into the store. One thread appends; any number of threads read what is there.
+
+    have: how many of its first bytes are there. round: counts how often it had to begin anew.
+    """
+
+    def __init__(self, root, sha256, name, size):
+        self.sha256 = sha256
+        self.size = size
+        self.path = os.path.join(root, "files", sha256, name)
+        self.have = 0
+        self.round = 0
+        self.whole = False
+        self.changed = threading.Condition()
+        self._partial = os.path.join(root, "incoming", sha256)
+        self._hash = hashlib.sha256()
+        self._file = None
+        self._look()
+
+    def _look(self):
+        try:
+            if os.stat(self.path).st_size == self.size:
+                self.have, self.whole = self.size, True
+                return
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+        os.makedirs(os.path.dirname(self._partial), exist_ok=True)
+        self._file = os.fdopen(os.open(self._partial, os.O_RDWR | os.O_CREAT, 0o600), "r+b", 0)
+        while self.have < self.size:
+            data = self._file.read(min(READ_BYTES, self.size - self.have))
+            if not data:
+                break
+            self._hash.update(data)
+            self.have += len(data)
+        self._file.truncate(self.have)
+        if self.have == self.size:  # killed just before it was put in place; and files of no bytes
+            try:
+                self.finish()
+            except Damaged:
+                pass  # begun anew
+
+    def append(self, data, offset):
+        """Take the bytes at `offset`; what is there already, another source having been quicker, is left out.
+
+        Raises DiskFailed.
+        """
+        data = memoryview(data)[max(0, self.have - offset) : max(0, self.size - offset)]
+        while data:
+            try:
+                count = self._file.write(data)
+            except OSError as error:
+                raise DiskFailed("%s: %s" % (self._partial, error.strerror)) from error
+            self._hash.update(data[:count])
+            with self.changed:
+                self.have += count
+                self.changed.notify_all()
+            data = data[count:]
+
+    def finish(self):
+        """Put it in place when all bytes are there. Raises Damaged, DiskFailed."""
+        if self._hash.hexdigest() != self.sha256:
+            self._begin_anew()
+            raise Damaged("%s: its SHA-256 is not %s" % (os.path.basename(self.path), self.sha256))
+        try:
+            self._file.close()
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            os.rename(self._partial, self.path)
+        except OSError as error:
+            raise DiskFailed("%s: %s" % (self.path, error.strerror)) from error
+        with self.changed:
+            self.whole = True
+            self.changed.notify_all()
+
+    def _begin_anew(self):
+        with self.changed:
+            self.have = 0
+            self.round += 1
+            self._file.seek(0)
+            self._file.truncate(0)
+            self._hash = hashlib.sha256()
+            self.changed.notify_all()
+
+    def open(self):
+        """A file object of what is there, which stays good when it is put in place."""
+        try:
+            return open(self.path if self.whole else self._partial, "rb")
+        except FileNotFoundError:  # put in place just now
+            return open(self.path, "rb")
+
+    def wait_for_more(self, offset, timeout_s):
+        """How many bytes there are, once there are more than `offset`; after timeout_s anyway.
+
+        There may be fewer than before, when it had to begin anew. Whoever has taken damaged bytes finds out by itself.
+        """
+        with self.changed:
+            self.changed.wait_for(lambda: self.have > offset, timeout_s)
+            return self.have
+
+
+class Store(object):
+    """The files of one node, below its ~/.cluster."""
+
+    def __init__(self, root):
+        self.root = root
+        self._arriving = {}
+
+    def expect(self, files):
+        """Begin with files, [{"sha256", "name", "size"}, ...]; those that are not whole yet, in the order given."""
+        for file in files:
+            self._arriving[file["sha256"]] = Arriving(self.root, file["sha256"], file["name"], file["size"])
+        return [self._arriving[file["sha256"]] for file in files if not self._arriving[file["sha256"]].whole]
+
+    def find(self, sha256):
+        """What is there or on its way under a digest, or None."""
+        found = self._arriving.get(sha256)
+        if found is not None:
+            return found
+        folder = os.path.join(self.root, "files", sha256)
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return None
+        if len(names) != 1:
+            return None
+        size = os.stat(os.path.join(folder, names[0])).st_size
+        return self._arriving.setdefault(sha256, Arriving(self.root, sha256, names[0], size))
+
+    def forget_partial(self):
+        """Throw away what earlier commands began and nobody wants any more."""
+        folder = os.path.join(self.root, "incoming")
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name not in self._arriving:
+                path = os.path.join(folder, name)
+                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)

@@ -1,0 +1,171 @@
+"""Where nodes could be launched, and why not elsewhere. Pure: facts in, options out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from provision.config import Market, ProvisionConfig, setting_error
+from provision.errors import AwsError, ClusterError
+from provision.model import LaunchOption, Quota
+from provision.preflight.images import Image
+from provision.preflight.instance_types import TypeFacts, type_error
+from provision.preflight.quotas import quota_error
+from provision.preflight.subnets import Subnet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What AWS said. types: in the order in which they are tried; zones: that offer a type; images: of a type.
+
+    subnets: by zone. All but subnets go by the type's name. settled: the cluster has nodes, in the one subnet there is.
+    """
+
+    types: Mapping[str, TypeFacts]
+    zones: Mapping[str, frozenset[str]]
+    images: Mapping[str, Image]
+    subnets: tuple[Subnet, ...]
+    settled: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """options: ways to launch, in the order in which they are tried; skipped: why others are not, in words."""
+
+    options: tuple[LaunchOption, ...]
+    skipped: tuple[str, ...]
+
+
+def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
+    """Every market, type and zone where the type is offered and the subnet has room; the zone changes fastest.
+
+    least: for how many nodes there must be free addresses, at least 1.
+    Raises ConfigError or AwsError when no way is left.
+    """
+    skipped: list[str] = []
+    types = _find_offered(config, facts, skipped)
+    roomy = _find_roomy(config, facts, types, skipped, least=least)
+    options: list[LaunchOption] = []
+    for market in config.market:
+        for name in types:
+            if market == "spot" and not facts.types[name].on_spot:
+                skipped.append(f"{name} is not sold on spot")
+                continue
+            options += [
+                _make_option(config, facts, name, market=market, subnet=subnet)
+                for subnet in roomy
+                if subnet.zone in facts.zones[name]
+            ]
+    if not options:
+        raise setting_error(
+            config, "market", "; ".join(skipped), hint='set market = "on-demand", or take another instance_type'
+        )
+    return Places(options=tuple(options), skipped=tuple(skipped))
+
+
+def drop_over_quota(
+    places: Places, quotas: Mapping[tuple[Market, str], Quota], *, least: int, launching: int
+) -> Places:
+    """Without the options whose quota has no room even for `least` nodes, or for one. Unknown is not in the way.
+
+    quotas: by market and type, their `needed` for `launching` nodes. When no option is left, all stay if the cluster
+    can do without these nodes, `least` being 0: AWS then says no, and the cluster goes on with the nodes it has.
+    Else raises AwsError.
+    """
+    over: dict[str, Quota] = {}
+    options: list[LaunchOption] = []
+    for option in places.options:
+        quota = quotas.get((option.market, option.instance_type))
+        fewest = replace(quota, needed=option.vcpus * max(least, 1)) if quota is not None else None
+        if quota is None or fewest is None or fewest.suffices:
+            options.append(option)
+            continue
+        room = max(int(quota.limit or 0) - (quota.in_use or 0), 0)
+        where = f"{option.instance_type} {'on spot' if option.market == 'spot' else 'on demand'}"
+        over[f"{where}: the quota {quota.code} has room for {room} vCPUs, {fewest.needed} are needed"] = quota
+    if not options and least == 0:
+        return places
+    if not options:
+        raise quota_error(over.values(), least=least, launching=launching)
+    return replace(places, options=tuple(options), skipped=(*places.skipped, *over))
+
+
+def _find_offered(config: ProvisionConfig, facts: Facts, skipped: list[str]) -> tuple[str, ...]:
+    """The types that are offered where there is a subnet; notes the others, and the zones without them."""
+    here = [subnet.zone for subnet in facts.subnets]
+    offered: list[str] = []
+    for name in facts.types:
+        lacking = [zone for zone in dict.fromkeys(here) if zone not in facts.zones[name]]
+        if lacking:
+            skipped.append(f"{name} is not offered in {', '.join(lacking)}")
+        if len(lacking) < len(set(here)):
+            offered.append(name)
+    if not offered:
+        raise _not_offered(config, facts)
+    return tuple(offered)
+
+
+def _not_offered(config: ProvisionConfig, facts: Facts) -> ClusterError:
+    name = next(iter(facts.types))
+    zones = ", ".join(sorted(facts.zones[name])) or "no zone"
+    if facts.settled:
+        subnet = facts.subnets[0]
+        return ClusterError(
+            f"the cluster's nodes are in {subnet.subnet_id} ({subnet.zone}), where AWS does not offer {name} any more",
+            hint="cluster down, then cluster up: all nodes are in one subnet",
+        )
+    if config.subnet_id != "auto":
+        problem = f"is in {facts.subnets[0].zone}, which does not offer {', '.join(facts.types)}"
+        return setting_error(config, "subnet_id", problem, hint=f"{name} is offered in: {zones}")
+    problem = f"offered in {zones} only, where no default subnet is"
+    return type_error(config, name, problem, hint="take another type, or name a subnet: [provision] subnet_id")
+
+
+def _find_roomy(
+    config: ProvisionConfig, facts: Facts, types: Sequence[str], skipped: list[str], *, least: int
+) -> tuple[Subnet, ...]:
+    """The subnets with enough free addresses; notes those without."""
+    serving = [subnet for subnet in facts.subnets if any(subnet.zone in facts.zones[name] for name in types)]
+    roomy: list[Subnet] = []
+    for subnet in serving:
+        if subnet.free_addresses >= least:
+            roomy.append(subnet)
+            continue
+        addresses = "address" if subnet.free_addresses == 1 else "addresses"
+        are = "is" if least == 1 else "are"
+        skipped.append(
+            f"{subnet.zone}: {subnet.subnet_id} has {subnet.free_addresses} free {addresses}, {least} {are} needed"
+        )
+    if roomy:
+        return tuple(roomy)
+    if facts.settled:
+        raise AwsError(
+            f"the cluster's subnet is full: {'; '.join(skipped)}",
+            hint="ask for fewer nodes, or cluster down, then cluster up in a larger one: [provision] subnet_id",
+        )
+    if config.subnet_id != "auto":
+        problem = f"has {serving[0].free_addresses} free addresses, {least} needed"
+        raise setting_error(config, "subnet_id", problem, hint='name a larger one, or set subnet_id = "auto"')
+    raise AwsError(
+        f"no default subnet of {config.region} has {least} free addresses: {'; '.join(skipped)}",
+        hint="name a larger one in cluster.toml: [provision] subnet_id",
+    )
+
+
+def _make_option(config: ProvisionConfig, facts: Facts, name: str, *, market: Market, subnet: Subnet) -> LaunchOption:
+    known, image = facts.types[name], facts.images[name]
+    return LaunchOption(
+        market=market,
+        instance_type=name,
+        architecture=known.architecture,
+        vcpus=known.vcpus,
+        gpus=known.gpus,
+        image_id=image.image_id,
+        image_name=image.name,
+        image_created_at=image.created_at,
+        root_device=image.root_device,
+        subnet_id=subnet.subnet_id,
+        vpc_id=subnet.vpc_id,
+        zone=subnet.zone,
+        free_addresses=subnet.free_addresses,
+        placement=config.placement_group == "auto" and config.nodes > 1 and known.in_cluster_placement,
+        efa=config.efa,
+    )

@@ -1,0 +1,130 @@
+"""What instances and their disks cost, as AWS's price list and its spot price history say.
+
+Prices inform and decide nothing: what cannot be had is None, whatever the reason.
+
+https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NoConnectionError
+
+from provision.aws import Clients
+from provision.config import Market
+from provision.model import Node
+from provision.side_by_side import reading_pool
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_pricing import PricingClient
+
+PricedPlace = tuple[Market, str, str]
+"""A market, an instance type and a zone: what the price of an instance depends on."""
+
+# One product for each type and region: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/reading-service-price-list-file-for-services.html
+_LINUX_ON_DEMAND = {
+    "operatingSystem": "Linux",
+    "tenancy": "Shared",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+    "marketoption": "OnDemand",
+}
+_GP3 = {"productFamily": "Storage", "volumeApiName": "gp3"}
+_HOURS = frozenset({"Hrs", "Hours"})
+_GIB_MONTHS = frozenset({"GB-Mo", "GB-month"})
+
+
+def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Mapping[PricedPlace, float | None]:
+    """US dollars an hour of one instance at each place, running Linux; None where it cannot be had. Raises nothing."""
+    on_demand_types = sorted({instance_type for market, instance_type, _ in places if market == "on-demand"})
+    spot_types = sorted({instance_type for market, instance_type, _ in places if market == "spot"})
+    with reading_pool() as pool:
+        asked = {
+            instance_type: pool.submit(
+                _find_price,
+                clients,
+                {**_LINUX_ON_DEMAND, "instanceType": instance_type},
+                _HOURS,
+            )
+            for instance_type in on_demand_types
+        }
+        spot = pool.submit(_find_spot_prices, clients.ec2, spot_types)
+    on_demand = {instance_type: price.result() for instance_type, price in asked.items()}
+    newest = spot.result()
+    return {
+        place: newest.get(place[1:]) if place[0] == "spot" else on_demand[place[1]] for place in dict.fromkeys(places)
+    }
+
+
+def describe_node_prices(clients: Clients, nodes: Sequence[Node]) -> Mapping[PricedPlace, float | None]:
+    """US dollars an hour of nodes as they run, by (market, type, zone); None where it cannot be had. Raises nothing."""
+    return describe_prices(clients, {(node.market, node.instance_type, node.zone) for node in nodes})
+
+
+def find_volume_price(clients: Clients) -> float | None:
+    """US dollars for a GiB of a gp3 volume in a month, or None. Raises nothing.
+
+    AWS writes GB and means GiB (https://aws.amazon.com/ebs/pricing/).
+    """
+    return _find_price(clients, _GP3, _GIB_MONTHS)
+
+
+def _find_price(clients: Clients, attributes: Mapping[str, str], units: frozenset[str]) -> float | None:
+    """The on-demand price of the region's product with these attributes, if it is unambiguous."""
+    try:
+        documents = _list_products(clients.pricing, {"regionCode": clients.region, **attributes})
+    except (ClientError, NoConnectionError, HTTPClientError):
+        return None
+    return parse_price(documents, units)
+
+
+def _list_products(pricing: PricingClient, attributes: Mapping[str, str]) -> list[str]:
+    pages = pricing.get_paginator("get_products").paginate(
+        ServiceCode="AmazonEC2",
+        Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in attributes.items()],
+    )
+    return [document for page in pages for document in page["PriceList"]]
+
+
+def parse_price(documents: Iterable[str], units: frozenset[str]) -> float | None:
+    """The price in US dollars for one of the units in products of the price list, which are JSON; else None. Pure.
+
+    A price of 0 is none: it stands for what is paid for otherwise, such as reserved capacity. When products have
+    different prices, the highest: a promise too low is worse than one too high.
+    """
+    prices = [
+        float(dimension["pricePerUnit"]["USD"])
+        for document in documents
+        for term in json.loads(document).get("terms", {}).get("OnDemand", {}).values()
+        for dimension in term.get("priceDimensions", {}).values()
+        if dimension.get("unit") in units and "USD" in dimension.get("pricePerUnit", {})
+    ]
+    return max((price for price in prices if price > 0), default=None)
+
+
+def _find_spot_prices(ec2: EC2Client, types: Sequence[str]) -> dict[tuple[str, str], float]:
+    """The newest price in each zone, by (type, zone)."""
+    if not types:
+        return {}
+    pages = ec2.get_paginator("describe_spot_price_history").paginate(
+        Filters=[{"Name": "instance-type", "Values": list(types)}],
+        ProductDescriptions=["Linux/UNIX"],
+        StartTime=datetime.now(UTC),  # a start that is now gives the prices of now, one for each type and zone
+    )
+    newest: dict[tuple[str, str], tuple[datetime, float]] = {}
+    try:
+        for page in pages:
+            for entry in page["SpotPriceHistory"]:
+                place = (str(entry["InstanceType"]), entry["AvailabilityZone"])
+                price = (entry["Timestamp"], float(entry["SpotPrice"]))
+                newest[place] = max(newest.get(place, price), price)
+    except (ClientError, NoConnectionError, HTTPClientError):
+        return {}
+    return {place: price for place, (_, price) in newest.items()}

@@ -1,0 +1,225 @@
+"""How many vCPUs the account may run at once, how many run, and how many a launch needs.
+
+AWS counts vCPUs by kinds of instance families, on demand and spot apart, in each region:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-on-demand-instances.html#ec2-on-demand-instances-limits and
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-limits.html have the kinds and their names,
+https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html has the codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from re import compile as regex
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NoConnectionError
+
+from provision.aws import Clients, error_code
+from provision.config import Market
+from provision.errors import AwsError
+from provision.model import LaunchOption, Quota
+from provision.side_by_side import reading_pool
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+_STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
+"""Im4gn and Is4gen are of the I family (https://aws.amazon.com/ec2/instance-types/i4g/)."""
+_GRAPHICS = ("g", "gr", "vt")
+_PAGE_SIZE = 1000
+ASK_FOR_LESS = "ask for less ([provision] nodes, instance_type, market)"
+_FAMILY = regex(r"([a-z]+)([0-9]*)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuotaKind:
+    """What one quota counts. letters: what the families' names begin with; generations: () for all of them."""
+
+    code: str
+    name: str
+    market: Market
+    letters: tuple[str, ...]
+    generations: tuple[str, ...] = ()
+
+
+QUOTA_KINDS: tuple[QuotaKind, ...] = (
+    QuotaKind(
+        code="L-1216C47A",
+        name="Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
+        market="on-demand",
+        letters=_STANDARD,
+    ),
+    QuotaKind(code="L-DB2E81BA", name="Running On-Demand G and VT instances", market="on-demand", letters=_GRAPHICS),
+    QuotaKind(code="L-417A185B", name="Running On-Demand P instances", market="on-demand", letters=("p",)),
+    QuotaKind(
+        code="L-34B43A08",
+        name="All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
+        market="spot",
+        letters=_STANDARD,
+    ),
+    QuotaKind(code="L-3819A6DF", name="All G and VT Spot Instance Requests", market="spot", letters=_GRAPHICS),
+    QuotaKind(
+        code="L-7212CCBC",
+        name="All P4, P3 and P2 Spot Instance Requests",
+        market="spot",
+        letters=("p",),
+        generations=("2", "3", "4"),
+    ),
+    QuotaKind(
+        code="L-C4BD4855",
+        name="All P5 Spot Instance Requests",
+        market="spot",
+        letters=("p",),
+        generations=("5",),
+    ),
+)
+"""The kinds that this program knows. Families of none of them (inf, trn, dl, f, x, u, hpc, P6 on spot) have others."""
+
+
+def find_quota_kind(instance_type: str, market: Market) -> QuotaKind | None:
+    """What "g5.xlarge" counts against; None where this program does not know it. Pure."""
+    named = _FAMILY.match(instance_type)
+    if named is None:
+        return None
+    letters, generation = named.groups()
+    return next(
+        (
+            kind
+            for kind in QUOTA_KINDS
+            if kind.market == market
+            and letters in kind.letters
+            and (not kind.generations or generation in kind.generations)
+        ),
+        None,
+    )
+
+
+def describe_quotas(
+    clients: Clients, options: Sequence[LaunchOption], *, launching: int
+) -> Mapping[tuple[Market, str], Quota]:
+    """The quota that each market and type of the options counts against, those left out that have none known.
+
+    launching: how many nodes. Raises what boto3 raises when the account's instances cannot be listed; a limit that
+    cannot be had is part of the answer.
+    """
+    wanted: dict[tuple[Market, str], tuple[QuotaKind, int]] = {}
+    for option in options:
+        kind = find_quota_kind(option.instance_type, option.market)
+        if kind is not None:
+            wanted[option.market, option.instance_type] = (kind, option.vcpus * launching)
+    if not wanted:
+        return {}
+    kinds = tuple(dict.fromkeys(kind for kind, _ in wanted.values()))
+
+    with reading_pool() as pool:
+        found = {kind.code: pool.submit(_find_limit, clients, kind.code) for kind in kinds}
+        counted = pool.submit(_count_in_use, clients.ec2, kinds)
+    limits = {code: limit.result() for code, limit in found.items()}
+    in_use = counted.result()
+    return {
+        place: _make_quota(kind, needed=needed, in_use=in_use[kind.code], limit=limits[kind.code])
+        for place, (kind, needed) in wanted.items()
+    }
+
+
+def quota_error(quotas: Iterable[Quota], *, least: int, launching: int) -> AwsError:
+    """The error when no way to launch fits into the account's limits. least: how many nodes are good enough. Pure."""
+    distinct = tuple(dict.fromkeys(quotas))
+    lines = [f"  {line}" for line in map(render_quota, distinct)]
+    fewer = f" (nor {least} of them)" if least < launching else ""
+    nodes = "node" if launching == 1 else "nodes"
+    return AwsError(
+        "\n".join([f"the account's limits do not allow {launching} {nodes}{fewer}:", *lines]),
+        hint=f"{ASK_FOR_LESS}, or for a higher limit: {request_increase(distinct)}",
+    )
+
+
+def request_increase(quotas: Iterable[Quota]) -> str:
+    """The commands that ask AWS for limits which the launch fits into. Pure."""
+    return " or ".join(
+        "aws service-quotas request-service-quota-increase --service-code ec2 "
+        f"--quota-code {quota.code} --desired-value {(quota.in_use or 0) + quota.needed}"
+        for quota in {quota.code: quota for quota in quotas}.values()
+    )
+
+
+def render_quota(quota: Quota) -> str:
+    """needed, in use and limit in one line. Pure."""
+    in_use = "unknown" if quota.in_use is None else str(quota.in_use)
+    limit = f"unknown ({quota.unknown})" if quota.limit is None else f"{quota.limit:g}"
+    return f"{quota.code} {quota.name}: {quota.needed} vCPUs needed, {in_use} in use, limit {limit}"
+
+
+def _make_quota(kind: QuotaKind, *, needed: int, in_use: int, limit: float | str) -> Quota:
+    if isinstance(limit, str):
+        return Quota(code=kind.code, name=kind.name, needed=needed, limit=None, in_use=in_use, unknown=limit)
+    return Quota(code=kind.code, name=kind.name, needed=needed, limit=limit, in_use=in_use)
+
+
+# --- limits
+
+
+def _find_limit(clients: Clients, code: str) -> float | str:
+    """The limit in vCPUs, or why it cannot be had."""
+    quotas = clients.service_quotas
+    try:
+        try:
+            return quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
+        except quotas.exceptions.NoSuchResourceException:  # nobody has changed it
+            return quotas.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
+    except ClientError as error:
+        return f"Service Quotas says {error_code(error)}"
+    except (NoConnectionError, HTTPClientError):
+        return "Service Quotas cannot be reached"
+
+
+# --- use
+
+
+def _count_in_use(ec2: EC2Client, kinds: Sequence[QuotaKind]) -> dict[str, int]:
+    """The vCPUs of the account's pending and running instances, by the quota's code."""
+    counted: list[tuple[QuotaKind, InstanceTypeDef]] = []
+    for instance in _running_instances(ec2):
+        kind = find_quota_kind(str(instance["InstanceType"]), _market_of(instance))
+        on_dedicated_host = instance.get("Placement", {}).get("Tenancy") == "host"  # these count apart
+        if kind is not None and kind in kinds and not on_dedicated_host:
+            counted.append((kind, instance))
+    vcpus = _describe_vcpus(ec2, {str(one["InstanceType"]) for _, one in counted if not _own_vcpus(one)})
+    in_use = dict.fromkeys((kind.code for kind in kinds), 0)
+    for kind, instance in counted:
+        in_use[kind.code] += _own_vcpus(instance) or vcpus.get(str(instance["InstanceType"]), 0)
+    return in_use
+
+
+def _running_instances(ec2: EC2Client) -> Iterator[InstanceTypeDef]:
+    pages = ec2.get_paginator("describe_instances").paginate(
+        Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}],
+        PaginationConfig={"PageSize": _PAGE_SIZE},
+    )
+    for page in pages:
+        for reservation in page["Reservations"]:
+            yield from reservation["Instances"]
+
+
+def _market_of(instance: InstanceTypeDef) -> Market:
+    return "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand"
+
+
+def _own_vcpus(instance: InstanceTypeDef) -> int:
+    """As the instance itself says; 0 where it does not."""
+    cpu = instance.get("CpuOptions", {})
+    return cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 0)
+
+
+def _describe_vcpus(ec2: EC2Client, types: set[str]) -> dict[str, int]:
+    if not types:
+        return {}
+    pages = ec2.get_paginator("describe_instance_types").paginate(
+        Filters=[{"Name": "instance-type", "Values": sorted(types)}]
+    )
+    return {
+        str(info["InstanceType"]): info["VCpuInfo"]["DefaultVCpus"] for page in pages for info in page["InstanceTypes"]
+    }

@@ -1,0 +1,229 @@
+"""Which permissions a call needs: its action in IAM's words, its resources, and what conditions may ask of it.
+
+EC2's are in ec2_permissions.py. What is not known here is asked for on "*", as of services without resources.
+
+https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote
+from xml.etree import ElementTree as ET
+
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.iam.models import IAMBackend, iam_backends
+
+from sandbox.policies import Ask
+
+Context = Mapping[str, tuple[str, ...]]
+Tree = Mapping[str, Any]
+"""The parameters of a call of the query protocol: `A.1.B=c` is {"A": {"1": {"B": "c"}}}."""
+
+# S3's operations whose permission has another name.
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
+S3_ACTIONS = {
+    "ListBuckets": "ListAllMyBuckets", "HeadBucket": "ListBucket", "ListObjects": "ListBucket",
+    "ListObjectsV2": "ListBucket", "ListObjectVersions": "ListBucketVersions",
+    "ListMultipartUploads": "ListBucketMultipartUploads", "HeadObject": "GetObject", "PostObject": "PutObject",
+    "CopyObject": "PutObject", "CreateMultipartUpload": "PutObject", "UploadPart": "PutObject",
+    "UploadPartCopy": "PutObject", "CompleteMultipartUpload": "PutObject", "ListParts": "ListMultipartUploadParts",
+    "DeleteObjects": "DeleteObject", "GetBucketEncryption": "GetEncryptionConfiguration",
+    "PutBucketEncryption": "PutEncryptionConfiguration", "DeleteBucketEncryption": "PutEncryptionConfiguration",
+    "GetBucketLifecycle": "GetLifecycleConfiguration", "PutBucketLifecycle": "PutLifecycleConfiguration",
+    "DeleteBucketLifecycle": "PutLifecycleConfiguration", "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
+    "PutPublicAccessBlock": "PutBucketPublicAccessBlock", "DeletePublicAccessBlock": "PutBucketPublicAccessBlock",
+    "GetBucketCors": "GetBucketCORS", "PutBucketCors": "PutBucketCORS", "DeleteBucketCors": "PutBucketCORS",
+    "DeleteBucketTagging": "PutBucketTagging", "DeleteBucketOwnershipControls": "PutBucketOwnershipControls",
+}  # fmt: skip
+WITH_PREFIX = ("ListBucket", "ListBucketVersions")
+OF_A_VERSION = ("GetObject", "DeleteObject")
+
+# The parameters of IAM's calls that name what they are for, the first one that is there.
+IAM_NAMED = {"InstanceProfileName": "instance-profile", "RoleName": "role", "UserName": "user", "GroupName": "group",
+             "PolicyName": "policy"}  # fmt: skip
+IAM_ARNS = ("PolicySourceArn", "PolicyArn")
+EC2_SERVICE = "ec2.amazonaws.com"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A call, taken apart as far as permissions depend on it.
+
+    action: the API's name; tree: of the query protocol; document: of the JSON protocol; path, query, source: of S3,
+    where `source` is the header x-amz-copy-source and `body` is of DeleteObjects alone.
+    """
+
+    service: str
+    action: str
+    region: str
+    tree: Tree = field(default_factory=dict)
+    document: Mapping[str, Any] = field(default_factory=dict)
+    path: str = ""
+    query: str = ""
+    source: str = ""
+    body: bytes = b""
+
+    @property
+    def context(self) -> dict[str, tuple[str, ...]]:
+        """What conditions may ask of every call."""
+        return {"aws:requestedregion": (self.region,), "aws:securetransport": ("true",)}
+
+
+def describe_asks(call: Call) -> Iterator[Ask]:
+    """The permissions that a call of any service but EC2 needs, all of them."""
+    if call.service == "s3":
+        yield from _describe_s3(call)
+    elif call.service == "iam":
+        yield from _describe_iam(call, iam_backends[DEFAULT_ACCOUNT_ID]["aws"])
+    elif call.service == "ssm":
+        for arn in _parameters(call):
+            yield Ask(action=f"ssm:{call.action}", resource=arn, context=call.context)
+    else:
+        resource = str(call.tree.get("RoleArn", "*")) if call.service == "sts" else "*"
+        yield Ask(action=f"{call.service}:{call.action}", resource=resource, context=call.context)
+
+
+# --- S3
+
+
+def _describe_s3(call: Call) -> Iterator[Ask]:
+    asked = parse_qs(call.query, keep_blank_values=True)
+    bucket, _, key = call.path.lstrip("/").partition("/")
+    action = S3_ACTIONS.get(call.action, call.action)
+    if action in OF_A_VERSION and "versionId" in asked:
+        action += "Version"
+    context = call.context
+    if action in WITH_PREFIX and "prefix" in asked:
+        context["s3:prefix"] = (asked["prefix"][0],)
+    names = _keys_of(call.body) if call.action == "DeleteObjects" else [key]
+    for name in names:
+        yield Ask(action=f"s3:{action}", resource=s3_arn(bucket, name), context=context)
+    if call.source:
+        path, _, version = unquote(call.source).lstrip("/").partition("?versionId=")
+        read = "s3:GetObjectVersion" if version else "s3:GetObject"
+        yield Ask(action=read, resource=f"arn:aws:s3:::{path}", context=call.context)
+
+
+def s3_arn(bucket: str, key: str = "") -> str:
+    """The ARN of a bucket or of an object in it; "*" without a bucket. Pure."""
+    if not bucket:
+        return "*"
+    return f"arn:aws:s3:::{bucket}/{key}" if key else f"arn:aws:s3:::{bucket}"
+
+
+def _keys_of(body: bytes) -> list[str]:
+    """The keys in the body of DeleteObjects; what is no XML has none, and S3 refuses it."""
+    try:
+        root = ET.fromstring(body)  # noqa: S314 -- from the sandbox's own user, and expat has a limit for entities
+    except ET.ParseError:
+        return [""]
+    return [element.text or "" for element in root.iter() if element.tag.rpartition("}")[2] == "Key"]
+
+
+# --- IAM and SSM
+
+
+def _describe_iam(call: Call, iam: IAMBackend) -> Iterator[Ask]:
+    given = read_tags(call.tree.get("Tags", {}).get("member", {}))
+    arn, tags = _find_iam_resource(call, iam)
+    context = {**call.context, **tag_context(requested=given, present=tags)}
+    if "AWSServiceName" in call.tree:
+        context["iam:awsservicename"] = (str(call.tree["AWSServiceName"]),)
+    yield Ask(action=f"iam:{call.action}", resource=arn, context=context)
+    if call.action == "AddRoleToInstanceProfile":
+        name = str(call.tree.get("RoleName", ""))
+        role = next((role for role in list(iam.get_roles()) if role.name == name), None)
+        yield ask_to_pass(call, role.arn if role else iam_arn("role", name))
+
+
+def ask_to_pass(call: Call, role_arn: str) -> Ask:
+    """The permission to hand a role to EC2."""
+    return Ask(
+        action="iam:PassRole",
+        resource=role_arn,
+        context={**call.context, "iam:passedtoservice": (EC2_SERVICE,)},
+    )
+
+
+def iam_arn(kind: str, name: str, path: str = "/") -> str:
+    """The ARN of something of IAM's. Pure."""
+    return f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:{kind}{path}{name}"
+
+
+def _find_iam_resource(call: Call, iam: IAMBackend) -> tuple[str, Mapping[str, str]]:
+    """What a call is for: its ARN, and the tags that it has."""
+    if call.action == "CreateServiceLinkedRole":
+        service = str(call.tree.get("AWSServiceName", ""))
+        return iam_arn("role", "*", f"/aws-service-role/{service}/"), {}
+    for parameter in IAM_ARNS:
+        if parameter in call.tree and "RoleName" not in call.tree and "UserName" not in call.tree:
+            return str(call.tree[parameter]), {}
+    naming = next((name for name in IAM_NAMED if name in call.tree), None)
+    if naming is None:
+        return "*", {}
+    kind, name = IAM_NAMED[naming], str(call.tree[naming])
+    kept: dict[str, Iterable[Any]] = {"role": iam.get_roles(), "instance-profile": iam.get_instance_profiles()}
+    found = next((one for one in list(kept.get(kind, ())) if one.name == name), None)
+    if found is None:
+        return iam_arn(kind, name, str(call.tree.get("Path", "/"))), {}
+    tags = found.tags.values() if isinstance(found.tags, dict) else found.tags
+    return str(found.arn), {tag["Key"]: tag["Value"] for tag in tags}
+
+
+def _parameters(call: Call) -> Iterator[str]:
+    """The ARNs of SSM's parameters that a call names; AWS's public ones are of no account."""
+    names = [call.document.get("Name") or call.document.get("Path"), *call.document.get("Names", [])]
+    named = [name for name in names if isinstance(name, str)]
+    for name in named:
+        path = re.sub(r"^arn:[^/]*:parameter|:[^:/]*$", "", name)  # with or without a version or a label
+        account = "" if path.startswith("/aws/") else DEFAULT_ACCOUNT_ID
+        yield f"arn:aws:ssm:{call.region}:{account}:parameter/{path.lstrip('/')}"
+    if not named:
+        yield "*"
+
+
+# --- the query protocol
+
+
+def read_tree(form: Mapping[str, str]) -> Tree:
+    """The parameters of a form, by their dots. Pure."""
+    tree: dict[str, Any] = {}
+    for name, value in form.items():
+        *above, last = name.split(".")
+        below = tree
+        for part in above:
+            following = below.setdefault(part, {})
+            if not isinstance(following, dict):
+                break  # both `A=1` and `A.1=2`: no client sends that, and moto refuses it
+            below = following
+        else:
+            below[last] = value
+    return tree
+
+
+def read_list(found: Any) -> list[Any]:
+    """The entries of a list in a tree, in their order; a single value is a list of one. Pure."""
+    if isinstance(found, Mapping):
+        numbered = sorted((int(number), value) for number, value in found.items() if number.isdecimal())
+        return [value for _, value in numbered]
+    return [] if found is None else [found]
+
+
+def read_tags(found: Any) -> dict[str, str]:
+    """The tags in a list of `Key` and `Value`. Pure."""
+    return {str(tag.get("Key", "")): str(tag.get("Value", "")) for tag in read_list(found) if isinstance(tag, Mapping)}
+
+
+def tag_context(*, requested: Mapping[str, str], present: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Condition keys of the tags that a call wants to set, and of those that its resource has. Pure."""
+    context: dict[str, tuple[str, ...]] = {}
+    for key, value in requested.items():
+        context[f"aws:requesttag/{key.lower()}"] = (value,)
+    for key, value in present.items():
+        for prefix in ("aws:resourcetag/", "ec2:resourcetag/"):
+            context[f"{prefix}{key.lower()}"] = (value,)
+    if requested:
+        context["aws:tagkeys"] = tuple(requested)
+    return context

@@ -1,0 +1,249 @@
+"""IAM's policy language: what a document says, and what that means for one request. Pure: no AWS, no moto.
+
+Whatever is not understood here is refused when the document is read, as a statement that is passed over in silence
+would be a permission that nobody gave.
+
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+Verdict = Literal["allowed", "denied", "unmentioned"]
+
+VERSIONS = ("2012-10-17", "2008-10-17")
+ELEMENTS = {"Sid", "Effect", "Action", "NotAction", "Resource", "NotResource", "Condition"}
+OPERATORS = ("StringEquals", "StringNotEquals", "StringLike", "StringNotLike", "Bool", "Null")
+QUANTIFIERS = ("ForAllValues", "ForAnyValue")
+IF_EXISTS = "IfExists"
+MANY_VALUED = "aws:tagkeys"
+KEYS = {
+    MANY_VALUED, "aws:requestedregion", "aws:securetransport", "ec2:createaction", "ec2:instancetype", "ec2:region",
+    "iam:awsservicename", "iam:passedtoservice", "s3:prefix",
+}  # fmt: skip
+TAG_KEYS = ("aws:resourcetag/", "ec2:resourcetag/", "aws:requesttag/")
+
+
+class PolicyError(ValueError):
+    """A policy document cannot be understood; the message says where and why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """One permission that a call needs.
+
+    action: `service:Action`. resource: an ARN, or "*" where AWS knows no resource for the action.
+    context: the values of condition keys, by the key in small letters; a key without values is not there.
+    """
+
+    action: str
+    resource: str
+    context: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """One key of a Condition block. `key` is in small letters; `if_exists`: it holds where there is no such key."""
+
+    operator: str
+    quantifier: str
+    if_exists: bool
+    key: str
+    values: tuple[str, ...]
+
+    def holds(self, context: Mapping[str, tuple[str, ...]]) -> bool:
+        """Whether a request's context fulfils it."""
+        given = context.get(self.key, ())
+        if self.operator == "Null":
+            return ("false" if given else "true") in self.values
+        if not given:
+            missing_fits = self.operator.startswith("StringNot") and self.quantifier != "ForAnyValue"
+            return self.if_exists or self.quantifier == "ForAllValues" or missing_fits
+        return (any if self.quantifier == "ForAnyValue" else all)(self._accepts(value) for value in given)
+
+    def _accepts(self, value: str) -> bool:
+        if self.operator == "Bool":
+            return value.lower() in self.values
+        if self.operator.endswith("Like"):
+            found = any(matches(pattern, value) for pattern in self.values)
+        else:
+            found = value in self.values
+        return found is not self.operator.startswith("StringNot")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statement:
+    """One statement. `other_actions`, `other_resources`: it names those that it is not for."""
+
+    allows: bool
+    actions: tuple[str, ...]
+    other_actions: bool
+    resources: tuple[str, ...]
+    other_resources: bool
+    conditions: tuple[Condition, ...]
+
+    def names(self, ask: Ask) -> bool:
+        """Whether it is for a request's action and resource, be its conditions what they may."""
+        named = any(matches(pattern.lower(), ask.action.lower()) for pattern in self.actions)
+        if named is self.other_actions:
+            return False
+        named = any(matches(pattern, ask.resource) for pattern in self.resources)
+        return named is not self.other_resources
+
+    def is_for(self, ask: Ask) -> bool:
+        """Whether it says something of a request."""
+        return self.names(ask) and all(one.holds(ask.context) for one in self.conditions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """A policy document."""
+
+    statements: tuple[Statement, ...]
+
+    @property
+    def allows_everything(self) -> bool:
+        """Whether it allows whatever it is asked for, so that nobody has to ask."""
+        return all(statement.allows for statement in self.statements) and any(
+            (one.actions, one.resources, one.conditions) == (("*",), ("*",), ())
+            and not (one.other_actions or one.other_resources)
+            for one in self.statements
+        )
+
+
+def decide(policies: Iterable[Policy], ask: Ask) -> Verdict:
+    """What policies together say: a Deny wins, and what none of them mentions is not allowed. Pure."""
+    verdicts = {one.allows for policy in policies for one in policy.statements if one.is_for(ask)}
+    if False in verdicts:
+        return "denied"
+    return "allowed" if verdicts else "unmentioned"
+
+
+@lru_cache(maxsize=1024)
+def _compile(pattern: str) -> re.Pattern[str]:
+    words = {"*": ".*", "?": "."}
+    return re.compile("".join(words.get(letter) or re.escape(letter) for letter in pattern), re.DOTALL)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a text is as a pattern with * and ? has it, from its first letter to its last. Pure."""
+    return _compile(pattern).fullmatch(text) is not None
+
+
+@lru_cache(maxsize=256)
+def parse_policy(text: str) -> Policy:
+    """A policy document of an identity (a user, a role). Pure. Raises PolicyError."""
+    try:
+        document = json.loads(text, object_pairs_hook=_refuse_doubles)
+    except json.JSONDecodeError as error:
+        raise PolicyError(f"it is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise PolicyError("it is not a JSON object")
+    _check_names(document, {"Version", "Id", "Statement"}, "the document")
+    if document.get("Version", VERSIONS[-1]) not in VERSIONS:
+        raise PolicyError(f"Version: {document['Version']!r} is none; known: {', '.join(VERSIONS)}")
+    statements = document.get("Statement")
+    statements = [statements] if isinstance(statements, dict) else statements
+    if not isinstance(statements, list) or not statements:
+        raise PolicyError("Statement: there is none")
+    return Policy(statements=tuple(_parse_statement(one, number) for number, one in enumerate(statements, 1)))
+
+
+def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two members of one name JSON's readers forget the first without a word."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise PolicyError(f'"{name}" is there twice in one object')
+        found[name] = value
+    return found
+
+
+def _check_names(found: Mapping[str, Any], known: set[str], where: str) -> None:
+    for name in found:
+        if name not in known:
+            raise PolicyError(f'{where}: "{name}" is not understood; known: {", ".join(sorted(known))}')
+
+
+def _parse_statement(found: Any, number: int) -> Statement:
+    where = f"Statement {number}"
+    if not isinstance(found, dict):
+        raise PolicyError(f"{where}: it is not a JSON object")
+    if isinstance(found.get("Sid"), str):
+        where = f"{where} ({found['Sid']})"
+    _check_names(found, ELEMENTS, where)
+    if found.get("Effect") not in ("Allow", "Deny"):
+        raise PolicyError(f'{where}: Effect has to be "Allow" or "Deny"')
+    actions, other_actions = _parse_choice(found, "Action", where)
+    resources, other_resources = _parse_choice(found, "Resource", where)
+    for action in actions:
+        if action != "*" and not re.fullmatch(r"[A-Za-z0-9-]+:[A-Za-z0-9*?]+", action):
+            raise PolicyError(f'{where}: the action "{action}" is not of the form service:Action')
+    for resource in resources:
+        if resource != "*" and not re.fullmatch(r"arn:[^:]*:[^:]*:[^:]*:[^:]*:.+|arn:.*\*", resource, re.DOTALL):
+            raise PolicyError(f'{where}: the resource "{resource}" is no ARN')
+    return Statement(
+        allows=found["Effect"] == "Allow",
+        actions=actions,
+        other_actions=other_actions,
+        resources=resources,
+        other_resources=other_resources,
+        conditions=tuple(_parse_conditions(found.get("Condition", {}), where)),
+    )
+
+
+def _parse_choice(found: Mapping[str, Any], name: str, where: str) -> tuple[tuple[str, ...], bool]:
+    """What stands in `Action` or in `NotAction`, and whether it was the latter."""
+    if (name in found) is (f"Not{name}" in found):
+        raise PolicyError(f"{where}: one of {name} and Not{name} has to be there")
+    inverted = name not in found
+    return _parse_words(found[f"Not{name}" if inverted else name], f"{where}: {name}"), inverted
+
+
+def _parse_words(found: Any, where: str) -> tuple[str, ...]:
+    words = found if isinstance(found, list) else [found]
+    words = [str(word).lower() if isinstance(word, bool) else word for word in words]
+    if not words or not all(isinstance(word, str) for word in words):
+        raise PolicyError(f"{where}: neither a text nor a list of texts")
+    for word in words:
+        if "${" in word:
+            raise PolicyError(f'{where}: "{word}": policy variables are not understood')
+    return tuple(words)
+
+
+def _parse_conditions(found: Any, where: str) -> Iterable[Condition]:
+    if not isinstance(found, dict):
+        raise PolicyError(f"{where}: Condition is not a JSON object")
+    for written, keys in found.items():
+        if not isinstance(keys, dict) or not keys:
+            raise PolicyError(f"{where}: {written}: there is no condition key")
+        for key, values in keys.items():
+            yield _parse_condition(written, key, values, where)
+
+
+def _parse_condition(written: str, key: str, values: Any, where: str) -> Condition:
+    quantifier, _, operator = written.rpartition(":")
+    if_exists = operator.endswith(IF_EXISTS)
+    operator = operator.removesuffix(IF_EXISTS)
+    many = key.lower() == MANY_VALUED
+    bare = operator != "Null" or written == "Null"
+    if operator not in OPERATORS or not bare or quantifier not in ("", *QUANTIFIERS):
+        raise PolicyError(
+            f"{where}: the operator {written} is not understood; known: {', '.join(OPERATORS)}, with {IF_EXISTS} at "
+            f"their end, and {' and '.join(QUANTIFIERS)} before them"
+        )
+    if key.lower() not in KEYS and not key.lower().startswith(TAG_KEYS):
+        known = ", ".join([*sorted(KEYS), *(f"{prefix}..." for prefix in TAG_KEYS)])
+        raise PolicyError(f"{where}: the condition key {key} is not understood; known: {known}")
+    if operator != "Null" and many is not bool(quantifier):
+        advice = "has many values: write ForAllValues: or ForAnyValue:" if many else "has one value: write no"
+        raise PolicyError(f"{where}: {written}: {key} {advice} {'before the operator' if many else quantifier}")
+    words = _parse_words(values, f"{where}: {key}")
+    if operator in ("Bool", "Null") and not set(words) <= {"true", "false"}:
+        raise PolicyError(f'{where}: {written}: {key}: "true" or "false"')
+    return Condition(operator=operator, quantifier=quantifier, if_exists=if_exists, key=key.lower(), values=words)

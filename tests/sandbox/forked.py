@@ -1,0 +1,144 @@
+"""`up`, `resize` and `down` in processes of their own, which end themselves by SIGKILL at a chosen point.
+
+A point is an API call or an fsync. The processes are forked: starting Python and reading botocore's data anew would
+take a second each, and there are hundreds.
+"""
+
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.session
+
+import provision.settle
+import provision.wait
+from provision.aws import Clients
+from provision.config import ProvisionConfig
+from provision.ending import down, prepare_down
+from provision.files import ClusterFiles
+from provision.lifecycle import Wishes, prepare_resize, prepare_up, up
+from provision.plan import Plan
+from provision.progress import silent
+from sandbox_steps import LOADER, REGION
+
+SETTLE_S = 0.3
+"""The sandbox's lists do not lag here, so that an interrupted launch shows at once or never."""
+PAUSE_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kill:
+    """Where a process is to end: just before, or just after, its point number `point`."""
+
+    point: int
+    before: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How a process ended. points: the names of those that it came through, in their order."""
+
+    killed: bool
+    points: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Act:
+    """What a process does: `up`, `resize` or `down`, with a cluster of so many nodes, on a machine with these files."""
+
+    verb: str
+    name: str
+    nodes: int
+    files: Path
+
+    def wishes(self) -> Wishes:
+        config = ProvisionConfig(nodes=self.nodes, ssh_from="203.0.113.7/32", instance_profile="auto")
+        return Wishes(name=self.name, config=config, data_url="s3://bucket/digits/")
+
+
+def run(act: Act, kill: Kill | None = None) -> Ending:
+    """Carries an act out in a process of its own. Raises AssertionError, with its traceback, when it fails."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        code = 1
+        try:
+            _carry_out(act, kill, writing)
+            code = 0
+        except BaseException:  # noqa: BLE001 - the process ends here, whatever it is; the parent shows it
+            os.write(writing, f"failed: {traceback.format_exc()}".encode())
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        said = file.read().decode()
+    status = os.waitpid(pid, 0)[1]
+    points, _, failure = said.partition("failed: ")
+    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert killed or os.WEXITSTATUS(status) == 0, f"{act} {kill}: {failure}"
+    return Ending(killed=killed, points=tuple(points.splitlines()))
+
+
+def _carry_out(act: Act, kill: Kill | None, writing: int) -> None:
+    counter = _Counter(kill, writing)
+    provision.settle.SETTLE_S = SETTLE_S
+    provision.wait.FIRST_PAUSE_S = PAUSE_S
+    os.fsync = counter.around(os.fsync)
+    session = botocore.session.get_session()
+    session.register_component("data_loader", LOADER)
+    made = boto3.session.Session(botocore_session=session, region_name=REGION)
+    made.events.register("before-call.*.*", lambda model, **_: counter.before(model.name))
+    made.events.register("after-call.*.*", lambda model, **_: counter.after(model.name))
+    clients = Clients(made, region=REGION)
+    files = ClusterFiles(act.files)
+    if act.verb == "down":
+        plan = prepare_down(clients, name=act.name, files=files, report=silent)
+        receipt = down(plan, clients=clients, files=files, report=silent)
+        assert not receipt.leftovers, receipt
+        return
+    prepare = prepare_up if act.verb == "up" else prepare_resize
+
+    def replan(avoid: frozenset[str] = frozenset()) -> Plan:
+        return prepare(clients, wishes=act.wishes(), files=files, avoid=avoid)
+
+    up(replan(), clients=clients, files=files, report=silent, replan=replan)
+
+
+class _Counter:
+    """Counts the points, writes their names to the parent, and ends the process at one of them."""
+
+    def __init__(self, kill: Kill | None, writing: int) -> None:
+        self._kill = kill
+        self._writing = writing
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def before(self, name: str) -> None:
+        del name
+        with self._lock:
+            if self._kill is not None and self._kill.before and self._count >= self._kill.point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def after(self, name: str) -> None:
+        with self._lock:
+            os.write(self._writing, f"{name}\n".encode())
+            if self._kill is not None and not self._kill.before and self._count >= self._kill.point:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._count += 1
+
+    def around(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
+        """A function whose calls are points."""
+
+        def counted(argument: Any) -> None:
+            self.before("fsync")
+            function(argument)
+            self.after("fsync")
+
+        return counted

@@ -1,0 +1,99 @@
+"""What a user reads when AWS says no: the real command, its standard error word for word."""
+
+import pytest
+
+from project import Project
+
+pytestmark = pytest.mark.sandbox
+
+QUOTA = "L-1216C47A Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"
+
+
+@pytest.fixture
+def phantoms(project: Project) -> Project:
+    """A project whose sandbox has no hosts: everything here goes wrong before they are needed."""
+    text = (project.directory / "cluster.toml").read_text()
+    project.write(text.replace('# hosts = "real"', 'hosts = "none"'))
+    project.run("sandbox", "start")
+    return project
+
+
+def refusal(project: Project, *words: str, code: int = 1) -> list[str]:
+    """The lines of a command's error: what happened, what belongs to it, and what to try."""
+    lines = project.run(*words, code=code).stderr.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("error: "))
+    return lines[start:]
+
+
+def set_provision(project: Project, key: str, value: str) -> None:
+    text = (project.directory / "cluster.toml").read_text()
+    kept = [line for line in text.splitlines() if line.lstrip("# ").partition(" ")[0] != key]
+    kept.insert(kept.index("[provision]") + 1, f'{key} = "{value}"')
+    project.write("\n".join(kept) + "\n")
+
+
+def test_an_image_that_is_not_there(phantoms: Project) -> None:
+    set_provision(phantoms, "ami", "ami-0fedcba9876543210")
+    assert refusal(phantoms, "up", "--yes", code=2) == [
+        (
+            "error: [provision] ami = \"ami-0fedcba9876543210\": AWS says: The image id '[ami-0fedcba9876543210]' does "
+            "not exist (InvalidAMIID.NotFound): us-east-1 has no such image (an image belongs to one region)"
+        ),
+        '  try: set ami = "auto" in cluster.toml, or correct region',
+    ]
+
+
+def test_a_region_where_the_sandbox_is_not(phantoms: Project) -> None:
+    set_provision(phantoms, "region", "eu-west-1")
+    assert refusal(phantoms, "status") == [
+        (
+            "error: AWS says: the sandbox of this folder runs in us-east-1, not in eu-west-1 "
+            "(InvalidRegion, while looking for the nodes of cluster demo)"
+        ),
+        (
+            "  try: set [provision] region in cluster.toml to the one that it names; "
+            "to move a sandbox to another region: cluster sandbox reset"
+        ),
+    ]
+
+
+def test_a_limit_of_the_account(phantoms: Project) -> None:
+    phantoms.run("sandbox", "fault", "vcpu-limit")
+    said, quota, advice = refusal(phantoms, "up", "--yes")
+    assert said.startswith("error: AWS says: You have requested more vCPU capacity than your current vCPU limit of 0 ")
+    assert said.endswith(" (VcpuLimitExceeded, while launching nodes)")
+    assert quota == f"  {QUOTA}: 8 vCPUs needed, 0 in use, limit 100000"
+    assert advice == (
+        "  try: ask for less ([provision] nodes, instance_type, market), or for a higher limit: aws service-quotas "
+        "request-service-quota-increase --service-code ec2 --quota-code L-1216C47A --desired-value 8"
+    )
+    assert "left     nothing" in phantoms.run("down", "--yes").stdout
+
+
+def test_no_room_anywhere(phantoms: Project) -> None:
+    phantoms.run("sandbox", "fault", "capacity")
+    said, *places, advice = refusal(phantoms, "up", "--yes")
+    assert said == "error: no capacity for 2 nodes in any place that was tried, and nothing was launched:"
+    assert places == [
+        f"  2 x c5.xlarge on demand in us-east-1{zone}: We currently do not have sufficient c5.xlarge capacity in the "
+        f"Availability Zone you requested (us-east-1{zone}) (InsufficientInstanceCapacity)"
+        for zone in "abcdf"  # and not e, where AWS has no c5
+    ]
+    assert advice == (
+        "  try: wait, or give AWS more to choose from: [provision] instance_types, market, min_nodes, capacity_wait_s"
+    )
+
+
+def test_missing_permissions_are_told_before_anything_is_made(phantoms: Project) -> None:
+    for action in ("CreatePlacementGroup", "TerminateInstances"):
+        phantoms.run("sandbox", "fault", "unauthorized", f"action={action}")
+    assert refusal(phantoms, "up", "--yes") == [
+        (
+            "error: these credentials lack permissions that `cluster up` and `cluster down` need, and nothing was "
+            "made: ec2:CreatePlacementGroup, ec2:TerminateInstances"
+        ),
+        "  try: show whoever runs the account what is needed: cluster iam-policy",
+    ]
+    creations = [line for line in phantoms.run("sandbox", "log").stdout.splitlines() if " ec2 Create" in line]
+    assert creations
+    assert all("dry run" in line or "UnauthorizedOperation" in line for line in creations)

@@ -1,0 +1,184 @@
+"""`up`, `resize` and `down`, each killed by SIGKILL at every API call and fsync: nothing is leaked, nothing doubled.
+
+tests/unit/test_provision_crashes.py does the same within one process, where every point, before and after, is followed
+by both ways on. Here processes are really killed, against a real server; `make test` takes every point once, `make
+test-all` all combinations.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import boto3
+import pytest
+
+from forked import Act, Ending, Kill, run
+from provision.progress import silent
+from sandbox import control
+from sandbox_steps import RunningSandbox, enter, start_sandbox
+
+pytestmark = pytest.mark.sandbox
+
+AT_ONCE = 3
+READS = ("Describe", "Get", "List", "Simulate")
+TAG = "cluster:name"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """`verb` on a cluster of `before` nodes, which makes it one of `after` (0: all gone)."""
+
+    verb: str
+    before: int
+    after: int
+
+
+SCENES = (
+    Scene(verb="up", before=0, after=2),
+    Scene(verb="resize", before=2, after=3),
+    Scene(verb="resize", before=2, after=1),
+    Scene(verb="down", before=2, after=0),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One kill, and whether the same command follows it, or `down`."""
+
+    scene: Scene
+    kill: Kill
+    again: bool
+
+
+def find_resources(name: str) -> Counter[str]:
+    """Everything in the account that carries the cluster's tag or name, asked without the code under test."""
+    ec2, iam = boto3.client("ec2"), boto3.client("iam")
+    tagged = [{"Name": f"tag:{TAG}", "Values": [name]}]
+    instances = [
+        instance
+        for reservation in ec2.describe_instances(Filters=tagged)["Reservations"]
+        for instance in reservation["Instances"]
+        if instance["State"]["Name"] != "terminated"
+    ]
+    roles = [role["RoleName"] for role in iam.list_roles()["Roles"]]
+    profiles = [profile["InstanceProfileName"] for profile in iam.list_instance_profiles()["InstanceProfiles"]]
+    named = f"cluster-{name}"
+    return +Counter(
+        {
+            "instances": len(instances),
+            "volumes": len(ec2.describe_volumes(Filters=tagged)["Volumes"]),
+            "interfaces": len(ec2.describe_network_interfaces(Filters=tagged)["NetworkInterfaces"]),
+            "groups": sum(g["GroupName"] == named for g in ec2.describe_security_groups()["SecurityGroups"]),
+            "keys": sum(key["KeyName"] == named for key in ec2.describe_key_pairs()["KeyPairs"]),
+            "placements": sum(g["GroupName"] == named for g in ec2.describe_placement_groups()["PlacementGroups"]),
+            "roles": sum(role == f"cluster-us-east-1-{name}" for role in roles),
+            "profiles": sum(profile == f"cluster-us-east-1-{name}" for profile in profiles),
+        }
+    )
+
+
+def complete(nodes: int) -> Counter[str]:
+    shared = {"groups": 1, "keys": 1, "placements": 1, "roles": 1, "profiles": 1}
+    return Counter({"instances": nodes, "volumes": nodes, "interfaces": nodes, **shared}) if nodes else Counter()
+
+
+def act(scene: Scene, name: str, folder: Path) -> Act:
+    return Act(verb=scene.verb, name=name, nodes=scene.after or scene.before, files=folder / name)
+
+
+def prepare(scene: Scene, name: str, folder: Path) -> None:
+    if scene.before:
+        run(Act(verb="up", name=name, nodes=scene.before, files=folder / name))
+
+
+def end(name: str, folder: Path) -> None:
+    run(Act(verb="down", name=name, nodes=1, files=folder / name))
+
+
+def count_points(scene: Scene, name: str, folder: Path) -> tuple[str, ...]:
+    prepare(scene, name, folder)
+    points = run(act(scene, name, folder)).points
+    end(name, folder)
+    return points
+
+
+def check(case: Case, name: str, folder: Path) -> str | None:
+    """What is wrong after the kill and what followed it; None when nothing is. Leaves nothing behind."""
+    prepare(case.scene, name, folder)
+    ending: Ending = run(act(case.scene, name, folder), case.kill)
+    if not ending.killed:
+        return f"{case}: the command came through, {len(ending.points)} points"
+    wrong: list[str] = []
+    if case.again:
+        run(act(case.scene, name, folder))
+        found = find_resources(name)
+        if found != complete(case.scene.after):
+            wrong.append(f"{case}: after the second run there are {dict(found)}")
+    end(name, folder)
+    if left := find_resources(name):
+        wrong.append(f"{case}: leaked {dict(left)}")
+    if (folder / name).exists():
+        wrong.append(f"{case}: left {sorted(path.name for path in (folder / name).iterdir())} on this machine")
+    return "; ".join(wrong) or None
+
+
+def plan_cases(scene: Scene, points: tuple[str, ...], *, everything: bool) -> list[Case]:
+    """Every point, before and after, with both ways on; or once each state of the world that a kill can leave.
+
+    What stays of a killed process changes at calls that change something, and at each fsync: just before one of these
+    is just after the one before it.
+    """
+    changing = [number for number, point in enumerate(points) if not point.startswith(READS)]
+    if not everything:
+        return [
+            Case(scene=scene, kill=Kill(point=number, before=False), again=count % 2 == 0)
+            for count, number in enumerate([0, *changing])
+        ]
+    cases: list[Case] = []
+    for number in range(len(points)):
+        for before in (True, False):
+            cases += [Case(scene=scene, kill=Kill(point=number, before=before), again=again) for again in (True, False)]
+    return cases
+
+
+def run_cases(scene: Scene, folder: Path, *, everything: bool) -> tuple[int, int, list[str]]:
+    """How many points and kills there were, and what went wrong."""
+    points = count_points(scene, "points", folder)
+    cases = plan_cases(scene, points, everything=everything)
+    # Processes, not threads: each of them forks, and a fork beside other threads may inherit a lock that stays locked.
+    with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("fork")) as pool:
+        names = [f"kill-{number}" for number in range(len(cases))]
+        results = list(pool.map(check, cases, names, [folder] * len(cases)))
+    return len(points), len(cases), [result for result in results if result]
+
+
+@pytest.fixture(scope="module")
+def empty_account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
+    """A sandbox of these tests' own: one that has seen a thousand instances lists them all, each time."""
+    folder = tmp_path_factory.mktemp("kill-points")
+    try:
+        yield start_sandbox(folder, hosts="none")
+    finally:
+        control.reset(folder, report=silent)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["once", "everything"])
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: f"{scene.verb} {scene.before} to {scene.after}")
+def test_killed_at_every_point(
+    empty_account: RunningSandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+    scene: Scene,
+    *,
+    everything: bool,
+) -> None:
+    enter(empty_account, monkeypatch)
+    points, kills, wrong = run_cases(scene, tmp_path, everything=everything)
+    record_property("result", f"{scene.verb}: {points} points, {kills} processes killed, {len(wrong)} leaks or doubles")
+    assert points > 10
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,166 @@
+"""`cluster verify` by the real command: what is well, and each fault with its cause and the next command."""
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+from mypy_boto3_s3.client import S3Client
+
+from iam_steps import document
+from project import Project
+from sandbox import control
+from sandbox_steps import RunningSandbox, enter
+
+pytestmark = pytest.mark.sandbox
+
+BUCKET = "cluster-demo"
+FOLDER = "verify"
+KEY = f"{FOLDER}/verify.rec"
+RECORD = struct.pack("<II", 0xCED7230A, 5) + b"hello\0\0\0"
+
+
+@pytest.fixture(autouse=True)
+def own_folder(two_nodes: Project) -> Iterator[None]:
+    """[data] url names a folder that the other users of these nodes leave alone."""
+    path = two_nodes.directory / "cluster.toml"
+    text = path.read_text()
+    path.write_text(text.replace(f"s3://{BUCKET}/digits/", f"s3://{BUCKET}/{FOLDER}/"))
+    yield
+    path.write_text(text)
+
+
+@pytest.fixture
+def cloud(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> control.SandboxInfo:
+    """The sandbox of the two nodes, to which this process's AWS clients are led."""
+    info = control.find_running(two_nodes.directory)
+    assert info is not None
+    found = RunningSandbox(project_dir=two_nodes.directory, info=info, environment=control.environment(info))
+    enter(found, monkeypatch)
+    assert os.environ["AWS_ENDPOINT_URL"] == info.endpoint_url
+    return info
+
+
+@pytest.fixture
+def record(cloud: control.SandboxInfo) -> Iterator[S3Client]:
+    """[data] url holds one object, with one record of 5 bytes."""
+    assert cloud
+    s3 = boto3.client("s3")
+    exists = BUCKET in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
+    if not exists:
+        s3.create_bucket(Bucket=BUCKET)
+    s3.put_object(Bucket=BUCKET, Key=KEY, Body=RECORD)
+    yield s3
+    s3.delete_object(Bucket=BUCKET, Key=KEY)
+    if not exists:
+        s3.delete_bucket(Bucket=BUCKET)
+
+
+def verified(project: Project, code: int = 0) -> tuple[list[dict[str, Any]], str]:
+    """All checks, and what was said on stderr."""
+    done = project.run("verify", "--json", code=code)
+    return json.loads(done.stdout), done.stderr
+
+
+def failures(checks: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(check["node"], check["check"]) for check in checks if check["status"] == "failed"]
+
+
+@pytest.mark.usefixtures("record")
+def test_two_nodes_that_are_well(two_nodes: Project) -> None:
+    checks, _ = verified(two_nodes)
+    kinds = ("compute", "s3", "ports", "clock", "disk")
+    assert [(check["node"], check["check"], check["status"]) for check in checks] == [
+        (node, kind, "ok") for node in ("node-0", "node-1") for kind in kinds
+    ]
+    read = [check for check in checks if check["check"] == "s3"]
+    assert {check["subject"] for check in read} == {f"s3://{BUCKET}/{KEY}"}
+    assert {check["said"] for check in read} == {"read by MXNet, a record of 5 bytes"}
+
+
+def test_data_that_is_not_there_yet_is_said_with_the_command_that_puts_it(two_nodes: Project, record: S3Client) -> None:
+    record.delete_object(Bucket=BUCKET, Key=KEY)
+    others = [item["Key"] for item in record.list_objects_v2(Bucket=BUCKET, Prefix=f"{FOLDER}/").get("Contents", [])]
+    assert not others
+    checks, said = verified(two_nodes)
+    assert checks[0]["check"] == "s3"
+    assert checks[0]["status"] == "warning"
+    assert f"cluster data put FOLDER s3://{BUCKET}/{FOLDER}/" in said
+
+
+@contextmanager
+def denied(action: str) -> Iterator[None]:
+    """The operator, whose session the job uses, may not do it."""
+    iam = boto3.client("iam")
+    user = boto3.client("sts").get_caller_identity()["Arn"].rpartition("/")[2]
+    policy = document({"Effect": "Deny", "Action": action, "Resource": "*"})
+    iam.put_user_policy(UserName=user, PolicyName="denied", PolicyDocument=policy)
+    try:
+        yield
+    finally:
+        iam.delete_user_policy(UserName=user, PolicyName="denied")
+
+
+@pytest.mark.usefixtures("record")
+def test_what_mxnet_may_not_read_is_told_in_s3s_words(two_nodes: Project) -> None:
+    with denied("s3:GetObject"):
+        checks, said = verified(two_nodes, code=1)
+    assert failures(checks) == [("node-0", "s3"), ("node-1", "s3")]
+    assert "2 of 10 checks failed" in said
+    assert "node-0, node-1: s3" in said
+    assert "not authorized to perform: s3:GetObject" in said
+
+
+@pytest.mark.usefixtures("record")
+def test_what_may_not_be_listed_is_told_before_the_nodes_are_asked(two_nodes: Project) -> None:
+    with denied("s3:ListBucket"):
+        checks, said = verified(two_nodes, code=1)
+    assert failures(checks) == [("all nodes", "s3")]
+    assert "s3:ListBucket is needed" in said
+
+
+@pytest.fixture
+def ec2(cloud: control.SandboxInfo) -> EC2Client:
+    assert cloud
+    return boto3.client("ec2")
+
+
+def test_nodes_that_the_security_group_keeps_apart_and_the_command_that_mends_it(
+    two_nodes: Project, ec2: EC2Client
+) -> None:
+    named = [{"Name": "tag:cluster:name", "Values": ["*"]}]
+    [group] = ec2.describe_security_groups(Filters=named)["SecurityGroups"]
+    rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
+    ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
+    try:
+        checks, said = verified(two_nodes, code=1)
+    finally:
+        two_nodes.run("up")
+    assert failures(checks) == [("all nodes", "ports")]
+    assert "timed out" in said
+    assert "try: cluster up" in said
+    table = two_nodes.run("verify").stdout
+    assert table.count("open for 1 other node") == 2
+
+
+@pytest.fixture
+def second(two_nodes: Project) -> str:
+    """The instance id of node-1."""
+    nodes = json.loads(two_nodes.run("status", "--json").stdout)["nodes"]
+    return next(node["instance_id"] for node in nodes if node["name"] == "node-1")
+
+
+def test_a_full_disk(two_nodes: Project, second: str) -> None:
+    control.cause_fault(two_nodes.directory, f"full-disk instance={second}")
+    try:
+        checks, said = verified(two_nodes, code=1)
+    finally:
+        control.cause_fault(two_nodes.directory, f"free-disk instance={second}")
+    assert failures(checks) == [("node-1", "disk")]
+    assert "0.0 MiB free" in said
+    assert "cluster exec --node node-1" in said

@@ -1,0 +1,141 @@
+"""What supervise.py reads of the instance metadata service, against a small one on this machine."""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "train" / "node"))  # by path, as on the nodes
+import instance_credentials
+
+KEYS = {"AccessKeyId": "ASIA1", "SecretAccessKey": "s", "Token": "t", "Expiration": "2000-01-01T00:00:00Z"}
+ROLES = instance_credentials.ROLES
+
+
+class Metadata:
+    """Answers as IMDSv2 does. pages: path -> body; status: what a PUT for a token is answered with."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, str] = {}
+        self.status = 200
+        self.asked: list[tuple[str, str]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                outer.asked.append(("PUT", self.path))
+                self.reply(outer.status, "token-1")
+
+            def do_GET(self) -> None:
+                outer.asked.append(("GET", self.path))
+                if self.headers["X-aws-ec2-metadata-token"] != "token-1":
+                    self.reply(401, "")
+                else:
+                    self.reply(200 if self.path in outer.pages else 404, outer.pages.get(self.path, ""))
+
+            def reply(self, status: int, body: str) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def give(self, **changed: Any) -> None:
+        self.pages = {ROLES: "trainers", f"{ROLES}trainers": json.dumps({"Code": "Success", **KEYS, **changed})}
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which must not be asked
+    monkeypatch.setattr(instance_credentials, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(instance_credentials, "PAUSE_S", 0.01)
+    made = Metadata()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_the_jobs_secrets_are_the_instances(metadata: Metadata) -> None:
+    metadata.give()
+    job = {"nodes_credentials": True, "secrets": {"AWS_PROFILE": "old"}}
+    instance_credentials.take(job, metadata.address)
+    assert job["secrets"] == {"AWS_ACCESS_KEY_ID": "ASIA1", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}
+    assert [method for method, _ in metadata.asked] == ["PUT", "GET", "GET"]
+
+
+def test_a_job_with_secrets_of_its_own_asks_nobody(metadata: Metadata) -> None:
+    job = {"nodes_credentials": False, "secrets": {"AWS_ACCESS_KEY_ID": "ASIA2"}}
+    assert instance_credentials.take(job, metadata.address) == []
+    assert job["secrets"] == {"AWS_ACCESS_KEY_ID": "ASIA2"}
+    assert not metadata.asked
+
+
+def test_an_instance_without_a_profile_says_what_to_do(metadata: Metadata) -> None:
+    with pytest.raises(instance_credentials.CredentialsError, match="launched without the instance profile") as caught:
+        instance_credentials.take({"nodes_credentials": True}, metadata.address)
+    assert "cluster up" in str(caught.value)
+
+
+def test_credentials_that_come_a_little_later_are_waited_for(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance_credentials, "PATIENCE_S", 60.0)
+    timer = threading.Timer(0.2, metadata.give)
+    timer.start()
+    job: dict[str, Any] = {"nodes_credentials": True}
+    instance_credentials.take(job, metadata.address)
+    timer.join()
+    assert job["secrets"]["AWS_ACCESS_KEY_ID"] == "ASIA1"
+    assert metadata.asked.count(("GET", ROLES)) > 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"Code": "AssumeRoleUnauthorizedAccess", "Message": "EC2 cannot assume the role"}, "cannot assume the role"),
+        ({"Code": "Failed"}, "role trainers: Failed"),
+    ],
+)
+def test_a_role_that_ec2_cannot_take_is_named(metadata: Metadata, changed: dict[str, str], said: str) -> None:
+    metadata.give(**changed)
+    with pytest.raises(instance_credentials.CredentialsError, match=said):
+        instance_credentials.take({"nodes_credentials": True}, metadata.address)
+
+
+def test_a_service_that_is_switched_off_or_not_there(metadata: Metadata) -> None:
+    metadata.status = 403
+    with pytest.raises(instance_credentials.CredentialsError, match="refuses to give credentials: 403"):
+        instance_credentials.take({"nodes_credentials": True}, metadata.address)
+    with pytest.raises(instance_credentials.CredentialsError, match="gives no credentials"):
+        instance_credentials.take({"nodes_credentials": True}, "127.0.0.1:9")
+
+
+def test_an_answer_that_cannot_be_read_shows_nothing_of_it(metadata: Metadata) -> None:
+    metadata.pages = {ROLES: "trainers", f"{ROLES}trainers": 'SECRET{"Code"'}
+    with pytest.raises(instance_credentials.CredentialsError, match="gives no credentials") as caught:
+        instance_credentials.take({"nodes_credentials": True}, metadata.address)
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (946_684_800 - 6 * 3600, None),
+        (946_684_800 - 6 * 3600 + 60, "end in 5 h 59 min, at 2000-01-01T00:00:00Z"),
+        (946_684_800 - 600, "end in 0 h 10 min"),
+    ],
+)
+def test_an_end_in_less_than_six_hours_is_told(now: int, said: str | None) -> None:
+    lines = instance_credentials.render_expiry("2000-01-01T00:00:00Z", now)
+    assert lines == [] if said is None else said in lines[0]
