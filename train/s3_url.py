@@ -96,4 +96,10 @@ def is_safe_path(relative: str) -> bool:
 
 
 def _escape_members(members: str) -> str:
-    return re.sub(r"([\\\]^&|~\[])", r"\\\1", members)
+    """Ranges stay ranges; all else is escaped, also what a later Python might read as an operation on sets."""
+    return re.sub(
+        r"(.)-(.)|(.)",
+        lambda found: f"{re.escape(found[1])}-{re.escape(found[2])}" if found[1] else re.escape(found[3]),
+        members,
+        flags=re.DOTALL,
+    )

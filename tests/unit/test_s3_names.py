@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.errors import ClusterError, NotFoundError, UsageError
@@ -75,6 +75,9 @@ def test_what_is_no_url_is_refused(text: str, said: str) -> None:
         ("a[", ["a["], ["a"]),
         ("a.b+(c)$", ["a.b+(c)$"], ["axb+(c)$"]),
         ("[\\w]", ["\\", "w"], ["a"]),
+        ("[[a]", ["[", "a"], ["b"]),
+        ("[!--a]", ["b"], ["-", "a", ".", "^"]),
+        ("[a||&&~~-]", ["|", "&", "~", "-"], ["b"]),
     ],
 )
 def test_globs(pattern: str, matches: list[str], others: list[str]) -> None:
@@ -82,7 +85,8 @@ def test_globs(pattern: str, matches: list[str], others: list[str]) -> None:
     assert [key for key in matches + others if compiled.fullmatch(key)] == matches
 
 
-@given(st.text(alphabet="ab/*?[]!-\\^.", max_size=8))
+@settings(max_examples=500)
+@given(st.text(alphabet="ab/*?[]!-\\^.|&~", max_size=8))
 def test_any_text_is_a_glob_or_refused(pattern: str) -> None:
     try:
         compiled = compile_glob(pattern)
