@@ -7,9 +7,17 @@ And it loads the CUDA libraries that libmxnet.so needs, so that it finds them wi
 check_libraries.py found, in the nvidia-* wheels or elsewhere on this node. The last two when MXNet is about to be
 imported, not at every start of Python.
 
+And it lets a worker of a distributed job end as it should, which MXNet 1.x does not at either end:
+- Once Python is exiting, MXNet's engine drops what it has not begun (ThreadedEngine::ExecuteOprBlock in its shutdown
+  phase), the last batch's pushes, say. The other workers of a dist_sync job then wait for them for ever. So a worker
+  waits for its engine first.
+- A worker that fails waits in its kv-store's destructor for the others (barrier_before_exit), and they for its
+  gradients. So one that fails leaves without.
+
 Runs on Python 3.6 and later.
 """
 
+import atexit
 import ctypes
 import glob
 import os
@@ -43,18 +51,68 @@ def _load_cuda():
         waiting = left
 
 
-class _BeforeMXNet(object):
+_failures = []  # exit codes of this process: the last one counts
+
+
+def _note_failures():
+    """Notice when this process is about to fail: at its end Python does not say so any more."""
+    show, leave = sys.excepthook, sys.exit
+
+    def excepthook(kind, value, trace):
+        _failures.append(130 if issubclass(kind, KeyboardInterrupt) else 1)
+        show(kind, value, trace)
+
+    def exit_(code=None):
+        if code is not None and code != 0:
+            _failures.append(code & 0xFF if isinstance(code, int) else 1)
+        leave(code)
+
+    sys.excepthook, sys.exit = excepthook, exit_
+
+
+def _finish_work():
+    """Wait for the engine. Runs before MXNet's own handler, which begins the engine's shutdown phase."""
+    try:
+        if not _failures:
+            sys.modules["mxnet"].nd.waitall()
+    except Exception:  # noqa: BLE001 - whatever the engine could not do, this process has failed
+        sys.excepthook(*sys.exc_info())
+
+
+def _leave_if_failed():
+    """Leave without the kv-store's destructor. Runs after the handlers of the program and of MXNet."""
+    if _failures:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_failures[-1])
+
+
+def _prepare_numpy():
+    import numpy  # noqa: ICN001 - np is what it is called in a program
+
+    for alias, original in (("bool", bool), ("int", int), ("float", float), ("object", object)):
+        if alias not in vars(numpy):
+            setattr(numpy, alias, original)
+
+
+class _AtMXNet(object):
+    """Sees MXNet being imported; its kvstore module comes after the one that registers MXNet's exit handler."""
+
     @classmethod
     def find_spec(cls, name, path=None, target=None):  # noqa: ARG003 - the import system passes all three
+        is_worker = os.environ.get("DMLC_ROLE") == "worker"
         if name == "mxnet":
-            sys.meta_path.remove(cls)
-            import numpy  # noqa: ICN001 - np is what it is called in a program
-
-            for alias, original in (("bool", bool), ("int", int), ("float", float), ("object", object)):
-                if alias not in vars(numpy):
-                    setattr(numpy, alias, original)
+            _prepare_numpy()
             _load_cuda()
+            if is_worker:
+                _note_failures()
+                atexit.register(_leave_if_failed)
+            else:
+                sys.meta_path.remove(cls)
+        elif name == "mxnet.kvstore":
+            atexit.register(_finish_work)
+            sys.meta_path.remove(cls)
         # No spec: the finders that follow find it.
 
 
-sys.meta_path.insert(0, _BeforeMXNet)
+sys.meta_path.insert(0, _AtMXNet)
