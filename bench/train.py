@@ -1,25 +1,31 @@
-"""`cluster train` beside launch.py typed by hand, on the same two sandbox nodes, with the same settings.
+"""`cluster train` beside launch.py typed by hand, on the same two sandbox nodes.
 
 By hand means: over ssh on the head, the wheel's own tools/launch.py (with Thread.isAlive put back, as every Python
 since 3.9 needs it), the same processes on each node, the same script and arguments, and on every node a file with the
-environment, as the guides say. What `cluster train` does beside that counts for it: looking at the nodes, temporary
-credentials, supervision, the search for what is left.
+environment, as the guides say. Once with the settings that `cluster train` chooses, once with launch.py's defaults,
+which leave OMP_NUM_THREADS unset. What `cluster train` does beside that counts for it: looking at the nodes, temporary
+credentials, supervision, the record, the search for what is left.
 """
 
 import json
 import os
+import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.rounds import interleave, render_timings
+from bench.rounds import ROUNDS
 
 CLUSTER = str(Path(sys.executable).parent / "cluster")
 REPOSITORY = Path(__file__).parents[1]
-ARGUMENTS = ["--network", "mlp", "--num-epochs", "30", "--disp-batches", "10"]
+EPOCHS = 60
+ARGUMENTS = ["--network", "mlp", "--num-epochs", str(EPOCHS), "--disp-batches", "10"]
 SSH_CONFIG = """\
 Host *
   IdentityFile ~/.cluster/ssh/id_ed25519
@@ -28,6 +34,18 @@ Host *
 """
 # Prints what a process of a job sees, for the one that is started by hand.
 PROGRAM = "import json, os, sys; print('SEEN', json.dumps([dict(os.environ), sys.executable, os.getcwd()]))"
+SPEED = re.compile(r"Batch \[\S+\]\s+Speed: ([\d.]+) samples/sec")
+WITH_OURS = "launch.py by hand, the same settings"
+WITH_DEFAULTS = "launch.py by hand, its defaults"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run of the job, seconds from the start of the command."""
+
+    wall_s: float
+    first_batch_s: float
+    samples_per_s: float
 
 
 class Cluster:
@@ -44,76 +62,119 @@ class Cluster:
 
     def run(self, *words: str) -> str:
         """`cluster WORDS...`, in the folder."""
-        return must_run([CLUSTER, *words], cwd=self.folder, env=self.env)
+        done = subprocess.run(
+            [CLUSTER, *words], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            sys.exit(f"cluster {shlex.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
 
-    def ssh(self, address: str, command: str) -> str:
-        """A command on a node."""
+    def ssh_words(self, address: str, command: str) -> list[str]:
+        """What runs a command on a node."""
         (key,) = (self.folder / "state").rglob("id_ed25519")
         options = ["-i", str(key), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
-        return must_run(["ssh", *options, "-o", "LogLevel=ERROR", f"ubuntu@{address}", command])
+        return ["ssh", *options, "-o", "LogLevel=ERROR", f"ubuntu@{address}", command]
+
+    def ssh(self, address: str, command: str) -> None:
+        """A command on a node."""
+        subprocess.run(self.ssh_words(address, command), stdin=subprocess.DEVNULL, check=True)
+
+    def measure(self, words: list[str]) -> Run:
+        """Run the job to its end; end the benchmark if it did not do its work."""
+        started = time.perf_counter()
+        first_batch_s = None
+        speeds = []
+        lines = []
+        with subprocess.Popen(
+            words, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if found := SPEED.search(line):
+                    first_batch_s = first_batch_s or time.perf_counter() - started
+                    speeds.append(float(found[1]))
+        wall_s = time.perf_counter() - started
+        output = "".join(lines)
+        if output.count(f"Epoch[{EPOCHS - 1}] Validation-accuracy") != 2 or first_batch_s is None:
+            sys.exit(f"the job did not do its work:\n{output}")
+        return Run(wall_s=wall_s, first_batch_s=first_batch_s, samples_per_s=2 * statistics.median(speeds))
 
 
-def must_run(words: list[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
-    """Run a command; end the benchmark if it fails."""
-    done = subprocess.run(
-        words, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        sys.exit(f"{shlex.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def prepare_by_hand(cluster: Cluster) -> tuple[str, str]:
-    """Put on the nodes what launch.py by hand needs; the head's address, and the command to type there."""
+def prepare_by_hand(cluster: Cluster) -> dict[str, list[str]]:
+    """Put on the nodes what launch.py by hand needs; what is to be typed for each way."""
     nodes = json.loads(cluster.run("status", "--json"))["nodes"]
-    seen = cluster.run("train", "--kv-store", "local", "-n", "1", "-s", "1", "--", "python", "-c", PROGRAM)
-    line = next(line for line in seen.splitlines() if "worker] SEEN" in line)
+    seen = cluster.run("train", "--kv-store", "local", "-n", "1", "--", "python", "-c", PROGRAM)
+    line = next(line for line in seen.splitlines() if "] SEEN" in line)
     env, python, tree = json.loads(line.partition("SEEN ")[2])
     exports = {key: value for key, value in env.items() if key.startswith(("S3_", "AWS_")) or key == "CLUSTER_DATA_URL"}
-    exports["OMP_NUM_THREADS"] = "1"  # what `cluster train` chooses for these processes on two cores
     words = [python, f"{tree}/scripts/train_mnist.py", *ARGUMENTS, "--kv-store", "dist_sync"]
-    script = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in exports.items())
-    script += f"exec {shlex.join(words)}\n"
     hosts = "".join(f"{node['private_ip']}\n" for node in nodes)
-    for node in nodes:
-        cluster.ssh(node["public_ip"], f"printf %s {shlex.quote(script)} >run.sh")
     head = nodes[0]["public_ip"]
+    # What `cluster train` chooses for these processes on two cores.
+    for file, settings in (("ours.sh", {"OMP_NUM_THREADS": "1"}), ("defaults.sh", {})):
+        script = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in {**exports, **settings}.items())
+        script += f"exec {shlex.join(words)}\n"
+        for node in nodes:
+            cluster.ssh(node["public_ip"], f"printf %s {shlex.quote(script)} >{file}")
     cluster.ssh(head, f"printf %s {shlex.quote(SSH_CONFIG)} >.ssh/config; printf %s {shlex.quote(hosts)} >hosts")
     site = f"{Path(python).parents[1]}/lib/python3*/site-packages"
-    return head, f"{python} {site}/mxnet/tools/launch.py -n 2 -s 2 -H hosts --launcher ssh bash run.sh 2>&1"
+    launch = f"{python} {site}/mxnet/tools/launch.py -n 2 -s 2 -H hosts --launcher ssh bash"
+    return {
+        WITH_OURS: cluster.ssh_words(head, f"{launch} ours.sh 2>&1"),
+        WITH_DEFAULTS: cluster.ssh_words(head, f"{launch} defaults.sh 2>&1"),
+    }
 
 
 def run() -> str:
-    """The same job both ways, in turn."""
+    """The same job all ways, in turn."""
     folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
     cluster = Cluster(folder)
     try:
         cluster.run("up")
         cluster.run("data", "demo", "digits")
         cluster.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
-        head, command = prepare_by_hand(cluster)
-
-        def by_hand() -> None:
-            output = cluster.ssh(head, command)
-            if output.count("Epoch[29] Validation-accuracy") != 2:
-                sys.exit(f"the job by hand did not do its work:\n{output}")
-
-        def by_cluster() -> None:
-            output = cluster.run("train", "--kv-store", "dist_sync")
-            if output.count("Epoch[29] Validation-accuracy") != 2:
-                sys.exit(f"the job did not do its work:\n{output}")
-
-        timings = interleave({"cluster train": by_cluster, "launch.py by hand": by_hand})
+        ways = {"cluster train": [CLUSTER, "train", "--kv-store", "dist_sync"], **prepare_by_hand(cluster)}
+        runs: dict[str, list[Run]] = {name: [] for name in ways}
+        for count in range(ROUNDS + 1):
+            for name, words in ways.items():
+                found = cluster.measure(words)
+                if count:  # the first round warms the machine up
+                    runs[name].append(found)
     finally:
         cluster.run("sandbox", "reset")
         shutil.rmtree(folder)
-    return render_timings(
-        "`cluster train` beside launch.py by hand",
-        timings,
-        commands={
-            "all": "sudo python -m bench train",
-            "cluster train": "cluster train --kv-store dist_sync",
-            "by hand, on the head": "python .../mxnet/tools/launch.py -n 2 -s 2 -H hosts --launcher ssh bash run.sh",
-        },
-        notes="train_mnist.py, MLP, 30 epochs of the digits from s3://, 2 workers and 2 servers on 2 sandbox nodes.",
-    )
+    return render(runs)
+
+
+def render(runs: dict[str, list[Run]]) -> str:
+    """The section of RESULTS.md."""
+    base = runs[WITH_OURS]
+    base_wall_s = statistics.median(run.wall_s for run in base)
+    lines = [
+        "## `cluster train` beside launch.py by hand",
+        "",
+        f"train_mnist.py, MLP, {EPOCHS} epochs of the digits read from s3://, dist_sync, 2 workers and 2 servers on 2",
+        f"sandbox nodes. Medians (min to max) of {len(base)} rounds, in turn. First batch: from the command to the",
+        "first line of MXNet's Speedometer (10 batches). samples/s: of both workers, median of all its lines.",
+        "",
+        "| what | wall s | ratio | first batch s | samples/s |",
+        "|---|---|---|---|---|",
+    ]
+    for name, found in runs.items():
+        ratio = statistics.median(run.wall_s for run in found) / base_wall_s
+        cells = [
+            name,
+            _spread([run.wall_s for run in found], 2),
+            f"{ratio:.2f}",
+            _spread([run.first_batch_s for run in found], 2),
+            _spread([run.samples_per_s for run in found], 0),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", "- all: `sudo python -m bench train`", ""])
+
+
+def _spread(values: list[float], digits: int) -> str:
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

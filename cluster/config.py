@@ -13,7 +13,7 @@ from bootstrap.config import BootstrapConfig
 from provision.config import NAME_PATTERN, ProvisionConfig
 from provision.errors import ConfigError
 from sandbox.config import SandboxConfig
-from train.config import DataConfig, TrainConfig
+from train.config import DataConfig, JobFile, TrainConfig
 
 FILE_NAME = "cluster.toml"
 
@@ -43,6 +43,20 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Clust
 
     Raises ConfigError, naming the file, the key, the value, what is allowed and the nearest known key.
     """
+    return parse_config(_read_toml(path), source=str(path), overrides=overrides)
+
+
+def load_job_file(path: Path) -> JobFile:
+    """Read and check a job file. Raises ConfigError as load_config does."""
+    table = _read_toml(path)
+    try:
+        return JobFile.model_validate(table)
+    except ValidationError as error:
+        lines = render_problems(error.errors(include_url=False), model=JobFile)
+        raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -51,45 +65,51 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Clust
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    return parse_config(table, source=str(path), overrides=overrides)
 
 
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
-    """Check a parsed TOML table; `source` is named in errors. Pure. Raises ConfigError."""
+    """Check a parsed TOML table; `source` is named in errors. Pure. Raises ConfigError.
+
+    An override that is a table, such as {"train.env": {"A": "1"}}, is laid over the file's, name by name.
+    """
     merged: dict[str, Any] = {key: dict(v) if isinstance(v, dict) else v for key, v in table.items()}
     for dotted, value in (overrides or {}).items():
         section, _, key = dotted.rpartition(".")
         target = merged.setdefault(section, {}) if section else merged
         if isinstance(target, dict):
-            target[key] = value
+            below = target.get(key)
+            target[key] = {**below, **value} if isinstance(value, dict) and isinstance(below, dict) else value
     try:
         return ClusterConfig.model_validate(merged)
     except ValidationError as error:
         lines = render_problems(error.errors(include_url=False))
-        raise ConfigError("\n".join(f"{source}: {line}" for line in lines)) from None
+        # A table of the command line's has been laid over the file's: either can be wrong.
+        given = tuple(f"{key}{end}" for key, v in (overrides or {}).items() for end in " [" if not isinstance(v, dict))
+        said = [f"{'command line' if line.startswith(given) else source}: {line}" for line in lines]
+        raise ConfigError("\n".join(said)) from None
 
 
-def render_problems(problems: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Pydantic's errors as sentences for the person who wrote the file, one for each key. Pure."""
+def render_problems(problems: Sequence[Mapping[str, Any]], *, model: type[BaseModel] = ClusterConfig) -> list[str]:
+    """Pydantic's errors as sentences for the person who wrote the file, one for each key; of `model`'s file. Pure."""
     by_key: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for problem in problems:
-        path, _ = _find_field([str(part) for part in problem["loc"]])
+        path, _ = _find_field([str(part) for part in problem["loc"]], model)
         by_key.setdefault(tuple(path), []).append(problem)
     # Every branch of a union reports its own error; together they only say that the value is not allowed.
     return [
-        _render_problem(group[0] if len(group) == 1 else {**group[0], "msg": "not allowed", "type": "union"})
+        _render_problem(group[0] if len(group) == 1 else {**group[0], "msg": "not allowed", "type": "union"}, model)
         for group in by_key.values()
     ]
 
 
-def _render_problem(problem: Mapping[str, Any]) -> str:
-    path, field = _find_field([str(part) for part in problem["loc"]])
+def _render_problem(problem: Mapping[str, Any], root: type[BaseModel]) -> str:
+    path, field = _find_field([str(part) for part in problem["loc"]], root)
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
-        return f"{key}: unknown key{_nearest(path)}"
+        return f"{key}: unknown key{_nearest(path, root)}"
     if problem["type"] == "missing":
         return f"{key}: missing; {_describe(field)}"
     value = problem["input"]
@@ -100,13 +120,14 @@ def _render_problem(problem: Mapping[str, Any]) -> str:
         return f"{key} = {_show(value)}: must be a table, written as [{key}]"
     if problem["type"] == "value_error":
         # What is about several keys of a section names them itself.
-        return f"[{key}] {reason}" if isinstance(value, Mapping) else f"{key} = {_show(value)}: {reason}"
+        section = f"[{key}] " if key else ""
+        return f"{section}{reason}" if isinstance(value, Mapping) else f"{key} = {_show(value)}: {reason}"
     return f"{key} = {_show(value)}: {reason[:1].lower()}{reason[1:]}; allowed: {_describe(field)}"
 
 
-def _find_field(location: list[str]) -> tuple[list[str], Any]:
+def _find_field(location: list[str], root: type[BaseModel]) -> tuple[list[str], Any]:
     """The dotted key that a pydantic location stands for (union branches left out), and its field if known."""
-    model: type[BaseModel] | None = ClusterConfig
+    model: type[BaseModel] | None = root
     path: list[str] = []
     field: Any = None
     for part in location:
@@ -123,8 +144,8 @@ def _find_field(location: list[str]) -> tuple[list[str], Any]:
     return path, field
 
 
-def _nearest(path: list[str]) -> str:
-    model: type[BaseModel] = ClusterConfig
+def _nearest(path: list[str], root: type[BaseModel]) -> str:
+    model = root
     for part in path[:-1]:
         annotation = model.model_fields[part].annotation
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
@@ -135,7 +156,7 @@ def _nearest(path: list[str]) -> str:
     suggestion = f'; did you mean "{nearest[0]}"?' if nearest else ""
     elsewhere = [
         f"[{section}] {path[-1]}"
-        for section, field in ClusterConfig.model_fields.items()
+        for section, field in root.model_fields.items()
         if isinstance(field.annotation, type)
         and issubclass(field.annotation, BaseModel)
         and path[-1] in field.annotation.model_fields

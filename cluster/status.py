@@ -17,13 +17,26 @@ from provision.allocation import (
     reckon_cost,
 )
 from provision.model import ClusterState, Node
+from train.records import JobRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadJob:
+    """What the head says of the job that runs; `why` says why it could not be asked.
+
+    queued: how many jobs wait for it.
+    """
+
+    record: JobRecord | None = None
+    queued: int = 0
+    why: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
     """What `cluster status` shows. asked: nodes that cluster.toml wants; at_work: a process that changes the cluster.
 
-    now: the moment at which times and costs are reckoned.
+    now: the moment at which times and costs are reckoned. job: None where there is no head to be asked.
     """
 
     state: ClusterState
@@ -31,6 +44,7 @@ class Status:
     now: datetime
     prices: Prices
     at_work: int | None = None
+    job: HeadJob | None = None
 
     @property
     def allocation(self) -> Allocation:
@@ -49,6 +63,8 @@ def render_status(status: Status) -> str:
     lines += [_render_error(error) for error in status.errors]
     allocation = status.allocation
     lines.append(f"state  {allocation.state}" + (f": {allocation.why}" if allocation.why else ""))
+    if status.job is not None:
+        lines.append(f"job    {_render_job(status.job, now=status.now)}")
     if status.state.nodes:
         costs = [reckon_cost(node, prices=status.prices, now=status.now) for node in status.state.nodes]
         hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
@@ -91,6 +107,7 @@ def status_document(status: Status) -> dict[str, Any]:
         ],
         "ending": list(state.ending),
         "process_at_work": status.at_work,
+        "job": None if status.job is None else _job_document(status.job),
         "cost": {
             "at": status.now.isoformat(),
             "usd_per_hour": _rounded(add_up([cost.usd_per_hour for cost in costs.values()])),
@@ -106,6 +123,13 @@ def status_document(status: Status) -> dict[str, Any]:
             },
         },
     }
+
+
+def render_took(record: JobRecord, *, now: datetime) -> str:
+    """For how long a job has run, or ran; "-" before it has started."""
+    if record.started_at is None:
+        return "-"
+    return render_age((record.ended_at or now.timestamp()) - record.started_at)
 
 
 def render_age(seconds: float) -> str:
@@ -135,6 +159,35 @@ def render_table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _render_job(job: HeadJob, *, now: datetime) -> str:
+    if job.why is not None:
+        return f"unknown: {job.why}"
+    queued = f", {job.queued} queued" if job.queued else ""
+    if job.record is None:
+        return f"none{queued}"
+    took = f" for {render_took(job.record, now=now)}" if job.record.started_at is not None else ""
+    return (
+        f"{job.record.id} ({job.record.name}) {job.record.state}{took}{queued}; "
+        f"cluster logs -f {job.record.id} follows it"
+    )
+
+
+def _job_document(job: HeadJob) -> dict[str, Any]:
+    record = job.record
+    if record is None:
+        return {"state": "none" if job.why is None else "unknown", "why": job.why, "queued": job.queued}
+    return {
+        "state": record.state,
+        "why": None,
+        "queued": job.queued,
+        "id": record.id,
+        "name": record.name,
+        "workers": record.workers,
+        "servers": record.servers,
+        "started_at": record.started_at,
+    }
 
 
 def _rounded(usd: float | None) -> float | None:

@@ -69,7 +69,9 @@ def render_role_policy(*, data_url: str | None, results_url: str | None, region:
         statements.append(_list_statement("ListData", folder, partition))
     if results_url is not None:
         folder = parse_folder(results_url, key="[data] results")
-        actions = ["s3:AbortMultipartUpload", "s3:GetObject", "s3:ListMultipartUploadParts", "s3:PutObject"]
+        # Deleting, too: who may overwrite can destroy as much, and old checkpoints are to go.
+        actions = [f"s3:{name}" for name in ("AbortMultipartUpload", "DeleteObject", "GetObject")]
+        actions += ["s3:ListMultipartUploadParts", "s3:PutObject"]
         statements.append(allow("WriteResults", actions, _object_arns(folder, partition)))
         statements.append(_list_statement("ListResults", folder, partition))
     if not statements:

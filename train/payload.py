@@ -64,6 +64,11 @@ def collect_trees(
     return Payload(code=_read_code(), project=project, script=path, is_own=own is not None)
 
 
+def code_digest() -> str:
+    """The digest of what this version of the project brings along: the name of its folder on the nodes."""
+    return _read_code().digest
+
+
 def _add_script(found: Found, script: Path, project_dir: Path) -> str:
     """Put the user's script beside what was found; its path in the tree. Raises ConfigError."""
     path = os.path.relpath(script, project_dir)

@@ -1,29 +1,48 @@
 """`cluster stop`."""
 
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from cluster.app import App, pass_app
 from cluster.status import render_usd
 from provision.apply import apply
 from provision.aws import make_clients
-from provision.errors import UsageError
+from provision.errors import ClusterError, NotFoundError, UsageError
 from provision.pausing import describe_disks_gib, prepare_stop
 from provision.preflight.prices import find_volume_price
 from provision.render import render_plan
 
+if TYPE_CHECKING:
+    from cluster.stopping import Stopped
+    from train.records import JobRecord
+
+JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+"""As train.job.new_job_id makes them."""
+
 
 @click.command("stop")
+@click.argument("job", required=False)
 @click.option("--nodes", is_flag=True, help="Stop the nodes themselves.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before nodes are stopped on AWS.")
 @pass_app
-def command(app: App, *, nodes: bool, yes: bool) -> None:
-    """Stop the nodes; they keep their disks, and cost only these, until `cluster start`.
+def command(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
+    """Stop the running job, or another; with --nodes the nodes.
 
-    What runs on them is interrupted. Ends with what the stopped cluster still costs. Spot instances cannot be
-    stopped: `cluster resize 0` releases them.
+    JOB is its id, how its id begins, or its name: the newest of that name. All nodes are searched then for what is
+    left of it.
+
+    Stopped nodes keep their disks, and cost only these, until `cluster start`. What runs on them is interrupted. It
+    ends with what the stopped cluster still costs. Spot instances cannot be stopped: `cluster resize 0` releases them.
     """
     if not nodes:
-        raise UsageError("cluster stop: say what is to be stopped", hint="cluster stop --nodes")
+        stop_job(app, job)
+        return
+    if job is not None:
+        raise UsageError("cluster stop: a job, or --nodes", hint=f"cluster stop {job}, or cluster stop --nodes")
     app.enter_cloud()
     name = app.config.name
     clients = make_clients(app.config.provision.region)
@@ -36,6 +55,62 @@ def command(app: App, *, nodes: bool, yes: bool) -> None:
     apply(plan, clients=clients, files=app.files, report=app.report)
     disks_gib = describe_disks_gib(clients.ec2, name=name)
     app.print(render_stopped(name, disks_gib=disks_gib, usd_per_gib_month=find_volume_price(clients)))
+
+
+def stop_job(app: App, words: str | None) -> None:
+    """Stop a job, the running one without `words`. Raises ClusterError's kinds."""
+    # boto3 and Fabric are slow to import: not for --nodes, nor for --help.
+    from cluster.job_head import describe, open_head  # noqa: PLC0415
+    from cluster.job_sources import ask_head  # noqa: PLC0415
+    from cluster.stopping import stop  # noqa: PLC0415
+    from train.records import choose_job, find_running  # noqa: PLC0415
+
+    app.enter_cloud()
+    state = describe(app)
+    with ExitStack() as stack:
+        try:
+            head = stack.enter_context(open_head(app, state))
+            records = ask_head(head)
+        except NotFoundError:
+            raise
+        except ClusterError as error:
+            stop_without_head(app, words, error)
+            return
+        record = find_running(records) if words is None else choose_job(records, words)
+        if record is None:
+            queued = [record.id for record in records if record.state == "queued"]
+            app.print("no job runs" + (f"; queued: {', '.join(queued)}" if queued else ""))
+            return
+        stopped = stop(app, head, record.id)
+    app.print(render_stopped_job(record, stopped))
+
+
+def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
+    """End a job on the nodes that can be reached; only by its id, which nobody can look up. Raises ClusterError."""
+    from cluster.stopping import end_without_head  # noqa: PLC0415 - as above
+    from train.run import render_left  # noqa: PLC0415
+
+    if words is None or JOB_ID.fullmatch(words) is None:
+        raise ClusterError(error.message, hint="cluster stop JOB, with a job's whole id, ends it without the head")
+    left = end_without_head(app, words, error).left
+    if left:
+        raise ClusterError(f"job {words} is not known to have ended: {render_left(left)}") from error
+    app.print(f"job {words}: nothing of it is left on the nodes that run")
+
+
+def render_stopped_job(record: "JobRecord", stopped: "Stopped") -> str:
+    """What was stopped. Pure."""
+    if stopped.already:
+        return f"job {record.id} ({record.name}) had ended already: {stopped.result.state}"
+    roles = [role for role in record.document.get("roles", ()) if role.get("ended_at") is None]
+    ended = ", ".join(_render_role(role) for role in roles) or "nothing of it ran yet"
+    hosts = ", ".join(node["name"] for node in record.document.get("nodes", ()))
+    return f"job {record.id} ({record.name}) is stopped: {ended}\nnothing of it is left on {hosts}"
+
+
+def _render_role(role: Mapping[str, Any]) -> str:
+    rank = "" if role.get("rank") is None else f" {role['rank']}"
+    return f"{role['role']}{rank} on {role['host']}"
 
 
 def render_stopped(name: str, *, disks_gib: int, usd_per_gib_month: float | None) -> str:

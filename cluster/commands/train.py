@@ -1,20 +1,24 @@
 """`cluster train`."""
 
-import re
-from typing import Any, get_args
+from contextlib import closing
+from functools import partial
+from typing import Any
 
 import click
 
 from cluster.app import App, pass_app
+from cluster.attach import attend, start
+from cluster.beside import begin
+from cluster.commands import train_options
+from cluster.job_head import head_of
 from cluster.session import ready_nodes
 from provision.aws import make_clients
 from provision.describe import describe_cluster
-from provision.errors import UsageError
-from train.config import ENV_NAME_PATTERN, KvStore
-from train.job import new_job_id, plan_job, run_job
+from provision.progress import Event
+from train.job import new_job_id, plan_job
 from train.s3_environment import find_s3_access
-
-KV_STORES: tuple[str, ...] = get_args(KvStore)
+from train.settings import render_settings
+from train.survey import Surveyor
 
 
 @click.command(
@@ -22,59 +26,46 @@ KV_STORES: tuple[str, ...] = get_args(KvStore)
     context_settings={"ignore_unknown_options": False},
     epilog="What follows -- is passed on word for word.",
 )
-@click.option("-n", "--workers", type=int, metavar="W", help="Worker processes; default: one for each node.")
-@click.option("-s", "--servers", type=int, metavar="S", help="Parameter servers; default: as many as workers.")
-@click.option("--kv-store", type=click.Choice(KV_STORES), help="How gradients are exchanged.")
-@click.option("--env", "env", multiple=True, metavar="K=V", help="An environment variable of the job; repeatable.")
+@train_options.train_options
+@click.option("-d", "--detach", is_flag=True, help="Print the job's id, and leave it running.")
 @click.argument("command_words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
-def command(
-    app: App,
-    *,
-    workers: int | None,
-    servers: int | None,
-    kv_store: str | None,
-    env: tuple[str, ...],
-    command_words: tuple[str, ...],
-) -> None:
+def command(app: App, /, *, detach: bool, command_words: tuple[str, ...], **options: Any) -> int:
     """Run a training job on the cluster, to its end.
 
     Without COMMAND it runs [train] script with [train] args. The exit code is that of the first process that failed,
-    and 0 when all of them went well. Ctrl-C stops the job on all nodes.
+    and 0 when all of them went well. The job needs this machine no more once it runs: Ctrl-C asks whether to stop it
+    or to leave it running, and without a terminal leaves it; `cluster logs -f` goes on with its output.
     """
-    app.overrides |= _overrides(workers, servers, kv_store)
-    extra_env = dict(_parse_env(word) for word in env)
+    request = train_options.read(options, command_words)
+    app.overrides |= request.overrides
     config = app.config
     app.enter_cloud()
     clients = make_clients(config.provision.region)
+    surveyor = Surveyor(clients, url=config.data.url)
+    provision = config.provision
+    find_access = begin(partial(find_s3_access, region=provision.region, instance_profile=provision.instance_profile))
     state = describe_cluster(clients.ec2, name=config.name)
     with ready_nodes(app, state) as (nodes, script):
-        access = find_s3_access(region=config.provision.region, instance_profile=config.provision.instance_profile)
+        access = find_access()
         job = plan_job(
-            config.train.model_copy(update={"env": config.train.env | extra_env}),
+            config.train,
             nodes,
             job_id=new_job_id(),
             script=script,
             data=config.data,
             env=access.env,
-            command=command_words,
+            command=request.command,
             nodes_credentials=access.of_nodes,
+            mxnet=config.bootstrap.mxnet,
+            survey=surveyor.result(),
         )
-        app.say(
-            f"job {job.id}: {job.workers} workers, {job.servers} servers on {len(nodes)} nodes, "
-            f"OMP_NUM_THREADS={job.env['OMP_NUM_THREADS']}"
-        )
-        run_job(job, nodes, secrets=access.secrets, on_line=app.print)
-    app.say(f"job {job.id}: done", style="green")
-
-
-def _overrides(workers: int | None, servers: int | None, kv_store: str | None) -> dict[str, Any]:
-    given = {"train.workers": workers, "train.servers": servers, "train.kv_store": kv_store}
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def _parse_env(word: str) -> tuple[str, str]:
-    name, equals, value = word.partition("=")
-    if not equals or re.match(ENV_NAME_PATTERN, name) is None:
-        raise UsageError(f'--env "{word}": must be NAME=VALUE, a name of letters A to Z, digits and _')
-    return name, value
+        for warning in job.warnings:
+            app.report(Event(kind="warn", what=warning))
+        app.say("\n".join(render_settings(job)))
+        order = job.order(secrets=access.secrets)
+        with closing(head_of(app, nodes)) as head:
+            if not detach:
+                return attend(app, head, order)
+            start(app, head, order)
+    return 0

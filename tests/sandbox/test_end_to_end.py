@@ -29,7 +29,7 @@ def accuracies(output: str) -> dict[str, float]:
     """The last validation accuracy that each node's worker printed."""
     return {
         node: float(value)
-        for node, value in re.findall(r"\[(node-\d+) worker\].*Validation-accuracy=([0-9.]+)", output)
+        for node, value in re.findall(r"\[worker \d+ (node-\d+)\].*Validation-accuracy=([0-9.]+)", output)
     }
 
 
@@ -70,7 +70,7 @@ def test_training_reads_idx_files_from_s3_on_both_nodes(with_data: Project, netw
     found = accuracies(done.stdout)
     assert set(found) == {"node-0", "node-1"}
     assert min(found.values()) >= 0.95
-    assert re.search(r"\[node-\d worker\].*Epoch\[0\] Batch \[0-5\]\tSpeed: [0-9.]+ samples/sec", done.stdout)
+    assert re.search(r"\[worker \d node-\d\].*Epoch\[0\] Batch \[0-5\]\tSpeed: [0-9.]+ samples/sec", done.stdout)
 
 
 def test_training_reads_record_shards_and_saves_its_model_to_s3(with_data: Project) -> None:
@@ -96,8 +96,8 @@ def test_a_script_of_the_users_own_runs_on_all_nodes(with_data: Project) -> None
     text = toml_with_args(with_data, ["a b", "$(id)"]).replace('script = "train_mnist.py"', 'script = "mine.py"')
     with_data.write(text)
     done = with_data.run("train")
-    wanted = "worker] mine ['a b', '$(id)', '--kv-store', 'dist_sync'] s3://cluster-demo/digits/"
-    assert done.stdout.count(wanted) == 2
+    wanted = r"\[worker . node-\d\] mine \['a b', '\$\(id\)', '--kv-store', 'dist_sync'\] s3://cluster-demo/digits/"
+    assert len(re.findall(wanted, done.stdout)) == 2
 
 
 def toml_with_args(project: Project, words: list[str]) -> str:

@@ -124,8 +124,8 @@ def test_every_command_runs_under_the_policy_that_iam_policy_prints(project: Pro
     project.run("up")
     project.run("verify")
     done = project.run("train")
-    assert set(re.findall(r"\[(node-\d) worker\].*Train-accuracy", done.stdout)) == {"node-0", "node-1"}
-    assert re.search(r"\[node-0\] the job's AWS credentials end in [0-6] h \d+ min", done.stdout)
+    assert set(re.findall(r"\[worker \d (node-\d)\].*Train-accuracy", done.stdout)) == {"node-0", "node-1"}
+    assert re.search(r"\[supervisor node-0\] the job's AWS credentials end in [0-6] h \d+ min", done.stdout)
     project.run("resize", "3")
     project.run("resize", "1")
     project.run("stop", "--nodes", "--yes")
@@ -166,8 +166,8 @@ def test_a_job_on_nodes_without_the_profile_fails_before_it_starts(two_nodes: Pr
     assert changed != text
     two_nodes.write(changed)
     try:
-        done = two_nodes.run("train", code=1)
+        done = two_nodes.run("train", "--kv-store", "local", "-n", "1", "--", "true", code=1)
     finally:
         two_nodes.write(text)
     assert "node-0: this instance has no credentials" in done.stderr
-    assert "worker]" not in done.stdout
+    assert "[worker" not in done.stdout

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -141,3 +142,155 @@ def test_mxnet_reads_what_our_writer_writes_and_writes_what_our_reader_reads(nod
     assert f"copied {len(payloads)}" in train_with(nodes, [], script="copy_records.py")
     nodes.run("data", "get", "s3://cluster-demo/records/theirs.rec", str(tmp_path / "theirs.rec"))
     assert (tmp_path / "theirs.rec").read_bytes() == (tmp_path / "ours.rec").read_bytes()
+
+
+def run_program(nodes: Project, program: str, *words: str) -> str:
+    """Run a program of on_nodes/ with the nodes' MXNet, on the head alone; its output."""
+    shutil.copy(Path(__file__).parent / "on_nodes" / program, nodes.directory)
+    return train_with(nodes, list(words), "-n", "1", "--kv-store", "local", script=program)
+
+
+def test_every_network_trains_and_is_as_large_as_published(nodes: Project) -> None:
+    assert "19 counted, 15 trained" in run_program(nodes, "networks_on_a_node.py")
+
+
+IMAGES = ["--num-layers", "8", "--num-examples", "256", "--batch-size", "64"]
+
+
+def test_a_training_goes_on_from_its_newest_checkpoint(nodes: Project) -> None:
+    """Two jobs of two epochs are one of four: on other workers, from S3, at the right rate, with the same optimizer."""
+    prefix = "s3://cluster-demo/models/resumed"
+    options = [*IMAGES, "--model-prefix", prefix, "--resume", "--keep-checkpoints", "2", "--num-epochs"]
+    output = train_with(nodes, [*options, "2"], script="train_cifar10.py")
+    assert f"No complete checkpoint {prefix}-*: training begins with epoch 0" in output
+    output = train_with(nodes, [*options, "4"], script="train_cifar10.py")
+    for rank in (0, 1):
+        assert f"Node[{rank}] Loaded {prefix}-0002.params" in output
+        assert f"Node[{rank}] Epoch[2] is next, of 4; the optimizer goes on where it was" in output
+    assert re.findall(r"Epoch\[(\d)\] Time cost", output).count("2") == 2
+    assert "Epoch[1] Time cost" not in output
+    listed = nodes.run("data", "ls", f"{prefix.rpartition('/')[0]}/").stdout
+    assert sorted(re.findall(r"resumed-\S+", listed)) == [
+        "resumed-0003.json", "resumed-0003.params", "resumed-0003.states",
+        "resumed-0004.json", "resumed-0004.params", "resumed-0004.states", "resumed-symbol.json",
+    ]  # fmt: skip
+    options[1] = "14"
+    output = train_with(nodes, [*options, "5"], script="train_cifar10.py", code=1)
+    assert "resumed-0004.params was trained with --num-layers 8, not 14" in output
+
+
+@pytest.mark.slow
+def test_a_training_that_is_done_is_done(nodes: Project) -> None:
+    options = [
+        "--benchmark",
+        "1",
+        "--num-examples",
+        "128",
+        "--model-prefix",
+        "s3://cluster-demo/models/done",
+        "--resume",
+    ]
+    train_with(nodes, options)
+    assert "Nothing to do: 1 of 1 epochs are done" in train_with(nodes, options)
+
+
+@pytest.mark.slow
+def test_workers_that_do_not_find_the_same_checkpoint_do_not_train(nodes: Project) -> None:
+    options = ["--benchmark", "1", "--num-examples", "128", "--model-prefix", "/tmp/models/alone", "--resume"]
+    train_with(nodes, options)
+    output = train_with(nodes, [*options, "--num-epochs", "2"], code=1)
+    assert "the workers do not find the same checkpoint /tmp/models/alone-*: worker 0 " in output
+    assert "as s3://bucket/model" in output
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rounds"),
+    [
+        ("/tmp/models/killed", 3),
+        pytest.param("/tmp/models/killed-often", 30, marks=pytest.mark.slow),
+        pytest.param("s3://cluster-demo/models/killed", 15, marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_killed_while_it_saves_goes_on(nodes: Project, prefix: str, rounds: int) -> None:
+    output = run_program(nodes, "kills_on_a_node.py", prefix, str(rounds))
+    assert f"{rounds} kills survived" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--num-layers", "18", "--image-shape", "3,64,64"],
+        ["--network", "mobilenet", "--image-shape", "3,64,64", "--macrobatch-size", "64", "--optimizer", "nag"],
+        ["--network", "inception-v3", "--image-shape", "3,75,75", "--kv-store", "dist_async"],
+        ["--network", "vgg", "--num-layers", "11", "--image-shape", "3,32,32", "--warmup-strategy", "power2"],
+        ["--network", "resnext", "--image-shape", "3,48,48", "--initializer", "msra", "--gc-type", "2bit"],
+    ],
+    ids=lambda options: options[1],
+)
+def test_made_up_images_need_no_data(nodes: Project, options: list[str]) -> None:
+    few = ["--benchmark", "1", "--num-examples", "64", "--batch-size", "8", "--disp-batches", "2"]
+    words = ["--kv-store", "dist_async"] if "dist_async" in options else []
+    output = train_with(nodes, [*few, *options], *words, script="train_imagenet.py")
+    assert len(re.findall(r"Epoch\[0\] Train-accuracy=", output)) == 2
+    per_update = ", 4 per update" if "--macrobatch-size" in options else ""
+    assert f"1 of 2 workers, 4 batches of 8 per epoch{per_update}" in output
+
+
+THEIRS = """
+    import argparse
+    import os
+
+    import mxnet as mx
+
+    from common import layers
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kv-store", type=str, default="device")
+    parser.add_argument("--gpus", type=str)
+    parser.add_argument("--model-prefix", type=str)
+    args = parser.parse_args()
+    kv = mx.kvstore.create(args.kv_store)
+
+    def read(what, rank=0, parts=1):
+        return mx.io.MNISTIter(
+            image="data/%s-images-idx3-ubyte" % what, label="data/%s-labels-idx1-ubyte" % what,
+            batch_size=50, num_parts=parts, part_index=rank, flat=True)
+
+    os.makedirs("models", exist_ok=True)
+    devices = [mx.gpu(int(i)) for i in args.gpus.split(",")] if args.gpus else mx.cpu()
+    module = mx.mod.Module(layers.mlp(), context=devices)
+    module.fit(
+        read("train", kv.rank, kv.num_workers), eval_data=read("t10k"), kvstore=kv, num_epoch=4,
+        optimizer_params={"learning_rate": 0.2}, initializer=mx.init.Xavier(),
+        batch_end_callback=mx.callback.Speedometer(50, 5),
+        epoch_end_callback=mx.callback.do_checkpoint("models/" + args.model_prefix) if kv.rank == 0 else None)
+    print("worker", kv.rank, "of", kv.num_workers, "scored", module.score(read("t10k"), "acc"))
+"""
+THEIR_LAYERS = """
+    import mxnet as mx
+
+    def mlp():
+        data = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=64), act_type="relu")
+        return mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=10), name="softmax")
+"""
+
+
+def test_somebody_elses_script_runs_as_it_is(nodes: Project) -> None:
+    """One that knows nothing of us: its own modules, data and models in its own folder, MXNet's usual options."""
+    for name, text in (("train.py", THEIRS), ("common/__init__.py", ""), ("common/layers.py", THEIR_LAYERS)):
+        path = nodes.directory / "theirs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    shutil.copytree(nodes.directory / "digits", nodes.directory / "theirs" / "data", dirs_exist_ok=True)
+    kept = (nodes.directory / "cluster.toml").read_text()
+    nodes.write(kept.replace("[bootstrap]", '[bootstrap]\nsync = ["theirs/"]', 1))
+    words = "cd theirs && exec python train.py --kv-store dist_sync --model-prefix net"
+    try:
+        done = nodes.run("train", "--", "sh", "-c", words)
+    finally:
+        nodes.write(kept)
+    scores = re.findall(r"worker (\d) of 2 scored \[\('accuracy', ([0-9.]+)\)\]", done.stdout)
+    assert sorted(rank for rank, _ in scores) == ["0", "1"]
+    assert scores[0][1] == scores[1][1]
+    assert float(scores[0][1]) > 0.5

@@ -57,6 +57,9 @@ class S3Server:
             yield key["AccessKeyId"], key["SecretAccessKey"]
         finally:
             self._check_after_calls(unchecked)
+            iam.delete_access_key(UserName="user", AccessKeyId=key["AccessKeyId"])
+            iam.delete_user_policy(UserName="user", PolicyName="policy")
+            iam.delete_user(UserName="user")
 
     def _check_after_calls(self, count: float) -> float:
         """Let moto check permissions after so many more calls; returns what was set before."""

@@ -50,7 +50,7 @@ def test_every_key_of_cluster_toml_is_documented(table: str, key: str) -> None:
 
 
 def test_no_key_is_documented_that_does_not_exist() -> None:
-    documented = set(re.findall(r"^\| `([a-z_]+)` \|", CONFIGURATION, re.MULTILINE))
+    documented = set(re.findall(r"^\| `([a-z0-9_]+)` \|", CONFIGURATION, re.MULTILINE))
     assert documented == {key for _, key in keys()}
 
 

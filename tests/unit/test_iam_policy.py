@@ -65,7 +65,7 @@ def ec2(resource: str) -> str:
         ("s3:GetObject", "results/models/a.params", True),
         ("s3:AbortMultipartUpload", "results/models/a.params", True),
         ("s3:ListMultipartUploadParts", "results/models/a.params", True),
-        ("s3:DeleteObject", "results/models/a.params", False),
+        ("s3:DeleteObject", "results/models/a.params", True),
         ("s3:PutObject", "results/elsewhere", False),
         ("s3:ListBucketMultipartUploads", "results", False),
         ("s3:GetBucketLocation", "data", False),

@@ -7,15 +7,25 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-import train
+from script_modules import SCRIPTS, script_modules
 
-SCRIPTS = Path(train.__file__).parent / "scripts"
+SHIPPED = sorted(path.name for path in SCRIPTS.glob("train_*.py"))
+FIELD = (
+    "network", "num-layers", "gpus", "kv-store", "num-epochs", "num-examples", "lr", "lr-factor", "lr-step-epochs",
+    "initializer", "optimizer", "mom", "wd", "batch-size", "disp-batches", "model-prefix", "save-period", "monitor",
+    "load-epoch", "top-k", "loss", "test-io", "dtype", "gc-type", "gc-threshold", "macrobatch-size", "warmup-epochs",
+    "warmup-strategy", "data-nthreads", "data-train", "data-train-idx", "data-val", "data-val-idx", "benchmark",
+    "num-classes", "resume", "keep-checkpoints", "seed",
+)  # fmt: skip
+FIELD_OF_IMAGES = (
+    "image-shape", "rgb-mean", "rgb-std", "pad-size", "fill-value", "random-crop", "random-mirror", "max-random-h",
+    "max-random-s", "max-random-l", "max-random-aspect-ratio", "min-random-aspect-ratio", "max-random-rotate-angle",
+    "max-random-shear-ratio", "max-random-scale", "min-random-scale", "max-random-area", "min-random-area",
+    "brightness", "contrast", "saturation", "pca-noise", "random-resized-crop",
+)  # fmt: skip
 LAUNCHED = {
     "DMLC_ROLE": "worker",
     "DMLC_PS_ROOT_URI": "10.0.0.1",
@@ -25,38 +35,18 @@ LAUNCHED = {
 }
 
 
-class Common(NamedTuple):
-    """The modules that the scripts share and that need no MXNet."""
-
-    errors: ModuleType
-    options: ModuleType
-    schedule: ModuleType
-
-
 @pytest.fixture(scope="module")
-def common() -> Iterator[Common]:
-    """Imported as on a node, where the scripts' folder is on the path."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(SCRIPTS)
-        from common import errors, options, schedule  # noqa: PLC0415 - found only now
-
-        yield Common(errors, options, schedule)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "common"]:
-        del sys.modules[name]
+def errors() -> Iterator[ModuleType]:
+    with script_modules("common.errors") as (module,):
+        yield module
 
 
-def run_script(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_script(*words: str, script: str = "train_mnist.py", **environment: str) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith(("DMLC_", "CLUSTER_"))}
     return subprocess.run(
-        [sys.executable, SCRIPTS / "train_mnist.py", *words],
+        [sys.executable, SCRIPTS / script, *words],
         env=env | environment, check=False, capture_output=True, text=True,
     )  # fmt: skip
-
-
-def parse(common: Common, *words: str, **environment: str) -> Any:
-    defaults = common.options.Defaults("mlp", 32, 20, 0.05, 0.0, 10)
-    parser = common.options.make_parser("a test", ("mlp", "lenet"), defaults)
-    return common.options.parse(parser, words, environment)
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.rglob("*.py")), ids=lambda path: path.name)
@@ -65,11 +55,12 @@ def test_scripts_are_python_3_6(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 6))
 
 
-def test_help_needs_no_mxnet() -> None:
-    done = run_script("--help")
+@pytest.mark.parametrize("script", SHIPPED)
+def test_help_needs_no_mxnet(script: str) -> None:
+    done = run_script("--help", script=script)
     assert done.returncode == 0
-    for option in ("--network", "--kv-store", "--gpus", "--data-train", "--model-prefix", "--disp-batches"):
-        assert option in done.stdout
+    known = FIELD + (FIELD_OF_IMAGES if script != "train_mnist.py" else ())
+    assert [option for option in known if f"--{option} " not in done.stdout.replace("\n", " \n")] == []
 
 
 @pytest.mark.parametrize(
@@ -94,6 +85,24 @@ def test_help_needs_no_mxnet() -> None:
         (("--data-dir", "d", "--load-epoch", "3"), "--load-epoch needs --model-prefix"),
         (("--data-dir", "d", "--load-epoch", "20", "--model-prefix", "m"), "nothing to do"),
         (("--data-dir", "d", "--top-k", "11"), "only 10 classes"),
+        (("--data-dir", "d", "--resume"), "--resume needs --model-prefix"),
+        (("--data-dir", "d", "--resume", "--load-epoch", "3", "--model-prefix", "m"), "leave out --load-epoch"),
+        (("--data-dir", "d", "--model-prefix", "auto"), "neither $CLUSTER_OUTPUT_URL nor $CLUSTER_OUTPUT_DIR"),
+        (("--data-dir", "d", "--model-prefix", "auto", "--resume"), "a new place for every job"),
+        (("--data-dir", "d", "--model-prefix", "gs://b/m"), "neither a local path nor s3://"),
+        (("--data-dir", "d", "--model-prefix", "s3://b"), "a bucket and a prefix are needed"),
+        (("--data-dir", "d", "--model-prefix", "s3:///m"), "a bucket and a prefix are needed"),
+        (("--data-dir", "d", "--model-prefix", "s3://b/m/"), "is a folder"),
+        (("--data-dir", "d", "--model-prefix", "models/"), "as in models/model"),
+        (("--data-dir", "d", "--keep-checkpoints", "0"), "'0' is not a whole number from 1 up"),
+        (("--data-dir", "d", "--benchmark", "1"), "leave out --data-dir"),
+        (("--benchmark", "2"), "'2' is neither 0 nor 1"),
+        (("--data-dir", "d", "--loss", "ce,hinge"), "can be shown are ce and nll"),
+        (("--data-dir", "d", "--dtype", "float16"), "--dtype float16 needs --gpus"),
+        (("--data-dir", "d", "--macrobatch-size", "8"), "less than --batch-size 32"),
+        (("--data-dir", "d", "--data-train-idx", "a.idx"), "the index of one .rec file"),
+        (("--data-dir", "d", "--warmup-strategy", "cubic"), "invalid choice: 'cubic'"),
+        (("--data-dir", "d", "--wd", "-1"), "'-1' is not a number from 0 up"),
         (("--data-dir", "d", "--kv-store", "dist_sync"), "DMLC_ROLE, DMLC_PS_ROOT_URI"),
         (("--data-dir", "d", "--gc-type", "2bit"), "needs --kv-store dist_*"),
         (("--data-dir", "d", "--optimizer", "dcasgd"), "dcasgd is for --kv-store dist_async"),
@@ -122,70 +131,6 @@ def test_without_mxnet_a_job_fails_with_words() -> None:
     assert done.stderr.splitlines()[-1] == "train_mnist.py: error: ModuleNotFoundError: No module named 'mxnet'"
 
 
-def test_defaults(common: Common) -> None:
-    options = parse(common, "--data-dir", "d")
-    assert (options.kv_store, options.lr_step_epochs, options.gpus) == ("local", [10, 15], [])
-    assert parse(common, "--data-dir", "d", **LAUNCHED).kv_store == "dist_sync"
-    assert parse(common, "--data-dir", "d", "--num-epochs", "1").lr_step_epochs == []
-    assert parse(common, "--data-dir", "d", "--num-epochs", "2").lr_step_epochs == [1]
-    assert parse(common, "--data-dir", "d", "--lr-step-epochs", "").lr_step_epochs == []
-    assert parse(common, "--data-dir", "d", "--gpus", "0, 2,").gpus == [0, 2]
-
-
-def test_the_configured_data_is_read_where_none_is_given(common: Common) -> None:
-    where = {"CLUSTER_DATA_URL": "s3://b/digits/"}
-    assert parse(common, **where).data_dir == "s3://b/digits/"
-    assert parse(common, "--data-dir", "d", **where).data_dir == "d"
-    assert parse(common, "--data-train", "a.rec", **where).data_dir is None
-
-
-@pytest.mark.parametrize("uri", ["a.rec", "a.rec;b.rec", "s3://b/train/", "/data/train/"])
-def test_record_data(common: Common, uri: str) -> None:
-    assert parse(common, "--data-train", uri).data_train == uri
-
-
-@pytest.mark.parametrize(
-    ("examples", "batch_size", "batches"),
-    [([100], 10, 10), ([109], 10, 10), ([10], 10, 1), ([105, 95], 10, 10), ([15, 15], 10, 1), ([20, 11], 10, 1)],
-)
-def test_an_epoch_has_the_mean_number_of_batches(
-    common: Common, examples: list[int], batch_size: int, batches: int
-) -> None:
-    assert common.schedule.batches_per_epoch(examples, batch_size) == batches
-
-
-def test_a_part_without_a_batch_is_refused(common: Common) -> None:
-    with pytest.raises(
-        common.errors.ScriptError, match=r"worker 1's part .* has 9 examples, less than one batch of 10"
-    ):
-        common.schedule.batches_per_epoch([20, 9], 10)
-
-
-@given(st.integers(0, 10_000), st.integers(1, 50))
-def test_examples_are_split_evenly(common: Common, examples: int, workers: int) -> None:
-    parts = common.schedule.split_examples(examples, workers)
-    assert sum(parts) == examples
-    assert len(parts) == workers
-    assert max(parts) - min(parts) <= 1
-
-
-@pytest.mark.parametrize(
-    ("steps", "begin", "rate", "updates"),
-    [
-        ([], 0, 1.0, []),
-        ([10, 15], 0, 1.0, [1000, 1500]),
-        ([15, 10, 10], 0, 1.0, [1000, 1500]),
-        ([10, 15], 10, 0.5, [500]),
-        ([10, 15], 12, 0.5, [300]),
-        ([10, 15], 15, 0.25, []),
-    ],
-)
-def test_the_learning_rate_goes_on_where_it_was(
-    common: Common, steps: list[int], begin: int, rate: float, updates: list[int]
-) -> None:
-    assert common.schedule.learning_rate(1.0, 0.5, steps, begin, 100) == (rate, updates)
-
-
 @pytest.mark.parametrize(
     ("message", "words"),
     [
@@ -201,8 +146,8 @@ def test_the_learning_rate_goes_on_where_it_was(
         ("plain", "plain"),
     ],
 )
-def test_mxnets_errors_lose_their_frames(common: Common, message: str, words: str) -> None:
-    assert common.errors.plain_words(message) == words
+def test_mxnets_errors_lose_their_frames(errors: ModuleType, message: str, words: str) -> None:
+    assert errors.plain_words(message) == words
 
 
 @pytest.mark.parametrize(

@@ -1,65 +1,19 @@
-"""Deciding what a job is, and the node-side programs' ways with bytes and processes."""
+"""Deciding what a job is, what it gets of S3, and which files it brings to the nodes."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import boto3
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bootstrap.apply import ReadyNode
-from bootstrap.connection import Host, NodeConnection
-from node_facts import FACTS
+from job_world import node, plan
 from provision.errors import ConfigError
 from provision.progress import silent
 from train.config import DataConfig, TrainConfig
-from train.job import Job, new_job_id, plan_job
+from train.job import new_job_id
 from train.payload import Payload, collect_trees, shipped_scripts
 from train.s3_environment import find_s3_access, s3_environment
-
-NODE_DIR = Path(__file__).parents[2] / "train" / "node"
-sys.path.insert(0, str(NODE_DIR))
-import launch  # noqa: E402
-import processes  # noqa: E402 - runs by path on the nodes, so it is found by path here
-import ssh_proxy  # noqa: E402
-import wire  # noqa: E402
-
-
-def node(index: int, cores: int = 8) -> ReadyNode:
-    host = Host(
-        name=f"node-{index}",
-        instance_id=f"i-{index}",
-        address=f"198.18.0.{index}",
-        private_ip=f"10.0.0.{4 + index}",
-        user="ubuntu",
-        is_head=index == 0,
-    )
-    return ReadyNode(
-        host=host,
-        connection=cast("NodeConnection", None),
-        facts=replace(FACTS, cores=cores),
-        python="/home/ubuntu/.cluster/env/ab/bin/python",
-        code_dir="/home/ubuntu/.cluster/tree/cd",
-        project_dir=None,
-        setup=None,
-        changed=False,
-    )
-
-
-SCRIPT = "/home/ubuntu/.cluster/tree/cd/scripts/train_mnist.py"
-
-
-def plan(config: TrainConfig, nodes: int, **more: Any) -> Job:
-    settings: dict[str, Any] = {"job_id": "j", "script": SCRIPT, "data": DataConfig(), "env": {}}
-    return plan_job(config, [node(index) for index in range(nodes)], **{**settings, **more})
 
 
 @pytest.mark.parametrize(
@@ -77,8 +31,8 @@ def plan(config: TrainConfig, nodes: int, **more: Any) -> Job:
 def test_workers_servers_and_threads(config: TrainConfig, nodes: int, workers: int, servers: int, threads: str) -> None:
     job = plan(config, nodes)
     assert (job.workers, job.servers, job.env["OMP_NUM_THREADS"]) == (workers, servers, threads)
-    assert job.hosts[0] == ("node-0", "10.0.0.4")
-    assert len(job.hosts) == nodes
+    assert job.hosts[0] == ("node-0", "10.0.0.4", "i-0")
+    assert len(job.hosts) == (nodes if servers else 1)
 
 
 def test_the_configured_script_gets_its_arguments_and_the_kv_store() -> None:
@@ -216,7 +170,7 @@ def test_a_script_that_is_nowhere_is_named(tmp_path: Path) -> None:
 
 def test_a_job_runs_in_the_folder_of_the_users_files_where_there_is_one() -> None:
     nodes = [replace(node(index), project_dir="/home/ubuntu/.cluster/tree/ef", setup="ab") for index in range(2)]
-    job = plan_job(TrainConfig(), nodes, job_id="j", script="/x/train.py", data=DataConfig(), env={})
+    job = plan(TrainConfig(), nodes, script="/x/train.py")
     assert (job.cwd, job.node_dir) == ("/home/ubuntu/.cluster/tree/ef", "/home/ubuntu/.cluster/tree/cd/node")
     assert job.command[1] == "/x/train.py"
     assert job.order(secrets={})["setup"] == "ab"
@@ -283,172 +237,3 @@ def test_what_did_not_change_is_the_same_tree(tmp_path: Path) -> None:
     assert first.project is not None
     assert second.project is not None
     assert (first.code.digest, first.project.digest) == (second.code.digest, second.project.digest)
-
-
-@given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=30))
-def test_lines_are_cut_the_same_however_the_bytes_arrive(data: bytes, sizes: list[int]) -> None:
-    buffer = wire.LineBuffer()
-    lines: list[bytes] = []
-    rest = data
-    for size in sizes:
-        lines += buffer.feed(rest[:size])
-        rest = rest[size:]
-    lines += buffer.feed(rest) + buffer.flush()
-    wanted = data.split(b"\n")
-    assert lines == (wanted if wanted[-1] else wanted[:-1])
-
-
-def test_endless_lines_do_not_fill_the_memory() -> None:
-    buffer = wire.LineBuffer(limit=10)
-    assert buffer.feed(b"x" * 25) == [b"x" * 10, b"x" * 10]
-    assert buffer.flush() == [b"x" * 5]
-
-
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [(b"plain", "plain"), (b"10%\r20%\r30%", "30%"), (b"windows\r", "windows"), (b"\xff\xfe", "\ufffd\ufffd")],
-)
-def test_output_is_shown_as_a_terminal_would_leave_it(line: bytes, shown: str) -> None:
-    assert wire.text(line) == shown
-
-
-def test_launch_pys_ssh_command_is_understood() -> None:
-    program = "export OMP_NUM_THREADS=1; export DMLC_ROLE=worker; export DMLC_PS_ROOT_PORT=9091; cd /x/; run it"
-    assert ssh_proxy.parse_arguments(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == (
-        "10.0.0.5",
-        "22",
-        program,
-    )
-    assert dict(ssh_proxy.EXPORT.findall(program)) == {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091"}
-
-
-def test_all_processes_of_a_job_are_found_and_ended() -> None:
-    """Also one that ignores SIGTERM, and one in a session of its own."""
-    job = new_job_id()
-    program = "trap '' TERM; setsid sleep 600 & echo ready; while :; do sleep 1; done"
-    child = processes.start(["/bin/sh", "-c", program], {**os.environ, processes.JOB_VARIABLE: job}, "/")
-    assert child.stdout.readline() == b"ready\n"
-    deadline = time.monotonic() + 10
-    while not programs(job) >= {"/bin/sh", "sleep"} and time.monotonic() < deadline:  # a fork is "/bin/sh" at first
-        time.sleep(0.02)
-    assert programs(job) >= {"/bin/sh", "sleep"}
-    first, left = processes.end(job)
-    assert len(first) >= 2  # the loop's own sleep may just be between two of its lives
-    assert left == []
-    assert processes.find(job) == []
-    child.wait()
-    child.stdout.close()
-
-
-def programs(job: str) -> set[str]:
-    return {word for _, _, words in processes.find(job) for word in words.split()[:1]}
-
-
-def test_a_process_dies_with_the_program_that_started_it() -> None:
-    program = f"""
-import sys, time
-sys.path.insert(0, {str(NODE_DIR)!r})
-import processes
-child = processes.start(["sleep", "600"], {{"PATH": "/usr/bin:/bin"}}, "/")
-print(child.pid, flush=True)
-time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        parent.kill()
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and state_of(pid) != "Z" and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{pid}").exists() or state_of(pid) == "Z"
-
-
-def state_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return "Z"
-
-
-def run_role(order: dict[str, Any], *, hang_up: bool = False) -> tuple[int, list[dict[str, Any]]]:
-    """role.py as ssh runs it: the order on stdin, framed messages on stdout."""
-    ours, theirs = socket.socketpair()
-    with subprocess.Popen(
-        [sys.executable, str(NODE_DIR / "role.py")], stdin=theirs, stdout=subprocess.PIPE, text=True
-    ) as role:
-        theirs.close()
-        ours.sendall(wire.encode(order))
-        assert role.stdout is not None
-        messages = [json.loads(role.stdout.readline())]
-        if hang_up:
-            ours.close()
-        messages += [json.loads(line) for line in role.stdout]
-        code = role.wait(timeout=20)
-    ours.close()
-    return code, messages
-
-
-def order(*words: str) -> dict[str, Any]:
-    job = {"job": new_job_id(), "command": list(words), "env": {"X": "it's"}, "cwd": "/", "host": "node-0"}
-    return {**job, "setup": None}
-
-
-def test_a_role_reports_start_lines_and_exit() -> None:
-    code, messages = run_role(order("/bin/sh", "-c", 'echo "$X"; echo more >&2; exit 5'))
-    assert code == 5
-    assert "started" in messages[0]
-    assert messages[1:] == [{"line": "it's"}, {"line": "more"}, {"exit": 5, "signal": None}]
-
-
-def test_a_role_tells_a_signal_from_an_exit_code() -> None:
-    code, messages = run_role(order("/bin/sh", "-c", "kill -9 $$"))
-    assert (code, messages[-1]) == (137, {"exit": 137, "signal": 9})
-
-
-def test_a_role_ends_its_process_when_the_line_is_cut() -> None:
-    wanted = order("/bin/sh", "-c", "sleep 600 & sleep 600")
-    code, messages = run_role(wanted, hang_up=True)
-    assert code == 137
-    assert messages[-1] == {"exit": 137, "signal": 9}
-    assert processes.find(wanted["job"]) == []
-
-
-def test_a_role_follows_a_process_that_has_closed_its_output() -> None:
-    code, messages = run_role(order("/bin/sh", "-c", "exec >&- 2>&-; exit 3"))
-    assert (code, messages[-1]) == (3, {"exit": 3, "signal": None})
-    wanted = order("/bin/sh", "-c", "exec >&- 2>&-; sleep 600")
-    code, messages = run_role(wanted, hang_up=True)
-    assert (code, messages[-1]) == (137, {"exit": 137, "signal": 9})
-    assert processes.find(wanted["job"]) == []
-
-
-def test_a_role_does_not_wait_for_a_daemon_that_goes_on_printing() -> None:
-    wanted = order("/bin/sh", "-c", "setsid sh -c 'while :; do echo more; sleep 0.01; done' & exit 0")
-    code, messages = run_role(wanted)
-    assert (code, messages[-1]) == (0, {"exit": 0, "signal": None})
-    processes.end(wanted["job"])
-
-
-def test_a_role_says_what_cannot_be_started() -> None:
-    code, messages = run_role(order("/bin/echo", "a\0b"))
-    assert code == 127
-    assert "null byte" in messages[0]["line"]
-
-
-def test_jobs_that_start_at_the_same_moment_get_different_ports() -> None:
-    with socket.socket() as other:
-        first, claim = launch.claim_port()
-        other.bind(("", first + 1))
-        second, second_claim = launch.claim_port()
-        with claim, second_claim:
-            assert second > first + 1
-    again, claim = launch.claim_port()
-    claim.close()
-    assert again == first
-
-
-def test_a_role_does_not_pass_on_the_environment_it_was_started_in() -> None:
-    code, messages = run_role(order("/bin/sh", "-c", "env"))
-    names = {message["line"].partition("=")[0] for message in messages if "line" in message}
-    assert code == 0
-    assert names <= {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR", "X", "CLUSTER_JOB_ID", "PWD"}

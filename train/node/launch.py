@@ -10,8 +10,9 @@ back, which it calls.)
 import os
 import runpy
 import socket
+import subprocess
 import sys
-import sysconfig
+import threading
 
 FIRST_PORT, END_PORT = 9091, 9999  # as launch.py has them
 
@@ -35,8 +36,15 @@ def claim_port():
     raise OSError("all ports from %d to %d are taken by other jobs" % (FIRST_PORT, END_PORT - 1))
 
 
+def keep_quiet(failure):
+    """What launch.py has to say of an ssh that failed: a traceback. The supervisor knows, and says it better."""
+    if not issubclass(failure.exc_type, subprocess.CalledProcessError):
+        sys.excepthook(failure.exc_type, failure.exc_value, failure.exc_traceback)
+
+
 def main():
     address = sys.argv[1]
+    threading.excepthook = keep_quiet  # from Python 3.8 on
     from dmlc_tracker import tracker
 
     port, claim = claim_port()
@@ -48,7 +56,9 @@ def main():
     tracker_class = tracker.PSTracker
     tracker.PSTracker = PSTracker
     tracker.get_host_ip = lambda _=None: address
-    path = os.path.join(sysconfig.get_path("purelib"), "mxnet", "tools", "launch.py")
+    # The wheel has both, side by side. (Looking for `mxnet` itself would load what its import needs.)
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(tracker.__file__)))
+    path = os.path.join(packages, "mxnet", "tools", "launch.py")
     sys.argv = [path] + sys.argv[2:]
     with claim:
         runpy.run_path(path, run_name="__main__")

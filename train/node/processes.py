@@ -1,7 +1,8 @@
 """Starting a job's processes so that they can be ended, and ending them so that it is sure.
 
 Every process of a job has CLUSTER_JOB_ID in its environment, and so have all that it starts: by this they are found,
-whatever session or parent they have by then. Linux. Python 3.6 and later, standard library only.
+whatever session or parent they have by then; and what descends from one of them belongs to the job too, whatever its
+environment. Linux. Python 3.6 and later, standard library only.
 """
 
 import ctypes
@@ -12,16 +13,24 @@ import time
 
 JOB_VARIABLE = "CLUSTER_JOB_ID"
 TERM_GRACE_S = 2.0
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LOOK_EVERY_S = 0.02
+ROOT_TIMEOUT_S = 5.0
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent():
     """For preexec_fn: have the kernel kill this process when its parent dies, even of SIGKILL."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans():
+    """Have all that descends from this process stay below it, whoever of them dies."""
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def start(command, env, cwd, stdin=subprocess.DEVNULL):
-    """Start a command in a session of its own, its stdout and stderr in one pipe. Raises OSError."""
+    """Start a command in a session of its own, its stdout and stderr in one pipe. Raises OSError, ValueError."""
 
     def prepare():
         os.setsid()
@@ -44,54 +53,126 @@ def find(job):
     The start time tells a process from a later one with the same pid.
     """
     wanted = (JOB_VARIABLE + "=" + job).encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            with open("/proc/%s/environ" % name, "rb") as stream:
-                if wanted not in stream.read().split(b"\0"):
-                    continue
-            with open("/proc/%s/stat" % name, "rb") as stream:
-                after_name = stream.read().rpartition(b")")[2].split()
-            with open("/proc/%s/cmdline" % name, "rb") as stream:
-                words = stream.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-        except (OSError, IOError):  # it ended meanwhile, or belongs to somebody else
-            continue
-        if after_name[0] != b"Z":
-            found.append((int(name), int(after_name[19]), words))
-    return found
+    pids = [pid for pid in _all_pids() if wanted in _read(pid, "environ").split(b"\0")]
+    return _describe(set(pids) | _below(pids)) if pids else []
 
 
-def end(job, spare=()):
-    """End all processes of a job on this host but `spare` (pids): SIGTERM, then SIGKILL.
+def find_descendants():
+    """The processes that descend from this one, as `find` has them."""
+    return _describe(_below([os.getpid()]))
+
+
+def end(job):
+    """End all processes of a job on this host but this one: SIGTERM, then SIGKILL.
 
     Returns (those that had to be ended, those that are still there), both as `find` has them.
     """
-    first = [entry for entry in find(job) if entry[0] not in spare]
-    left = first
-    for number, patience_s in ((signal.SIGTERM, TERM_GRACE_S), (signal.SIGKILL, TERM_GRACE_S)):
-        for pid, _, _ in left:
-            _kill(pid, number)
-        deadline = time.time() + patience_s
-        while left and time.time() < deadline:
-            time.sleep(0.05)
-            left = [entry for entry in find(job) if entry[0] not in spare]
-        if not left:
-            break
-    return first, left
+    first = find(job)
+    ending = Ending(lambda: find(job))
+    while ending.go_on():
+        time.sleep(LOOK_EVERY_S)
+    return first, ending.left
 
 
-def end_group(pid):
-    """Kill the process group that `start` made, all at once."""
+class Ending(object):
+    """Processes being ended, step by step: SIGTERM, after a while SIGKILL, and after a while given up.
+
+    find: returns those that there are.
+    """
+
+    def __init__(self, find):
+        self._find = find
+        self._began = self._look_at = time.monotonic()
+        self._told = set()
+        self.left = []
+        self.over_at = None
+
+    def go_on(self):
+        """Do what is due; returns whether there is still something to wait for."""
+        now = time.monotonic()
+        if self.over_at is not None or now < self._look_at:
+            return self.over_at is None
+        self._look_at = now + LOOK_EVERY_S
+        number = signal.SIGTERM if now < self._began + TERM_GRACE_S else signal.SIGKILL
+        self.left = self._find()
+        new = [entry for entry in self.left if (entry, number) not in self._told]
+        tell([entry[0] for entry in new], number)
+        self._told.update((entry, number) for entry in new)
+        if self.left and now < self._began + 2 * TERM_GRACE_S:
+            return True
+        self.over_at = now
+        return False
+
+
+def tell(pids, number):
+    """Send a signal, as root to what belongs to root; what was stopped has to go on to receive it."""
+    refused = []
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            refused.append(str(pid))
+    if refused:
+        try:
+            subprocess.call(
+                ["sudo", "-n", "kill", "-%d" % number] + refused,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=ROOT_TIMEOUT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            pass  # what does not end is told
+
+
+def start_time(pid):
+    """When a process began, in clock ticks since the machine did; None when there is none, or a dead one."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _describe(pids):
+    found = []
+    for pid in sorted(pids):
+        began = start_time(pid)
+        if began is not None and pid != os.getpid():
+            words = _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            found.append((pid, began, words))
+    return found
+
+
+def _below(roots):
+    """The pids of all that descends from some processes, those themselves left out."""
+    children = {}
+    for pid in _all_pids():
+        fields = _stat(pid)
+        if fields is not None:
+            children.setdefault(int(fields[1]), []).append(pid)
+    found, parents = set(), list(roots)
+    while parents:
+        for child in children.get(parents.pop(), ()):
+            if child not in found:
+                found.add(child)
+                parents.append(child)
+    return found
+
+
+def _all_pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _stat(pid):
+    """The fields of /proc/PID/stat from the third one, the state, on; None when the process is gone."""
+    return _read(pid, "stat").rpartition(b")")[2].split() or None
+
+
+def _read(pid, name):
+    """A file of /proc/PID; empty when the process is gone or belongs to somebody else."""
     try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-def _kill(pid, number):
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+        with open("/proc/%d/%s" % (pid, name), "rb") as stream:
+            return stream.read()
+    except (OSError, IOError):
+        return b""

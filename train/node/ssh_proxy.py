@@ -1,9 +1,13 @@
 """Stands in for `ssh` in front of launch.py, on the head: one of these for each server and worker.
 
-launch.py calls `ssh -o StrictHostKeyChecking=no HOST -p PORT 'export K=V; ... cd DIR; COMMAND'`. This program calls
-the real ssh instead, with pinned host keys and the cluster's own key, starts role.py on the node, hands it the order
-over stdin (so that no secret and no quoting stands on a command line), and reports what comes back to supervise.py.
-It exits with the code of the process. `ssh_proxy.py HOST` alone runs one worker that is told of no others.
+    ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh
+    ssh_proxy.py --role ROLE HOST                                           as supervise.py calls it, without launch.py
+    ssh_proxy.py --join HOST {"role", "launched", "path"}                   to a role.py that waits for it there
+    ssh_proxy.py --mpi HOST ORTED...                                        as mpirun calls ssh
+
+It calls the real ssh instead, with pinned host keys and the cluster's own key, starts role.py on the node, and passes
+on what that and supervise.py say to each other: the order too, so that no secret and no quoting stands on a command
+line.
 Python 3.6 and later, standard library only.
 """
 
@@ -11,58 +15,137 @@ import json
 import os
 import re
 import select
+import shlex
 import socket
 import subprocess
 import sys
+import time
 
 import processes
 import wire
 
 EXPORT = re.compile(r"export (DMLC_[A-Z_]+)=([^;]*);")
+PING_EVERY_S = 2.0
+PENDING_BYTES = 1 << 17
+SAID_BYTES = 4000
+LAST_WORDS_S = 1.0
+SSH_FAILED = 255
+PYTHON_FLAGS = ["-S", "-E"]  # our programs need nothing of site-packages, and start in half the time
 
 
 def main():
-    host, port, program = parse_arguments(sys.argv[1:])
-    launched = dict(EXPORT.findall(program))
-    supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    supervisor.connect(os.environ["CLUSTER_SOCKET"])
-    supervisor.sendall(wire.encode({"role": launched.get("DMLC_ROLE", "worker"), "host": host}))
-    order = json.loads(supervisor.makefile("r", encoding="utf-8").readline())
-    order["env"].update(launched)
+    arguments = sys.argv[1:]
+    if arguments[0] == "--mpi":
+        command = mpi_command(arguments[1:])
+        os.execv(command[0], command)  # noqa: S606 - the words go to ssh as they are
+    port, launched, words = "22", {}, ""
+    if arguments[0] == "--role":
+        role, host = arguments[1:]
+    elif arguments[0] == "--join":
+        host, waiting = arguments[1], json.loads(arguments[2])
+        role, launched, words = waiting["role"], waiting["launched"], " join " + shlex.quote(waiting["path"])
+    else:
+        host, port, program = parse_arguments(arguments)
+        launched = dict(EXPORT.findall(program))
+        role = launched["DMLC_ROLE"]
     here = os.path.dirname(os.path.abspath(__file__))
-    remote = "exec %s %s" % (order["python"], os.path.join(here, "role.py"))
+    remote = "exec %s %s %s" % (sys.executable, " ".join(PYTHON_FLAGS), os.path.join(here, "role.py"))
+    remote += words
     ssh = subprocess.Popen(
         ssh_command(host, port) + [remote],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        bufsize=0,
         preexec_fn=processes.die_with_parent,
     )
-    ssh.stdin.write(wire.encode(order))
-    ssh.stdin.flush()
-    ended = relay(ssh.stdout.fileno(), supervisor)
-    said = ssh.stderr.read().decode("utf-8", "replace").strip()
-    code = ssh.wait()
-    if not ended:
-        supervisor.sendall(wire.encode({"lost": said or "ssh ended with code %d" % code}))
-    return code
+    supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    supervisor.connect(os.environ["CLUSTER_SOCKET"])
+    proxy = Proxy(ssh, supervisor.fileno())
+    proxy.up.put({"role": role, "host": host, "launched": launched})
+    try:
+        return proxy.run()
+    finally:
+        ssh.kill()
+        ssh.wait()
 
 
-def relay(source, supervisor):
-    """Pass on what comes from the node until it ends; returns whether that included the exit of the process."""
-    ended = False
-    lines = wire.LineBuffer(limit=1 << 20)
-    while True:
-        ready, _, _ = select.select([source, supervisor], [], [])
-        if supervisor in ready and not supervisor.recv(4096):
-            raise ConnectionError("the supervisor hung up")
-        if source in ready:
-            data = os.read(source, 65536)
+class Proxy(object):
+    """Carries bytes between the real ssh and the supervisor until one of them ends. Neither waits for the other."""
+
+    def __init__(self, ssh, supervisor):
+        self._ssh = ssh
+        self._supervisor = supervisor
+        self.up = wire.Outbox(supervisor)
+        self._down = wire.Outbox(ssh.stdin.fileno())
+        self._out, self._err = ssh.stdout.fileno(), [ssh.stderr.fileno()]  # none once that has ended
+        self._lines = wire.LineBuffer(limit=1 << 20)
+        self._said = b""
+        self._pinged_at = None  # until the order has gone
+
+    def run(self):
+        """Returns 0 when the node has told of the process's end, else ssh's exit code."""
+        told = False
+        while True:
+            out = [self._out] if len(self.up.pending) < PENDING_BYTES else []
+            ready = self._wait([self._supervisor] + out + self._err)
+            if self._supervisor in ready:
+                data = wire.read_now(self._supervisor)
+                if data == b"":
+                    return 1  # and with our end ssh and the role end too
+                self._down.pass_on(data or b"")
+                self._pinged_at = self._pinged_at or time.monotonic()
+            self._listen(ready)
+            if self._out in ready:
+                data = os.read(self._out, 1 << 16)
+                lines = self._lines.feed(data)
+                told = told or any(line.startswith(b'{"exit": ') for line in lines)
+                self.up.pass_on(b"".join(line + b"\n" for line in lines))
+                if not data:
+                    break
+            if self.up.broken:
+                return 1
+        if not told:
+            self.up.put({"lost": self._last_words()})
+        while self.up.pending:
+            self._wait([])
+        return 0 if told else self._ssh.wait() or 1
+
+    def _wait(self, sources):
+        """Write what can be written, now and then a sign of life; returns the descriptors that can be read."""
+        due = self._pinged_at is not None and time.monotonic() > self._pinged_at + PING_EVERY_S
+        if due and not self._down.pending:
+            self._down.put({"alive": True})
+            self._pinged_at = time.monotonic()
+        boxes = [box for box in (self.up, self._down) if box.pending and not box.broken]
+        ready, _, _ = select.select(sources, [box.descriptor for box in boxes], [], PING_EVERY_S / 2)
+        for box in boxes:
+            box.write()
+        return ready
+
+    def _listen(self, ready):
+        """Take what ssh says of itself, so that its pipe is never full; the end of it is kept."""
+        for descriptor in [one for one in self._err if one in ready]:
+            data = os.read(descriptor, 1 << 16)
+            self._said = (self._said + data)[-SAID_BYTES:]
             if not data:
-                return ended
-            for line in lines.feed(data):
-                supervisor.sendall(line + b"\n")
-                ended = ended or line.startswith(b'{"exit":')
+                self._err = []
+
+    def _last_words(self):
+        """Why ssh has ended."""
+        give_up_at = time.monotonic() + LAST_WORDS_S
+        while self._err and time.monotonic() < give_up_at:
+            self._listen(self._wait(self._err))
+        said = self._said.decode("utf-8", "replace").strip()
+        try:
+            code = self._ssh.wait(timeout=LAST_WORDS_S)
+        except subprocess.TimeoutExpired:
+            return said or "ssh said nothing more"
+        if code < 0:
+            return said or "ssh was killed by signal %d" % -code
+        if code == SSH_FAILED:  # without a word: what it ran was killed
+            return said or "role.py, which ran it there, was killed"
+        return said or "role.py, which ran it there, ended with code %d" % code
 
 
 def parse_arguments(arguments):
@@ -81,7 +164,22 @@ def parse_arguments(arguments):
     return words[0], port, "".join(words[1:2])
 
 
-def ssh_command(host, port="22"):
+def mpi_command(arguments):
+    """The real ssh's command for mpirun's arguments. The host's processes are told their job, and where they are."""
+    rest = list(arguments)
+    while rest[0].startswith("-"):
+        rest.pop(0)
+    host = rest.pop(0)
+    names = dict(pair.split("=", 1) for pair in os.environ["CLUSTER_HOSTS"].split(","))
+    env = {processes.JOB_VARIABLE: os.environ[processes.JOB_VARIABLE], "CLUSTER_HOST": names[host]}
+    exports = "".join("export %s=%s; " % (key, shlex.quote(env[key])) for key in sorted(env))
+    exports += "PATH=%s:$PATH; " % shlex.quote(os.path.dirname(sys.executable))  # a wheel may have brought orted there
+    # orted wants to know an agent too, though it is to start nobody: one that is there on its host.
+    agent = os.environ["CLUSTER_MPI_SSH"]
+    return ssh_command(host) + [exports + " ".join(rest).replace(agent, "/usr/bin/ssh")]
+
+
+def ssh_command(host, port="22", connect_timeout_s=5):
     """The real ssh, as the head uses it to reach the nodes of its cluster."""
     folder = os.path.join(os.path.expanduser("~"), ".cluster", "ssh")
     options = {
@@ -91,9 +189,9 @@ def ssh_command(host, port="22"):
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "BatchMode": "yes",
-        "ConnectTimeout": "5",
+        "ConnectTimeout": str(connect_timeout_s),
         "ServerAliveInterval": "2",
-        "ServerAliveCountMax": "3",
+        "ServerAliveCountMax": os.environ.get("CLUSTER_SSH_PATIENCE", "3"),
         "LogLevel": "ERROR",
     }
     command = [os.environ.get("CLUSTER_SSH", "/usr/bin/ssh"), "-F", "/dev/null", "-T", "-p", port]
@@ -105,5 +203,5 @@ def ssh_command(host, port="22"):
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (BrokenPipeError, ConnectionError):
-        sys.exit(1)  # the supervisor is gone, and with our end ssh and the role end too
+    except ConnectionError:
+        sys.exit(1)  # the supervisor is gone

@@ -1,13 +1,19 @@
 """What the node-side programs say to each other: one JSON object a line.
 
-Between a role's program (role.py, on any node) and its proxy (ssh_proxy.py, on the head), over ssh:
-    down  {"command": [...], "env": {...}, "cwd": "...", "job": "..."}    once; then nothing: its end means stop
-    up    {"started": pid}  {"line": "..."}  {"exit": code, "signal": number or null}
-Between proxies (and the scheduler's role.py) and supervise.py, over its Unix socket:
-    up    {"role": ..., "host": ...} first; then the same three
-Between the user's machine and supervise.py, over ssh:
-    down  the job (see supervise.py), then perhaps {"stop": true}; its end means stop as well
-    up    {"line": "..."} for the reader, {"alive": true} in silence, and at last {"result": {...}}
+Between a role's program (role.py, on any node) and supervise.py, over ssh and ssh_proxy.py or over a Unix socket:
+    up    {"role": ..., "host": ...}   first; from ssh_proxy.py where that stands between
+          {"started": pid}  {"line": "..."}  {"alive": true}  {"rank": n}  {"bound": [address, port]}
+          {"blocked": ["10.0.0.5:34567", ...]}  the answer to "reach"
+          {"exit": code, "signal": number or null, "ended": whether we ended it, "at": which of the commands,
+           "left": [[pid, command line], ...], "why": text or null}   the last one
+          {"lost": text}   from ssh_proxy.py: ssh ended before the process did
+    down  the order of the process (roster.py), once
+          {"alive": true} now and then: silence means that nobody is there any more, and so does the end
+          {"reach": [[address, port], ...]}  {"end": true}
+Between jobs.py and supervise.py, over the same socket:
+    up    {"watch": true}  {"stop": true}
+    down  {"result": {...}}   once, at the job's end
+Between the user's machine and jobs.py, over ssh: see there.
 
 Python 3.6 and later, standard library only.
 """
@@ -41,6 +47,45 @@ class LineBuffer(object):
         """Return what is left at the end of the stream, as a list of at most one line."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
+
+
+class Outbox(object):
+    """What is to go out: written as the other side takes it, so that nothing here ever waits for it."""
+
+    def __init__(self, descriptor):
+        self.descriptor = descriptor
+        self.pending = bytearray()
+        self.broken = False
+        os.set_blocking(descriptor, False)
+
+    def put(self, message):
+        """Append one message."""
+        self.pending += encode(message)
+
+    def pass_on(self, data):
+        """Append bytes of messages."""
+        self.pending += data
+
+    def write(self):
+        """Write as much as is taken now."""
+        try:
+            while self.pending:
+                del self.pending[: os.write(self.descriptor, bytes(self.pending[: 1 << 16]))]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody is there any more
+            self.broken = True
+            self.pending = bytearray()
+
+
+def read_now(descriptor):
+    """What can be read: bytes, none of them at the end, None when there is nothing just now."""
+    try:
+        return os.read(descriptor, 1 << 16)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:  # reset by the other side
+        return b""
 
 
 def text(line):

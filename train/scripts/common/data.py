@@ -1,14 +1,18 @@
 """Training and validation data, read by MXNet itself from local folders or s3://."""
 
+import argparse
 import functools
-from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+import logging
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from common.errors import ScriptError
 
-IMAGE_SHAPE = (1, 28, 28)  # channels, rows, columns
-_SCALE = 1 / 256  # what MNISTIter does to idx files, done to decoded images too
+logger = logging.getLogger()
+# Images of 28 by 28 pixels in records; the scale is what MNISTIter does to idx files.
+MNIST_RECORDS = {"data_shape": (1, 28, 28), "scale": 1 / 256}
 
 
 class Part(NamedTuple):
@@ -55,25 +59,57 @@ def mnist_source(folder: str, seed: int) -> Source:
     return Source(open_train, open_val)
 
 
-def record_source(train: str, val: Optional[str], seed: int, threads: int) -> Source:
-    """RecordIO files of encoded images: `a.rec`, `a.rec;b.rec`, or a folder with a trailing slash."""
+def record_source(options: argparse.Namespace, *, image: Dict[str, object], distort: Dict[str, object]) -> Source:
+    """RecordIO files of encoded images, as --data-train and --data-val name them.
 
-    def open_records(uri: str, part: Part, batch_size: int, *, shuffle: bool) -> mx.io.DataIter:
+    image: what ImageRecordIter is told about all images, and distort: about those that train, beside it.
+    """
+
+    def open_records(uri: str, index: Optional[str], part: Part, batch_size: int, **settings: object) -> mx.io.DataIter:
+        if index:
+            settings["path_imgidx"] = index
         return mx.io.ImageRecordIter(
-            path_imgrec=uri, data_shape=IMAGE_SHAPE, batch_size=batch_size, num_parts=part.count,
-            part_index=part.index, shuffle=shuffle, seed=seed, scale=_SCALE, preprocess_threads=threads,
-            verbose=False,
+            path_imgrec=uri, batch_size=batch_size, num_parts=part.count, part_index=part.index, seed=options.seed,
+            preprocess_threads=options.data_nthreads, verbose=False, **image, **settings,
         )  # fmt: skip
 
     def open_train(part: Part, batch_size: int) -> mx.io.DataIter:
-        return open_records(train, part, batch_size, shuffle=True)
+        return open_records(options.data_train, options.data_train_idx, part, batch_size, shuffle=True, **distort)
 
     # Opened anew for each pass: the iterator fills the last batch with the first examples, and, when reset,
     # leaves those out of its next pass.
     def open_val(batch_size: int) -> mx.io.DataIter:
-        return open_records(val, Part(0, 1), batch_size, shuffle=False)
+        return open_records(options.data_val, options.data_val_idx, Part(0, 1), batch_size, shuffle=False)
 
-    return Source(open_train, open_val if val else None)
+    return Source(open_train, open_val if options.data_val else None)
+
+
+def made_up_source(options: argparse.Namespace) -> Source:
+    """One batch of random images and labels, over and over: measures everything but the reading of data."""
+    return Source(lambda part, batch_size: MadeUpIter(options, part, batch_size), None)
+
+
+class MadeUpIter(mx.io.DataIter):
+    """The same random batch for ever, another one on each worker."""
+
+    def __init__(self, options: argparse.Namespace, part: Part, batch_size: int) -> None:
+        super(MadeUpIter, self).__init__(batch_size)
+        draw = np.random.RandomState(options.seed + part.index)
+        images = draw.uniform(-1, 1, (batch_size, *options.image_shape)).astype("float32")
+        labels = draw.randint(0, options.num_classes, batch_size).astype("float32")
+        self.provide_data = [mx.io.DataDesc("data", images.shape)]
+        self.provide_label = [mx.io.DataDesc("softmax_label", labels.shape)]
+        self._batch = mx.io.DataBatch(
+            data=[mx.nd.array(images)], label=[mx.nd.array(labels)], pad=0,
+            provide_data=self.provide_data, provide_label=self.provide_label,
+        )  # fmt: skip
+
+    def reset(self) -> None:
+        """Nothing: it does not end."""
+
+    def next(self) -> mx.io.DataBatch:
+        """The batch."""
+        return self._batch
 
 
 def count_examples(source: Source, part: Part) -> int:
@@ -105,6 +141,8 @@ class EpochIter(mx.io.DataIter):
         self._inner = endless
         self._batches = batches
         self._done = 0
+        self._since_reset = 0
+        self._warned = False
 
     def reset(self) -> None:
         """Begin the next epoch."""
@@ -115,14 +153,26 @@ class EpochIter(mx.io.DataIter):
         if self._done == self._batches:
             raise StopIteration
         self._done += 1
+        self._since_reset += 1
         try:
             return self._inner.next()
         except StopIteration:
-            self._inner.reset()
+            self._begin_again()
         try:
             return self._inner.next()
         except StopIteration:
             raise _too_small(self.batch_size) from None
+
+    def _begin_again(self) -> None:
+        self._inner.reset()
+        had, self._since_reset = self._since_reset - 1, 1
+        if had < self._batches / 2 and not self._warned:
+            self._warned = True
+            logger.warning(
+                "this worker's data has %d batches, an epoch %d: it is read several times in one; see --num-examples",
+                had,
+                self._batches,
+            )
 
 
 def _too_small(batch_size: int) -> ScriptError:

@@ -1,32 +1,22 @@
 """Training by MXNet's Module API, alone or as one of several workers."""
 
 import argparse
-import functools
 import logging
 import os
 import random
-import sys
-import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional
 
 import mxnet as mx
 import numpy as np
 
-from common import schedule
-from common.data import EpochIter, Part, Source, count_examples, open_epochs
+from common import models, reports, schedule
+from common.data import Source, count_examples, open_epochs
 from common.errors import ScriptError
 from common.options import has_momentum
+from common.workers import Workers, exchange, join
 
 logger = logging.getLogger()
-NEVER = sys.maxsize  # updates
-
-
-class Workers(NamedTuple):
-    """This worker among the others; `store` is the kv-store, or its kind where there are no others."""
-
-    store: Union[str, mx.kv.KVStore]
-    part: Part
-    in_step: bool  # dist_sync: every step waits for every worker
+BENCHMARK_BATCHES = 500  # what MXNet's users know
 
 
 def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -> None:
@@ -36,34 +26,79 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
     """
     contexts = _contexts(options.gpus)
     _seed(options.seed)
-    workers = _join(options)
-    _log_as(workers.part.index)
-    batches = _batches_per_epoch(options, source, workers)
+    workers = join(options)
+    reports.log_as(workers.part.index)
+    start = models.find_start(options, workers, network)
+    if models.nothing_left(start, options):
+        return
+    steps = schedule.steps_per_update(options.macrobatch_size, options.batch_size, workers.part.count)
+    batches = schedule.whole_updates(_batches_per_epoch(options, source, workers), steps)
+    _tell(options, workers, batches, steps)
     data = open_epochs(source, workers.part, options.batch_size, batches)
     if options.test_io:
-        _measure_reading(data, options)
+        reports.measure_reading(data, options)
         return
-    saved = _load(options)
-    module = mx.mod.Module(
-        network if saved is None else saved[0],
-        context=contexts,
-        compression_params=_compression(options),
-    )
+    if options.model_prefix and workers.in_step and models.keeps_states(options):
+        # The servers add up gradients and the workers update: what the optimizer knows can be saved then.
+        os.environ.setdefault(models.UPDATE_ON_SERVERS, "0")
+    module = TrainedModule(network, contexts, steps, start.states, _compression(options))
     module.fit(
         data,
         num_epoch=options.num_epochs,
-        begin_epoch=options.load_epoch or 0,
-        eval_metric=_metrics(options.top_k),
+        begin_epoch=start.epoch,
+        eval_metric=reports.make_metrics(options),
         kvstore=workers.store,
         optimizer=options.optimizer,
-        optimizer_params=_optimizer_params(options, batches, workers),
-        initializer=mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2),
-        arg_params=saved and saved[1],
-        aux_params=saved and saved[2],
+        optimizer_params=_optimizer_params(options, batches // steps, steps, start.epoch, workers),
+        initializer=_initializer(options),
+        arg_params=start.arg_params,
+        aux_params=start.aux_params,
         batch_end_callback=mx.callback.Speedometer(options.batch_size, options.disp_batches),
         epoch_end_callback=_after_epoch(options, module, source, workers),
         monitor=mx.mon.Monitor(options.monitor, pattern=".*") if options.monitor else None,
     )
+
+
+class TrainedModule(mx.mod.Module):
+    """MXNet's Module, which can add up the gradients of several steps before it updates, and begin with a state."""
+
+    def __init__(
+        self,
+        network: mx.sym.Symbol,
+        contexts: List[mx.Context],
+        steps: int,
+        states: Optional[str],
+        compression: Optional[Dict[str, Any]],
+    ) -> None:
+        """steps: per update; states: the optimizer's state to begin with, a file."""
+        super(TrainedModule, self).__init__(network, context=contexts, compression_params=compression)
+        self._steps = steps
+        self._done = 0
+        self._states = states
+
+    def bind(self, *positional: Any, **named: Any) -> None:
+        """As Module has it; gradients are added to those that are there where several steps make an update."""
+        if self._steps > 1 and named.get("for_training", True):
+            named["grad_req"] = "add"
+        super(TrainedModule, self).bind(*positional, **named)
+
+    def init_optimizer(self, *positional: Any, **named: Any) -> None:
+        """As Module has it; the state to begin with is taken then."""
+        super(TrainedModule, self).init_optimizer(*positional, **named)
+        if self._states is not None:
+            self.load_optimizer_states(self._states)
+
+    def update(self) -> None:
+        """As Module has it, after the last of the steps that make an update."""
+        self._done += 1
+        if self._done % self._steps:
+            return
+        super(TrainedModule, self).update()
+        if self._steps > 1:
+            for executor in self._exec_group.execs:
+                for gradient in executor.grad_dict.values():
+                    if gradient is not None:
+                        gradient[:] = 0
 
 
 def _contexts(gpus: List[int]) -> List[mx.Context]:
@@ -87,77 +122,68 @@ def _seed(seed: int) -> None:
     mx.random.seed(seed)
 
 
-def _join(options: argparse.Namespace) -> Workers:
-    """Join the other workers, which waits until all are there."""
-    if not options.kv_store.startswith("dist"):
-        return Workers(options.kv_store, Part(0, 1), in_step=False)
-    store = mx.kv.create(options.kv_store)
-    if options.gc_type != "none":
-        # MXNet 1.7's Module calls pushpull, which refuses compressed gradients; its two halves take them.
-        store.pushpull = functools.partial(_push_and_pull, store)
-    return Workers(store, Part(store.rank, store.num_workers), in_step="async" not in options.kv_store)
-
-
-def _push_and_pull(store: mx.kv.KVStore, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-    store.push(key, value, priority)
-    store.pull(key, out=value if out is None else out, priority=priority)
-
-
-def _log_as(rank: int) -> None:
-    """MXNet's reports on standard output, in the form its tools/parse_log.py reads."""
-    logging.basicConfig(
-        stream=sys.stdout, level=logging.INFO, format=f"%(asctime)s Node[{rank}] %(message)s",
-        datefmt="%H:%M:%S",
-    )  # fmt: skip
-
-
 def _batches_per_epoch(options: argparse.Namespace, source: Source, workers: Workers) -> int:
     part = workers.part
     if options.num_examples:
         counts = schedule.split_examples(options.num_examples, part.count)
-    elif workers.in_step:
-        counts = _exchange_counts(workers, count_examples(source, part))
+    elif options.benchmark:
+        return BENCHMARK_BATCHES
     else:
-        counts = [count_examples(source, part)]
-    batches = schedule.batches_per_epoch(counts, options.batch_size)
+        counts = [count for (count,) in exchange(workers, "examples", [count_examples(source, part)])]
+    return schedule.batches_per_epoch(counts, options.batch_size)
+
+
+def _tell(options: argparse.Namespace, workers: Workers, batches: int, steps: int) -> None:
     logger.info(
-        "%d of %d workers, %d batches of %d per epoch",
-        part.index + 1,
-        part.count,
-        batches,
-        options.batch_size,
-    )
-    return batches
+        "%d of %d workers, %d batches of %d per epoch%s", workers.part.index + 1, workers.part.count, batches,
+        options.batch_size, f", {steps} per update" if steps > 1 else "",
+    )  # fmt: skip
 
 
-def _exchange_counts(workers: Workers, examples: int) -> List[int]:
-    """Every worker's number of examples, by rank; the servers add up what is pushed, like gradients."""
-    counts = mx.nd.zeros((workers.part.count,))
-    workers.store.init("examples", counts)
-    counts[workers.part.index] = examples
-    workers.store.push("examples", counts)
-    workers.store.pull("examples", out=counts)
-    return [int(count) for count in counts.asnumpy()]
+def _optimizer_params(
+    options: argparse.Namespace, updates: int, steps: int, begin_epoch: int, workers: Workers
+) -> Dict[str, Any]:
+    """The optimizer's settings. updates: of this worker in an epoch.
 
-
-def _optimizer_params(options: argparse.Namespace, batches: int, workers: Workers) -> Dict[str, Any]:
-    """The optimizer's settings, the division of gradients by the batch aside.
-
-    Module does that: by the batch size, and with dist_sync, where the servers add up the workers' gradients,
-    by the number of workers too. With dist_async each worker's gradients are an update of their own.
+    Gradients are divided by all the examples of an update: the servers of dist_sync add up what the workers send.
+    With dist_async each worker's gradients are an update of their own, and servers count all of them.
     """
-    updates = batches if workers.in_step else batches * workers.part.count
-    begin = options.load_epoch or 0
-    rate, steps = schedule.learning_rate(options.lr, options.lr_factor, options.lr_step_epochs, begin, updates)
-    warmup = max(0, options.warmup_epochs - begin) * updates
-    params: Dict[str, Any] = {"learning_rate": rate, "wd": options.wd}
+    per_epoch = updates if workers.in_step else updates * workers.part.count
+    examples = options.batch_size * steps * (workers.part.count if workers.in_step else 1)
+    params: Dict[str, Any] = {
+        "learning_rate": options.lr,
+        "lr_scheduler": schedule.LearningRate(
+            options.lr,
+            options.lr_factor,
+            [epoch * per_epoch for epoch in options.lr_step_epochs],
+            options.warmup_epochs * per_epoch,
+            options.warmup_strategy,
+        ),
+        "begin_num_update": begin_epoch * per_epoch,
+        "rescale_grad": 1 / examples,
+        "wd": options.wd,
+    }
     if has_momentum(options.optimizer):
         params["momentum"] = options.mom
-    if steps or warmup:
-        params["lr_scheduler"] = mx.lr_scheduler.MultiFactorScheduler(
-            steps or [NEVER], options.lr_factor, base_lr=rate, warmup_steps=warmup, warmup_begin_lr=rate / 10
-        )
+    if options.dtype == "float16":
+        params["multi_precision"] = True
     return params
+
+
+def _initializer(options: argparse.Namespace) -> mx.init.Initializer:
+    usual = {"alexnet": "normal", "vgg": "xavier"}.get(options.network, "gaussian")
+    name = usual if options.initializer == "default" else options.initializer
+    makers: Dict[str, Callable[[], mx.init.Initializer]] = {
+        "gaussian": lambda: mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2),
+        "xavier": mx.init.Xavier,
+        "msra": mx.init.MSRAPrelu,
+        "orthogonal": mx.init.Orthogonal,
+        "normal": mx.init.Normal,
+        "uniform": mx.init.Uniform,
+        "one": mx.init.One,
+        "zero": mx.init.Zero,
+    }
+    return makers[name]()
 
 
 def _compression(options: argparse.Namespace) -> Optional[Dict[str, Any]]:
@@ -166,82 +192,18 @@ def _compression(options: argparse.Namespace) -> Optional[Dict[str, Any]]:
     return {"type": options.gc_type, "threshold": options.gc_threshold}
 
 
-def _metrics(top_k: int) -> mx.metric.CompositeEvalMetric:
-    metrics = mx.metric.CompositeEvalMetric()
-    metrics.add(mx.metric.Accuracy())
-    if top_k > 1:
-        metrics.add(mx.metric.TopKAccuracy(top_k=top_k))
-    return metrics
-
-
-Saved = Tuple[mx.sym.Symbol, Dict[str, mx.nd.NDArray], Dict[str, mx.nd.NDArray]]
-
-
-def _load(options: argparse.Namespace) -> Optional[Saved]:
-    if not options.load_epoch:
-        return None
-    name = f"{options.model_prefix}-{options.load_epoch:04d}.params"
-    try:
-        saved = mx.model.load_checkpoint(options.model_prefix, options.load_epoch)
-    except mx.base.MXNetError as error:
-        if "allow_null" not in str(error):  # the check that fails where there is no such file, local or on S3
-            raise
-        raise ScriptError(
-            f"no saved model {name}; with several nodes it must be where each of them can read it, as on s3://"
-        ) from error
-    logger.info("Loaded %s", name)
-    return saved
-
-
 def _after_epoch(options: argparse.Namespace, module: mx.mod.Module, source: Source, workers: Workers) -> Any:
     """What module.fit calls after each epoch: rank 0 saves the model, everyone validates it."""
-    saves = options.model_prefix and workers.part.index == 0
-    if saves and "://" not in options.model_prefix:
-        _make_folder(os.path.dirname(os.path.abspath(options.model_prefix)))
-    metrics = _metrics(options.top_k)
+    saver = models.Saver(options, module) if options.model_prefix and workers.part.index == 0 else None
+    metrics = reports.make_metrics(options)
 
     def after_epoch(epoch: int, symbol: mx.sym.Symbol, arg_params: Any, aux_params: Any) -> None:
-        if saves:
-            mx.model.save_checkpoint(options.model_prefix, epoch + 1, symbol, arg_params, aux_params)
+        done = epoch + 1
+        if saver is not None and (done % options.save_period == 0 or done == options.num_epochs):
+            saver.save(done, symbol, arg_params, aux_params)
         if source.open_val is not None:
-            _validate(module, source.open_val(options.batch_size), metrics)
+            reports.validate(module, source.open_val(options.batch_size), metrics)
             for name, value in metrics.get_name_value():
                 logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
 
     return after_epoch
-
-
-def _make_folder(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise ScriptError(f"--model-prefix: the folder {path} cannot be made: {error.strerror}") from error
-
-
-def _validate(module: mx.mod.Module, batches: Any, metrics: mx.metric.EvalMetric) -> None:
-    """Every example counts once; Module.score would count those that only fill the last batch too."""
-    metrics.reset()
-    for batch in batches:
-        module.forward(batch, is_train=False)
-        real = batch.data[0].shape[0] - (batch.pad or 0)
-        outputs = [output[:real] for output in module.get_outputs()]
-        metrics.update([label[:real] for label in batch.label], outputs)
-
-
-def _measure_reading(data: EpochIter, options: argparse.Namespace) -> None:
-    """One report per --disp-batches, and one for each epoch, as training gives, without training."""
-    for epoch in range(options.num_epochs):
-        begin = last = time.time()
-        number = 0
-        for number, batch in enumerate(data, start=1):
-            batch.data[0].wait_to_read()
-            if number % options.disp_batches == 0:
-                now = time.time()
-                speed = options.disp_batches * options.batch_size / (now - last)
-                logger.info("Epoch[%d] Batch [%d]\tSpeed: %.2f samples/sec", epoch, number, speed)
-                last = now
-        logger.info(
-            "Epoch[%d] Read %d samples, %.2f samples/sec", epoch, number * options.batch_size,
-            number * options.batch_size / (time.time() - begin),
-        )  # fmt: skip
-        data.reset()

@@ -1,8 +1,11 @@
-"""How many batches an epoch has, and when the learning rate steps. Does not import MXNet."""
+"""How many batches an epoch has, and the learning rate at each update. Does not import MXNet."""
 
-from typing import List, Sequence, Tuple
+from typing import List, Sequence
 
 from common.errors import ScriptError
+
+_WARMUP_FROM = 0.1  # of the learning rate
+_RISE = {"linear": 1.0, "power2": 2.0, "sqrt": 0.5}  # exponents
 
 
 def batches_per_epoch(examples_per_worker: Sequence[int], batch_size: int) -> int:
@@ -30,15 +33,34 @@ def split_examples(num_examples: int, num_workers: int) -> List[int]:
     ]
 
 
-def learning_rate(
-    start: float, factor: float, step_epochs: Sequence[int], begin_epoch: int, updates_per_epoch: int
-) -> Tuple[float, List[int]]:
-    """The rate at `begin_epoch`, and after how many updates from there it is multiplied with `factor`.
+def steps_per_update(macrobatch_size: int, batch_size: int, num_workers: int) -> int:
+    """How many steps' gradients are added up, so that an update sees at least `macrobatch_size` examples."""
+    return max(1, -(-macrobatch_size // (batch_size * num_workers)))
 
-    updates_per_epoch: updates of one parameter in an epoch: one per batch, but one per worker and batch with
-    dist_async.
+
+def whole_updates(batches: int, steps: int) -> int:
+    """The batches of an epoch that ends with an update: so many, or a few less, of whole updates."""
+    return max(steps, batches // steps * steps)
+
+
+class LearningRate:
+    """The learning rate as MXNet's optimizers ask for it: called with the number of updates done, from 1 up.
+
+    It depends on that number alone, counted from the very first epoch, so that a training that is gone on with has
+    the rates that it would have had. Servers make an object of this class too: they are given the optimizer.
     """
-    epochs = sorted(set(step_epochs))
-    past = [epoch for epoch in epochs if epoch <= begin_epoch]
-    steps = [(epoch - begin_epoch) * updates_per_epoch for epoch in epochs if epoch > begin_epoch]
-    return start * factor ** len(past), steps
+
+    def __init__(self, base_lr: float, factor: float, step_updates: Sequence[int], warmup: int, strategy: str) -> None:
+        """base_lr is multiplied with `factor` after each of step_updates; warmup: updates in which it first rises."""
+        self.base_lr = base_lr
+        self._factor = factor
+        self._steps = sorted(set(step_updates))
+        self._warmup = warmup
+        self._exponent = _RISE[strategy]
+
+    def __call__(self, num_update: int) -> float:
+        """The rate of the update with this number."""
+        rate = self.base_lr * self._factor ** sum(1 for step in self._steps if num_update > step)
+        if num_update >= self._warmup:
+            return rate
+        return rate * (_WARMUP_FROM + (1 - _WARMUP_FROM) * (num_update / self._warmup) ** self._exponent)

@@ -1,0 +1,191 @@
+"""`cluster train` while a job runs: its output, and what Ctrl-C is to do to it."""
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Literal, Self
+
+from cluster.app import App
+from cluster.job_head import end_from_here
+from cluster.live import JobDisplay
+from cluster.stopping import stop
+from provision.errors import ClusterError, JobError
+from train.events import Result
+from train.head import Head, HeadGoneError
+from train.run import STOPPED, Follower, Started, check_result, render_left, submit
+
+Choice = Literal["stop", "leave", "continue"]
+QUESTION = "Stop the job, or leave it running? [stop/leave/continue] "
+
+
+class Interrupts:
+    """SIGINT and SIGTERM while a job is looked after. A context manager, for the main thread.
+
+    The first one is remembered until `look` raises it as KeyboardInterrupt: so nothing is torn that is being read or
+    written. A second one that comes before is raised at once: what is being written may never end.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def look(self) -> None:
+        """Raises KeyboardInterrupt when there was a signal."""
+        if self.number:
+            raise KeyboardInterrupt
+
+    def forget(self) -> None:
+        """Wait for the next one."""
+        self.number = 0
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In the block each signal is raised as it comes."""
+        before = {number: signal.signal(number, signal.default_int_handler) for number in self._before}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+
+
+def start(app: App, head: Head, order: Mapping[str, Any]) -> None:
+    """Hand a job over and leave it: `--detach`. Raises as train.run.submit does."""
+    started = submit(head, order, follow=False)
+    app.print(started.id)
+    waits = " when the one that runs has ended" if started.state == "queued" else ""
+    app.say(
+        f"job {started.id} ({order['name']}) runs on {head.name}{waits}: cluster logs -f {started.id} follows it, "
+        f"cluster stop {started.id} ends it"
+    )
+
+
+def attend(app: App, head: Head, order: Mapping[str, Any]) -> int:
+    """Hand a job over and follow it to its end; 0, or 130 when it was left running or taken back.
+
+    Raises JobError with the exit code of the first process that failed, and as train.run.submit does.
+    """
+    with Interrupts() as interrupts:
+        started = _submit(head, order)
+        if interrupts.number:  # before it was known to have begun
+            stop(app, head, started.id)
+            app.say(f"interrupted: job {started.id} was not begun, or ended at once")
+            return STOPPED
+        display = JobDisplay(app, title=f"job {order['name']}", head=head.name)
+        attendance = _Attendance(app, head, started.id, display, interrupts)
+        try:
+            result = attendance.follow(started.talk, queued=started.state == "queued")
+        except HeadGoneError as error:
+            raise _head_gone(app, started.id, error) from error
+        except BrokenPipeError:
+            app.say(_runs_on(started.id))
+            raise
+        finally:
+            display.close()
+    if result is None:
+        app.say(_runs_on(started.id))
+        return STOPPED
+    check_result(started.id, result)
+    app.say(f"job {started.id}: done", style="green")
+    return 0
+
+
+def _submit(head: Head, order: Mapping[str, Any]) -> Started:
+    try:
+        return submit(head, order, follow=True)
+    except KeyboardInterrupt:  # the second one: the head does not answer
+        raise JobError(
+            f"interrupted: it is not known whether job {order['job']} was begun",
+            exit_code=STOPPED,
+            hint=f"cluster jobs, cluster stop {order['job']}",
+        ) from None
+
+
+class _Attendance:
+    """Following a job, and asking what to do when somebody interrupts that."""
+
+    def __init__(self, app: App, head: Head, job: str, display: JobDisplay, interrupts: Interrupts) -> None:
+        self._app = app
+        self._head = head
+        self._job = job
+        self._display = display
+        self._interrupts = interrupts
+        self._follower = Follower(head, job, take=display.take, say=display.say, look=interrupts.look)
+
+    def follow(self, talk: Any, *, queued: bool) -> Result | None:
+        """The job's result; None: it is left running."""
+        while True:
+            try:
+                return self._follower.run(talk)
+            except KeyboardInterrupt:
+                if queued and self._follower.reader.state == "queued":
+                    return stop(self._app, self._head, self._job).result
+                choice = self._choose()
+                if choice == "leave":
+                    return None
+                self._interrupts.forget()
+                if choice == "stop":
+                    self._display.say(f"stopping job {self._job}")
+                    stopped = stop(self._app, self._head, self._job)
+                    if not stopped.by_head:
+                        return stopped.result
+            talk = None
+
+    def _choose(self) -> Choice:
+        """What is to be done; without a terminal nobody can say it, and SIGTERM asks nobody."""
+        if self._interrupts.number == signal.SIGTERM or not can_ask():
+            return "leave"
+        with self._display.paused(), self._interrupts.at_once():
+            try:
+                return ask()
+            except KeyboardInterrupt:
+                sys.stderr.write("\n")
+                return "leave"
+
+
+def can_ask() -> bool:
+    """Whether there is somebody at a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask() -> Choice:
+    """Ask at the terminal until there is an answer; its end is "leave". Raises KeyboardInterrupt."""
+    while True:
+        sys.stderr.write(QUESTION)
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            return "leave"
+        answer = line.strip().lower()
+        choices: tuple[Choice, ...] = ("stop", "leave", "continue")
+        for choice in choices:
+            if answer and choice.startswith(answer):
+                return choice
+
+
+def _runs_on(job: str) -> str:
+    return f"job {job} runs on: cluster logs -f {job} follows it, cluster stop {job} ends it"
+
+
+def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
+    """What is told when the head is lost: the job has ended there, and is ended on all other nodes."""
+    left = end_from_here(app, job)
+    said = f"\n  not known to have ended: {render_left(left)}" if left else "; no process of it is left on other nodes"
+    return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint="cluster status")

@@ -1,0 +1,155 @@
+"""`cluster logs`."""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, BinaryIO, Protocol, get_args
+
+import click
+
+from cluster.app import App, pass_app
+from cluster.job_sources import JobSources, open_jobs
+from cluster.live import JobDisplay
+from provision.errors import JobError
+from train.events import Event, EventReader, Result, Role
+from train.output import Selection, parse_since
+from train.records import JobRecord
+from train.run import Follower, LogStream, check_result
+
+
+class Sink(Protocol):
+    """Where events go."""
+
+    def take(self, event: Event) -> None:
+        """Show one."""
+
+    def say(self, text: str) -> None:
+        """Show words of `cluster` itself."""
+
+
+@click.command("logs")
+@click.argument("job", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, and exit with its code.")
+@click.option("--rank", "ranks", type=int, multiple=True, metavar="R", help="Only of this rank; repeatable.")
+@click.option("--role", "roles", type=click.Choice(get_args(Role)), multiple=True, help="Only of this; repeatable.")
+@click.option("--since", metavar="TIME", help='Only what is newer: "10m" ago, or "2026-11-21T10:00".')
+@click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
+@pass_app
+def command(
+    app: App,
+    *,
+    job: str | None,
+    follow: bool,
+    ranks: tuple[int, ...],
+    roles: tuple[Role, ...],
+    since: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a job has printed.
+
+    JOB is its id, how its id begins, or its name: the newest of that name. Without it: the newest job.
+    """
+    selection = Selection(
+        ranks=frozenset(ranks),
+        roles=frozenset(roles),
+        since=None if since is None else parse_since(since, now=time.time()),
+    )
+    with open_jobs(app) as sources:
+        record = sources.find_job(job)
+        with _open_sink(app, record, selection, live=follow, as_json=as_json) as sink:
+            result = _show(app, sources, record, sink, follow=follow)
+    if follow:
+        if result is None:
+            raise JobError(f"job {record.id} did not end, as far as {app.config.data.results} knows", exit_code=1)
+        check_result(record.id, result)
+
+
+def _show(app: App, sources: JobSources, record: JobRecord, sink: Sink, *, follow: bool) -> Result | None:
+    """Show what there is by now with all ranks known, then what comes."""
+    with tempfile.TemporaryFile(prefix="cluster-log-") as log:
+        if record.source == "s3" or sources.head is None:
+            from train.s3_jobs import fetch_s3_log  # noqa: PLC0415 - s3fs is slow to import
+
+            fetch_s3_log(str(app.config.data.results), record.id, region=app.config.provision.region, into=log)
+            return replay(log, sink.take)[1]
+        for line in LogStream(sources.head, record.id, say=app.say, wait=False).lines():
+            log.write(line + b"\n")
+        reader, result = replay(log, sink.take)
+        if result is not None or not follow:
+            return result
+        offset = log.tell()
+    follower = Follower(sources.head, record.id, take=sink.take, say=sink.say, reader=reader, offset=offset)
+    return follower.run()
+
+
+@contextmanager
+def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool, as_json: bool) -> Iterator[Sink]:
+    if as_json:
+        yield JsonLines(app, selection)
+        return
+    head = next((node["name"] for node in record.document.get("nodes", ())), "node-0")
+    display = JobDisplay(app, plain=not live, selection=selection, title=f"job {record.name}", head=head)
+    try:
+        yield display
+    finally:
+        display.close()
+
+
+class JsonLines:
+    """Each line that is selected as a JSON object of its own, and the job's states."""
+
+    def __init__(self, app: App, selection: Selection) -> None:
+        self._app = app
+        self._selection = selection
+
+    def take(self, event: Event) -> None:
+        """Print one event, if it is one for readers."""
+        if event.kind != "process" and self._selection.takes(event):
+            sys.stdout.write(json.dumps(event_document(event)) + "\n")
+            sys.stdout.flush()
+
+    def say(self, text: str) -> None:
+        """A message: stderr."""
+        self._app.say(text)
+
+
+def event_document(event: Event) -> dict[str, Any]:
+    """An event as `cluster logs --json` prints it. Pure."""
+    document: dict[str, Any] = {"time": event.at, "kind": event.kind}
+    if event.process is not None:
+        document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
+    if event.kind in {"line", "say"}:
+        document["text"] = event.text
+    if event.state is not None:
+        document["state"] = event.state
+    if event.result is not None:
+        document |= {"exit_code": event.result.exit_code, "error": event.result.error}
+    return document
+
+
+def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, Result | None]:
+    """Give all events of a log to `take`, each process as it is known at the log's end; what reading has come to.
+
+    So a line stands under its rank that was printed before the rank was known. The file is read to its end.
+    """
+    known = EventReader()
+    log.seek(0)
+    for line in log:
+        if b'"p"' in line and b'"line"' not in line:
+            known.read(line)
+    reader, result = EventReader(), None
+    log.seek(0)
+    for line in log:
+        event = reader.read(line)
+        if event is None:
+            continue
+        if event.process is not None:
+            rank = known.processes[event.process.number].rank
+            event = replace(event, process=replace(event.process, rank=rank))
+        take(event)
+        result = event.result or result
+    return reader, result

@@ -1,0 +1,153 @@
+"""The options of `cluster train` that say what the job is, and what they come to: values over cluster.toml's.
+
+launch.py's own names are there: -n, -s, -H, --launcher, --sync-dst-dir, --env-server, --env-worker, --p3.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, get_args
+
+import click
+
+from provision.errors import UsageError
+from train.config import ENV_NAME_PATTERN, KvStore, Launcher
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRequest:
+    """What a command line asks for.
+
+    overrides: values by dotted key, for App.overrides; those of the job file are among them, under the command line's.
+    command: what follows --, else the job file's; empty: [train] script is run.
+    """
+
+    overrides: Mapping[str, Any]
+    command: tuple[str, ...]
+
+
+def train_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a command with the options; it gets them as keywords, for `read`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+_OPTIONS = (
+    click.option(
+        "-n",
+        "--workers",
+        "--num-workers",
+        "workers",
+        type=int,
+        metavar="W",
+        help="Workers; default: one for each node.",
+    ),
+    click.option(
+        "-s",
+        "--servers",
+        "--num-servers",
+        "servers",
+        type=int,
+        metavar="S",
+        help="Servers; default: as many as workers.",
+    ),
+    click.option(
+        "-H",
+        "--hostfile",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Only on these nodes: names or private addresses, one a line.",
+    ),
+    click.option("--launcher", type=click.Choice(get_args(Launcher)), help="How launch.py starts processes."),
+    click.option("--kv-store", type=click.Choice(get_args(KvStore)), help="How gradients are exchanged."),
+    click.option("--gc-type", type=click.Choice(["none", "2bit"]), help="Gradient compression."),
+    click.option("--gc-threshold", type=float, metavar="X", help="Its threshold; default: 0.5."),
+    click.option("--p3", is_flag=True, help="Send parameters by priority (MXNet 1.7 and later)."),
+    click.option("--gpus", metavar="N,N", help='GPUs of each worker: "0,1", "auto" or "none".'),
+    click.option("--env", multiple=True, metavar="K=V", help="An environment variable of the job; repeatable."),
+    click.option("--env-server", multiple=True, metavar="K=V", help="One of its servers alone; repeatable."),
+    click.option("--env-worker", multiple=True, metavar="K=V", help="One of its workers alone; repeatable."),
+    click.option(
+        "--sync-dst-dir", "--sync-dir", "sync_dst_dir", metavar="DIR", help="Copy your files to DIR and run there."
+    ),
+    click.option("--max-duration", metavar="TIME", help='End the job after so long: "90m", "2h", "1d" or seconds.'),
+    click.option("--name", metavar="NAME", help="What the job is called; default: after its script or command."),
+    click.option("--queue", is_flag=True, help="Wait for the job that runs, where there is one."),
+    click.option("--job", type=click.Path(path_type=Path), metavar="FILE", help="A job file: [train]'s keys, in TOML."),
+)
+
+
+def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
+    """What the options that `train_options` has given come to; `command` is what follows --.
+
+    Reads the job file and the hostfile. Raises UsageError, and ConfigError for what is wrong in the job file.
+    """
+    of_file: dict[str, Any] = {}
+    words = tuple(command)
+    if options["job"] is not None:
+        from cluster.config import load_job_file  # noqa: PLC0415 - pydantic is slow to import: not for --help
+
+        job = load_job_file(options["job"])
+        of_file, words = job.overrides(), words or job.command
+    plain = ("workers", "servers", "launcher", "kv_store", "gc_type", "gc_threshold", "sync_dst_dir", "name")
+    given = {key: options[key] for key in plain if options[key] is not None}
+    given |= {key: True for key in ("p3", "queue") if options[key]}
+    if options["hostfile"] is not None:
+        given["hosts"] = read_hostfile(options["hostfile"])
+    if options["gpus"] is not None:
+        given["gpus"] = parse_gpus(options["gpus"])
+    if options["max_duration"] is not None:
+        text = options["max_duration"]
+        given["max_duration"] = int(text) if text.isdecimal() else text
+    for key in ("env", "env_server", "env_worker"):
+        if options[key]:
+            variables = dict(parse_variable(word, option=f"--{key.replace('_', '-')}") for word in options[key])
+            given[key] = {**of_file.get(f"train.{key}", {}), **variables}
+    return TrainRequest(overrides={**of_file, **{f"train.{key}": value for key, value in given.items()}}, command=words)
+
+
+def parse_variable(word: str, *, option: str) -> tuple[str, str]:
+    """Name and value of "NAME=VALUE". Pure. Raises UsageError, which knows how launch.py has it."""
+    name, equals, value = word.partition("=")
+    if equals and re.match(ENV_NAME_PATTERN, name) is not None:
+        return name, value
+    # The value may be a secret: it is not repeated.
+    of_launch = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)(:.*)?", word, re.DOTALL)
+    if of_launch is None:
+        raise UsageError(f'{option} "{word}": must be NAME=VALUE, a name of letters A to Z, digits and _')
+    name = of_launch[1]
+    if of_launch[2]:
+        hint = f"{option} {name}=... (launch.py's NAME:VALUE is written with = here)"
+        raise UsageError(f'{option} "{name}:...": must be NAME=VALUE', hint=hint)
+    raise UsageError(
+        f'{option} "{name}": must be NAME=VALUE', hint=f'{option} {name}="${name}" passes on the value that it has here'
+    )
+
+
+def parse_gpus(text: str) -> str | list[int]:
+    """The value of [train] gpus for that of --gpus. Pure. Raises UsageError."""
+    if text in ("auto", "none"):
+        return text
+    if _GPUS.fullmatch(text) is None:
+        raise UsageError(f'--gpus "{text}": must be numbers with commas between them, "auto" or "none"')
+    return [int(number) for number in text.split(",")]
+
+
+def read_hostfile(path: Path) -> list[str]:
+    """The hosts of a hostfile as launch.py takes it: one a line, # comments aside. Raises UsageError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--hostfile {path}: cannot be read: {said}") from error
+    hosts = [line.partition("#")[0].strip() for line in lines]
+    hosts = [host for host in hosts if host]
+    if not hosts:
+        raise UsageError(f"--hostfile {path}: names no host", hint="one node a line: its name or its private address")
+    return hosts

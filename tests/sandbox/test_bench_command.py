@@ -1,0 +1,70 @@
+"""`cluster bench` on two sandbox nodes: over the real network between them, with the real MXNet."""
+
+import json
+
+import pytest
+
+from project import Project
+
+pytestmark = pytest.mark.sandbox
+
+
+def test_the_network_between_two_nodes(two_nodes: Project) -> None:
+    done = two_nodes.run("bench", "network", "--seconds", "0.2", "--json")
+    (name, found), *others = json.loads(done.stdout).items()
+    assert (name, others) == ("network", [])
+    pairs = [(pair["source"], pair["target"]) for pair in found["pairs"]]
+    assert pairs == [("node-0", "node-1"), ("node-1", "node-0")]
+    for pair in found["pairs"]:
+        assert pair["bytes_per_s"] > 0
+        assert 0 < pair["round_trip_s"]["min"] <= pair["round_trip_s"]["median"] <= pair["round_trip_s"]["max"]
+    left = two_nodes.run("exec", "--", "sh", "-c", "pgrep -u ubuntu -f bench_networ[k] || true")
+    assert "] " not in left.stdout, left.stdout
+
+
+def test_a_table_on_stdout_and_words_on_stderr(two_nodes: Project) -> None:
+    done = two_nodes.run("bench", "network", "--seconds", "0.1", "--streams", "2")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("network, MB/s as it arrived: 2 connections at once for 0.1 s")
+    assert lines[1].split() == ["from", "\\", "to", "node-0", "node-1"]
+    assert [line.split()[0] for line in lines[2:4]] == ["node-0", "node-1"]
+    assert "ready to train" in done.stderr or "nothing to change" in done.stderr
+
+
+def test_while_a_job_runs_nothing_is_measured(two_nodes: Project) -> None:
+    job = two_nodes.run("train", "--detach", "--name", "other", "--", "sleep", "600").stdout.strip()
+    try:
+        done = two_nodes.run("bench", code=1)
+        assert done.stdout == ""
+        assert f"job {job} (other) is " in done.stderr
+        assert f"cluster stop {job}" in done.stderr
+    finally:
+        two_nodes.run("stop", job)
+
+
+@pytest.mark.slow
+def test_the_kv_store_and_the_scaling_of_training(two_nodes: Project) -> None:
+    done = two_nodes.run("bench", "kvstore", "scaling", "--batches", "20", "--json", timeout_s=300)
+    found = json.loads(done.stdout)
+    kvstore, scaling = found["kvstore"], found["scaling"]
+    assert kvstore["kv_store"] == "dist_sync"
+    assert 100 < kvstore["size_mb"] < 105  # ResNet-50
+    assert [worker["rank"] for worker in kvstore["workers"]] == [0, 1]
+    assert {worker["node"] for worker in kvstore["workers"]} == {"node-0", "node-1"}
+    assert all(len(worker["batches_s"]) == 20 and worker["mb_per_s"] > 0 for worker in kvstore["workers"])
+    assert [(run["workers"], run["kv_store"]) for run in scaling["runs"]] == [(1, "local"), (2, "dist_sync")]
+    assert all(len(run["worker_samples_per_s"]) == run["workers"] for run in scaling["runs"])
+    assert scaling["runs"][0]["speed_up"] == 1.0
+    assert all(run["samples_per_s"] > 0 for run in scaling["runs"])
+    names = [job["name"] for job in json.loads(two_nodes.run("jobs", "--json").stdout)[:3]]
+    assert sorted(names) == ["bench-kvstore", "bench-scaling-1", "bench-scaling-2"]
+
+
+@pytest.mark.slow
+def test_a_slow_link_is_measured_as_one(project: Project) -> None:
+    text = (project.directory / "cluster.toml").read_text()
+    project.write(text.replace("# link_mbit = 0.0", "link_mbit = 200.0"))
+    project.run("up")
+    done = project.run("bench", "network", "--json")
+    for pair in json.loads(done.stdout)["network"]["pairs"]:
+        assert 15e6 < pair["bytes_per_s"] < 35e6  # 200 Mbit/s are 25e6 bytes/s

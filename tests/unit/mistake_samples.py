@@ -1,0 +1,252 @@
+"""What known mistakes print, for test_advice.py."""
+
+from s3_mistake_samples import S3_SAMPLES
+
+# (needle of the entry, a line with the mistake, a line that looks like it). A line marked 1.7 was printed by MXNet
+# 1.7.0.post2 when the mistake was made on purpose; apache/mxnet#N is an issue of its repository that has the line.
+SAMPLES = [
+    *S3_SAMPLES,
+    # apache/mxnet#21165
+    (
+        "module 'numpy' has no attribute",
+        "AttributeError: module 'numpy' has no attribute 'bool'.",
+        "AttributeError: module 'numpy' has no attribute 'arrray'",
+    ),
+    # opencv/opencv-python#995
+    (
+        "numpy.core.multiarray failed to import",
+        "ImportError: numpy.core.multiarray failed to import",
+        "numpy.core.multiarray imported",
+    ),
+    # opencv/opencv-python#995
+    (
+        "compiled using NumPy 1.x cannot be run in",
+        "A module that was compiled using NumPy 1.x cannot be run in",
+        "versions of NumPy, modules must be compiled with NumPy 2.0.",
+    ),
+    # apache/mxnet#6787
+    (
+        "libcuda.so.1: cannot open shared object",
+        "OSError: libcuda.so.1: cannot open shared object file: No such file or directory",
+        "loaded libcuda.so.1",
+    ),
+    # apache/mxnet#1081, #20953, #20279
+    (
+        ": cannot open shared object file",
+        "OSError: libcudnn.so.8: cannot open shared object file: No such file or directory",
+        "OSError: libmine.so.8: cannot open shared object file: No such file or directory",
+    ),
+    # amdegroot/ssd.pytorch#525
+    (
+        "libGL.so.1: cannot open shared object",
+        "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
+        "libGL.so.1 => /usr/lib/libGL.so.1",
+    ),
+    # apache/mxnet#16527
+    (
+        "no kernel image is available",
+        (
+            "MXNetError: [11:41:41] src/operator/mxnet_op.h:794: Check failed: err == cudaSuccess (48 vs. 0) : "
+            "Name: mxnet_generic_kernel ErrStr:no kernel image is available for execution on the device"
+        ),
+        "no kernel is available",
+    ),
+    # apache/mxnet#6846
+    (
+        "invalid device function",
+        "Check failed: err == cudaSuccess (8 vs. 0) Name: MapPlanKernel ErrStr:invalid device function",
+        "an invalid device function name was given",
+    ),
+    # apache/mxnet#4213
+    (
+        "CUDA driver version is insufficient",
+        (
+            "src/storage/storage.cc:38: Check failed: e == cudaSuccess || e == cudaErrorCudartUnloading CUDA: "
+            "CUDA driver version is insufficient for CUDA runtime version"
+        ),
+        "CUDA driver version: 11.2",
+    ),
+    # apache/mxnet#3739
+    (
+        "Compile with USE_CUDA=1",
+        "mxnet.base.MXNetError: [11:28:30] src/storage/storage.cc:78: Compile with USE_CUDA=1 to enable GPU usage",
+        "compiled with USE_CUDA=1",
+    ),
+    # 1.7
+    (
+        "Compile MXNet with USE_CUDA=1",
+        (
+            "[19:39:30] src/imperative/./imperative_utils.h:92: GPU support is disabled. Compile MXNet with "
+            "USE_CUDA=1 to enable GPU support."
+        ),
+        "MXNet was compiled with USE_CUDA=1",
+    ),
+    # apache/mxnet#8443
+    (
+        "CUDNN_STATUS_",
+        "Check failed: (err) == (CUDNN_STATUS_SUCCESS) CUDNN_STATUS_NOT_INITIALIZED",
+        "e == CUDNN_STATUS_SUCCESS (8 vs. 0)",
+    ),
+    # apache/mxnet#3611
+    (
+        "USE_DIST_KVSTORE=1",
+        "mxnet.base.MXNetError: [13:07:50] src/kvstore/kvstore.cc:37: compile with USE_DIST_KVSTORE=1 to use dist_sync",
+        "USE_DIST_KVSTORE=0",
+    ),
+    # src/io/image_io.cc of MXNet
+    (
+        "USE_OPENCV",
+        "[10:00:00] src/io/image_io.cc:220: Build with USE_OPENCV=1 for image io.",
+        "options: USE_OPENCV=0 USE_BLAS=openblas",
+    ),
+    # apache/mxnet#6312
+    (
+        "ImageRec need opencv to process",
+        "src/io/iter_image_recordio_2.cc:200: ImageRec need opencv to process",
+        "ImageRecordIOParser2: data/train.rec, use 4 threads for decoding..",
+    ),
+    # 1.7, without cv2
+    ("assert cv2 is not None", "    assert cv2 is not None", "    assert cv2.__version__ is not None"),
+    # Python 3.11
+    (
+        "No module named 'cv2'",
+        "ModuleNotFoundError: No module named 'cv2'",
+        "ModuleNotFoundError: No module named 'cv2extras'",
+    ),
+    # Python 3.12
+    (
+        "No module named 'distutils'",
+        "ModuleNotFoundError: No module named 'distutils'",
+        "ModuleNotFoundError: No module named 'distutil'",
+    ),
+    # Python 3.11
+    (
+        "No module named",
+        "ModuleNotFoundError: No module named 'gluoncv.utils'",
+        "skipping: No module named 'horovod'",
+    ),
+    # Python 3.11; the launcher of dmlc-core has the same, dmlc/dmlc-core#665
+    (
+        "has no attribute 'isAlive'",
+        "AttributeError: 'Thread' object has no attribute 'isAlive'. Did you mean: 'is_alive'?",
+        "AttributeError: 'Thread' object has no attribute 'alive'",
+    ),
+    # apache/mxnet#1297
+    (
+        "' not found (required by",
+        "OSError: /usr/lib64/libstdc++.so.6: version `GLIBCXX_3.4.20' not found (required by /c/libmxnet.so)",
+        "the file 'a' not found (required by b)",
+    ),
+    # apache/mxnet#16803
+    (
+        "cudaMalloc",
+        "src/storage/./pooled_storage_manager.h:157: cudaMalloc failed: out of memory",
+        "cudaMallocHost is used",
+    ),
+    # MVIG-SJTU/AlphaPose#493
+    (
+        "CUDA: out of memory",
+        "mshadow/stream_gpu-inl.h:184: Check failed: e == cudaSuccess: CUDA: out of memory",
+        "CUDA: memory 16 GB",
+    ),
+    # C++'s own words
+    (
+        "std::bad_alloc",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "std::bad_cast",
+    ),
+    # 1.7, under ulimit -v
+    (
+        "Failed to allocate CPU Memory",
+        "MXNetError: Failed to allocate CPU Memory",
+        "allocated CPU Memory",
+    ),
+    # numpy 1.23
+    (
+        "MemoryError",
+        "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array",
+        "caught a MemoryError, going on",
+    ),
+    # 1.7, and apache/mxnet#13526
+    (
+        "bind failed",
+        "mxnet.base.MXNetError: [08:18:33] src/van.cc:291: Check failed: (my_node_.port) != (-1) bind failed",
+        "the dashboard's bind failed",
+    ),
+    # Python 3.11
+    (
+        "Address already in use",
+        "OSError: [Errno 98] Address already in use",
+        "Address in use",
+    ),
+    # 1.7, and apache/mxnet#9695
+    (
+        "failed to get ip",
+        "mxnet.base.MXNetError: [13:30:33] src/van.cc:63: Check failed: !ip.empty() failed to get ip",
+        "failed to get ip of the dashboard",
+    ),
+    # Python 3.11
+    (
+        "Connection refused",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "retrying after: Connection refused",
+    ),
+    # Python 3.11
+    (
+        "No space left on device",
+        "OSError: [Errno 28] No space left on device: 'model-0001.params'",
+        "space left on device: 3 GB",
+    ),
+    # Python 3.11, under ulimit -n
+    ("Too many open files", "OSError: [Errno 24] Too many open files: '/etc/hosts'", "open files: 20"),
+    # MIC-DKFZ/nnUNet#1343
+    (
+        "Resource temporarily unavailable",
+        "OpenBLAS blas_thread_init: pthread_create failed for thread 50 of 64: Resource temporarily unavailable",
+        "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+    ),
+    # LLVM's OpenMP runtime, its messages OmpTarget.. "OMP: Warning #%1"
+    (
+        "OMP: Warning #",
+        "OMP: Warning #181: OMP_PROC_BIND: ignored because KMP_AFFINITY has been defined",
+        "OMP: Info #276",
+    ),
+    # 1.7
+    ("Segmentation fault: 11", "Segmentation fault: 11", "no segmentation fault"),
+    # Python 3.11
+    (
+        "FileNotFoundError: ",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data/labels.txt'",
+        "FileNotFoundError: nothing",
+    ),
+    # Python 3.11
+    (
+        "can't open file",
+        "/usr/bin/python3: can't open file '/home/ubuntu/p/train.py': [Errno 2] No such file or directory",
+        "can't open file of yesterday",
+    ),
+    # 1.7
+    (
+        "LocalFileSystem",
+        "MXNetError: LocalFileSystem.ListDirectory /nope error: No such file or directory",
+        "LocalFileSystem is used",
+    ),
+    # zhreshold/mxnet-ssd#136, apache/mxnet#5528
+    (
+        "nan",
+        "Epoch[4] Batch [2140]\tSpeed: 6.44 samples/sec\tTrain-CrossEntropy=nan",
+        "Epoch[7] Train-accuracy=nan",
+    ),
+    # 1.7
+    (
+        'find("DMLC_',
+        'MXNetError: Check  notnull: Environment::Get()->find("DMLC_NUM_WORKER") ',
+        'find("DMLC_ROLE") == worker',
+    ),
+    # Python's argparse
+    (
+        "error: unrecognized arguments: --kv-store",
+        "train.py: error: unrecognized arguments: --kv-store dist_sync",
+        "train.py: error: unrecognized arguments: --epochs 3",
+    ),
+]

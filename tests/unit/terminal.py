@@ -1,0 +1,125 @@
+"""A terminal to test with: a pty whose output is drawn on a screen, as a terminal would draw it."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+SEQUENCE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
+
+
+class Screen:
+    """Lines of text with a cursor; what scrolls away above is kept. Knows what our own output uses, no more."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self.columns, self.lines = columns, lines
+        self.rows: list[str] = [""]
+        self.row = self.column = 0
+
+    def write(self, text: str) -> None:
+        position = 0
+        while position < len(text):
+            match = SEQUENCE.match(text, position)
+            if match:
+                self._obey(match[2], match[1])
+                position = match.end()
+                continue
+            self._put(text[position])
+            position += 1
+
+    def _put(self, character: str) -> None:
+        if character == "\r":
+            self.column = 0
+        elif character == "\n":
+            self.row += 1
+            if self.row == len(self.rows):
+                self.rows.append("")
+        elif character == "\t":
+            self.column = min(self.columns - 1, (self.column // 8 + 1) * 8)
+        elif character >= " ":
+            if self.column == self.columns:
+                self._put("\n")
+                self.column = 0
+            line = self.rows[self.row].ljust(self.column)
+            self.rows[self.row] = line[: self.column] + character + line[self.column + 1 :]
+            self.column += 1
+        else:
+            raise AssertionError(f"not for a terminal: {character!r}")
+
+    def _obey(self, command: str, argument: str) -> None:
+        if command == "A":
+            top = max(0, len(self.rows) - self.lines)
+            self.row = max(top, self.row - int(argument or 1))
+        elif command == "J":
+            self.rows[self.row] = self.rows[self.row][: self.column]
+            del self.rows[self.row + 1 :]
+        elif command == "K":
+            self.rows[self.row] = self.rows[self.row][: self.column] if argument in ("", "0") else ""
+        elif command not in ("m", "h", "l"):  # colours, and whether the cursor is shown
+            raise AssertionError(f"unknown: {command} {argument}")
+
+    @property
+    def text(self) -> str:
+        """Everything, from the first line on, without the empty line of the cursor."""
+        return "\n".join(row.rstrip() for row in self.rows).rstrip("\n")
+
+
+class Terminal:
+    """A pty of a size. `stream` is what programs write to; what they wrote is on `screen`, and as it was in `raw`."""
+
+    def __init__(self, columns: int = 100, lines: int = 30) -> None:
+        self.screen = Screen(columns, lines)
+        self.raw = ""
+        self._marks = 0
+        self._ours, self.theirs = pty.openpty()
+        self.resize(columns, lines)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def open(self) -> TextIO:
+        return os.fdopen(os.dup(self.theirs), "w")
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, self.screen.text
+            time.sleep(0.005)
+
+    def settle(self) -> str:
+        """Everything that was written has been drawn; the screen's text."""
+        self._marks += 1
+        mark = f"\x1b[0;{self._marks}m"
+        os.write(self.theirs, mark.encode())
+        self.wait_for(lambda: mark in self.raw)
+        return self.screen.text
+
+    def close(self) -> None:
+        os.close(self.theirs)
+        self._reader.join()
+        os.close(self._ours)
+
+    def _read(self) -> None:
+        rest = b""
+        while True:
+            try:
+                data = rest + os.read(self._ours, 1 << 16)
+            except OSError:  # nobody has the other side open any more
+                return
+            text = data.decode("utf-8", "ignore")
+            cut = text.rfind("\x1b")
+            # A sequence that is not complete yet waits for its rest.
+            if cut >= 0 and SEQUENCE.match(text, cut) is None and len(text) - cut < 16:
+                rest, text = text[cut:].encode(), text[:cut]
+            else:
+                rest = b""
+            self.screen.write(text)
+            self.raw += text

@@ -1,0 +1,143 @@
+"""Which jobs are refused before anything starts, with which words, and what is warned of."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bootstrap.apply import ReadyNode
+from job_world import CODE_DIR, OWN_SCRIPT, cpus, gpus, plan, with_files
+from provision.errors import ConfigError
+from train.config import DataConfig, TrainConfig
+from train.survey import Data, Survey
+
+COMMAND = {"command": ("python", "x.py")}
+OWN = {"script": OWN_SCRIPT}
+CIFAR = {"script": f"{CODE_DIR}/scripts/train_cifar10.py"}
+
+
+def seen(data: Data | None, **more: Any) -> dict[str, Any]:
+    """Arguments of a plan that reads a folder in S3 with this in it."""
+    return {"data": DataConfig(url="s3://bucket/x/"), "survey": Survey(data=data), **more}
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "more", "said"),
+    [
+        # One worker has nobody to exchange gradients with: by the number of workers, not of nodes.
+        ({}, cpus(1), {}, 'kv_store = "dist_sync": with one worker there is nobody'),
+        ({"workers": 1}, cpus(2), {}, "with one worker there is nobody"),
+        ({"workers": 1, "kv_store": "dist_async"}, cpus(2), {}, 'kv_store = "dist_async": with one worker'),
+        ({"workers": 1}, with_files(cpus(2)), OWN, "with one worker there is nobody"),
+        ({"hosts": ("node-1",)}, cpus(2), {}, "with one worker there is nobody"),
+        ({"workers": 2}, cpus(1), {}, None),
+        ({}, cpus(1), COMMAND, None),
+        ({"workers": 1}, cpus(2), COMMAND, None),
+        ({"kv_store": "local"}, cpus(1), {}, None),
+        # Several workers with a store of their own each.
+        ({"kv_store": "local"}, cpus(2), {}, "would train 2 models"),
+        ({"kv_store": "device", "workers": 4}, cpus(1), {}, "would train 4 models"),
+        ({"kv_store": "local", "workers": 1}, cpus(2), {}, None),
+        # Gradient compression and P3.
+        ({"gc_type": "2bit"}, cpus(2), {}, None),
+        ({"gc_type": "2bit", "kv_store": "local", "workers": 1}, cpus(2), {}, 'gc_type = "2bit": it compresses'),
+        ({"p3": True}, cpus(2), {}, None),
+        ({"p3": True, "kv_store": "dist_async"}, cpus(2), {}, "p3 = true: it is for"),
+        ({"p3": True, "kv_store": "local", "workers": 1}, cpus(2), {}, 'not "local"'),
+        ({"p3": True, "gc_type": "2bit"}, cpus(2), {}, "knows no gradient compression"),
+        ({"p3": True}, cpus(2), {"mxnet": "mxnet==1.6.0"}, "mxnet==1.6.0 has no P3"),
+        ({"p3": True}, cpus(2), {"mxnet": "source@v1.x"}, None),
+        # Hosts.
+        ({"hosts": ("node-1", "node-0")}, cpus(2), {}, None),
+        ({"hosts": ("10.0.0.5", "10.0.0.4:22")}, cpus(2), {}, None),
+        ({"hosts": ("node-0", "node-7")}, cpus(2), {}, '"node-7" is no node of this cluster; did you mean'),
+        ({"hosts": ("10.9.9.9",)}, cpus(2), {}, '"10.9.9.9" is no node'),
+        ({"hosts": ("node-0:2222",)}, cpus(2), {}, "port 22"),
+        ({"hosts": ("node-0", "node-1"), "launcher": "local"}, cpus(2), {}, "train.hosts names node-1"),
+        ({"hosts": ("10.0.0.4:22", "node-0"), "launcher": "local"}, cpus(2), {}, None),
+        ({"hosts": ("node-0", "node-1"), "launcher": "mpi"}, cpus(2), {}, None),
+        # GPUs.
+        ({"workers": 4}, gpus(4, 4), {}, None),
+        ({"workers": 3}, gpus(2, 2), {}, None),
+        ({"workers": 6}, gpus(4, 4), {}, "the 4 GPUs of node-0 cannot be shared equally among its 3 workers"),
+        ({"workers": 4}, gpus(1, 1), {}, "the 1 GPU of node-0 cannot be shared"),
+        ({"workers": 4, "gpus": "none"}, gpus(1, 1), {}, None),
+        ({"workers": 4, "gpus": (0,)}, gpus(1, 1), {}, None),
+        ({"workers": 4}, gpus(1, 1), COMMAND, None),
+        ({"gpus": (0, 3)}, gpus(4, 2), {}, r"gpus = [0, 3]: node-1 has 2"),
+        ({"gpus": (0,)}, cpus(2), {}, "node-0 has none, node-1 has none"),
+        ({"gpus": (0,)}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, "mxnet==1.9.1 has no code for GPUs"),
+        ({}, gpus(1, 0), {}, "node-1 has no GPU, other nodes have"),
+        ({"hosts": ("node-1", "node-2")}, gpus(0, 1, 1), {}, None),
+        # Files and variables.
+        ({"sync_dst_dir": "~/job"}, cpus(2), {}, "there are no files of yours to copy"),
+        ({"sync_dst_dir": "~/job"}, with_files(cpus(2)), OWN, None),
+        ({"env": {"DMLC_ROLE": "worker"}}, cpus(2), {}, "train.env: DMLC_ROLE is set"),
+        ({"env_server": {"DMLC_PS_ROOT_PORT": "1"}}, cpus(2), {}, "train.env_server: DMLC_PS_ROOT_PORT"),
+        # Data.
+        ({}, cpus(2), seen(Data(objects=0, records=0, bucket_exists=False)), "there is no such bucket"),
+        ({}, cpus(2), seen(Data(objects=0, records=0)), "there is nothing to read"),
+        ({}, cpus(2), seen(Data(objects=0, records=0), **COMMAND), None),
+        ({}, with_files(cpus(2)), seen(Data(objects=0, records=0), **OWN), None),
+        ({"args": ("--data-train", "x.rec")}, cpus(2), seen(Data(objects=0, records=0)), None),
+        ({"args": ("--benchmark=1",)}, cpus(2), seen(Data(objects=0, records=0), **CIFAR), None),
+        ({}, cpus(2), seen(Data(objects=4, records=0)), None),
+        ({}, cpus(2), seen(Data(objects=4, records=0), **CIFAR), "train_cifar10.py reads the .rec files of its train/"),
+        ({}, cpus(2), seen(Data(objects=4, records=4), **CIFAR), "reads the .rec files of its train/"),
+        ({}, cpus(2), seen(Data(objects=4, records=4, in_train=2), **CIFAR), None),
+        ({}, cpus(2), seen(Data(objects=10_000, records=0, complete=False), **CIFAR), None),
+        ({}, cpus(2), seen(None, **CIFAR), None),
+    ],
+)
+def test_jobs_that_make_no_sense_are_refused(
+    keys: dict[str, Any], nodes: Sequence[ReadyNode], more: dict[str, Any], said: str | None
+) -> None:
+    if said is None:
+        plan(TrainConfig(**keys), nodes, **more)
+        return
+    with pytest.raises(ConfigError) as raised:
+        plan(TrainConfig(**keys), nodes, **more)
+    assert said in raised.value.message
+    assert raised.value.exit_code == 2
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    config = TrainConfig(p3=True, gc_type="2bit", kv_store="local", env={"DMLC_ROLE": "x"})
+    with pytest.raises(ConfigError) as raised:
+        plan(config, 2)
+    assert len(raised.value.message.splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "more", "said"),
+    [
+        ({}, cpus(2), {}, []),
+        ({}, gpus(4, 4), {}, []),
+        ({"workers": 4}, cpus(2), {}, ["4 workers on 2 nodes without GPUs share their cores"]),
+        ({"hosts": ("node-0", "node-0", "node-1", "node-1")}, cpus(2), {}, []),
+        ({"launcher": "local"}, cpus(2), {}, []),
+        ({"kv_store": "local", "workers": 1, "servers": 2}, cpus(2), {}, ["train.servers = 2"]),
+        ({"kv_store": "device"}, cpus(1), {}, ['as "local"']),
+        ({"kv_store": "dist_device_sync"}, cpus(2), {}, ['as "dist_sync"']),
+        ({"kv_store": "dist_device_sync"}, gpus(1, 1), {}, []),
+        ({"kv_store": "dist_device_sync", "gpus": "none"}, gpus(1, 1), {}, ['as "dist_sync"']),
+        ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no code for GPUs"]),
+        ({"gpus": (0,), "workers": 4}, gpus(1, 1), {}, ["up to 2 workers on a node use the same GPUs"]),
+        ({"workers": 4}, gpus(1, 1), COMMAND, ["see its 1 GPU, all of them"]),
+        ({}, gpus(4, 2), {}, ["2 of each are used"]),
+        ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus: not given to a"]),
+        ({}, cpus(4), seen(Data(objects=2, records=2)), ["2 .rec files for 4 workers"]),
+        ({}, cpus(2), seen(Data(objects=2, records=2)), []),
+        ({}, cpus(2), seen(Data(objects=2, records=2, in_train=1)), ["1 .rec file for 2 workers"]),
+        ({}, cpus(4), seen(Data(objects=2, records=0)), []),
+        ({}, cpus(4), seen(Data(objects=2, records=2), **COMMAND), []),
+        ({}, cpus(4), seen(Data(objects=10_000, records=2, complete=False)), []),
+    ],
+)
+def test_what_is_seldom_meant_is_warned_of(
+    keys: dict[str, Any], nodes: Sequence[ReadyNode], more: dict[str, Any], said: list[str]
+) -> None:
+    warnings = plan(TrainConfig(**keys), nodes, **more).warnings
+    assert len(warnings) == len(said), warnings
+    for warning, words in zip(warnings, said, strict=True):
+        assert words in warning

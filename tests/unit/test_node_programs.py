@@ -1,0 +1,494 @@
+"""The node-side programs of a job, each by itself: their ways with bytes, processes, ssh, ports and environments."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from job_host import NODE_DIR
+from train.job import new_job_id
+
+import hub  # isort: skip - these run by path on the nodes, so they are found by path here
+import launch  # isort: skip
+import launching  # isort: skip
+import lock  # isort: skip
+import log  # isort: skip
+import job_folder  # isort: skip
+import judge  # isort: skip
+import processes  # isort: skip
+import role_env  # isort: skip
+import roster  # isort: skip
+import ssh_proxy  # isort: skip
+import wire  # isort: skip
+
+OTHER_PYTHONS = ["3.6", "3.7", "3.8", "3.9", "3.10", "3.12", "3.13"]
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=30))
+def test_lines_are_cut_the_same_however_the_bytes_arrive(data: bytes, sizes: list[int]) -> None:
+    buffer = wire.LineBuffer()
+    lines: list[bytes] = []
+    rest = data
+    for size in sizes:
+        lines += buffer.feed(rest[:size])
+        rest = rest[size:]
+    lines += buffer.feed(rest) + buffer.flush()
+    wanted = data.split(b"\n")
+    assert lines == (wanted if wanted[-1] else wanted[:-1])
+
+
+def test_endless_lines_do_not_fill_the_memory() -> None:
+    buffer = wire.LineBuffer(limit=10)
+    assert buffer.feed(b"x" * 25) == [b"x" * 10, b"x" * 10]
+    assert buffer.flush() == [b"x" * 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [(b"plain", "plain"), (b"10%\r20%\r30%", "30%"), (b"windows\r", "windows"), (b"\xff\xfe", "\ufffd\ufffd")],
+)
+def test_output_is_shown_as_a_terminal_would_leave_it(line: bytes, shown: str) -> None:
+    assert wire.text(line) == shown
+
+
+def test_nothing_waits_for_a_reader_that_takes_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    outbox = wire.Outbox(ours.fileno())
+    outbox.pass_on(b"x" * (1 << 23))
+    outbox.write()
+    assert outbox.pending
+    theirs.close()
+    outbox.write()
+    assert outbox.broken
+    assert not outbox.pending
+    ours.close()
+
+
+def test_launch_pys_ssh_command_is_understood() -> None:
+    program = "export OMP_NUM_THREADS=1; export DMLC_ROLE=worker; export DMLC_PS_ROOT_PORT=9091; cd /x/; run it"
+    assert ssh_proxy.parse_arguments(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == (
+        "10.0.0.5",
+        "22",
+        program,
+    )
+    assert dict(ssh_proxy.EXPORT.findall(program)) == {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091"}
+
+
+def test_mpiruns_ssh_command_becomes_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "CLUSTER_HOSTS": "10.0.0.4=node-0,10.0.0.5=node-1",
+        "CLUSTER_JOB_ID": "job",
+        "CLUSTER_MPI_SSH": "/j/bin/mpi-ssh",
+        "SECRET": "hush",
+    }.items():
+        monkeypatch.setenv(name, value)
+    command = ssh_proxy.mpi_command(["-x", "10.0.0.5", "orted -mca plm_rsh_agent", '"/j/bin/mpi-ssh"'])
+    assert command[:2] == ["/usr/bin/ssh", "-F"]
+    assert command[-2] == "10.0.0.5"
+    assert command[-1].startswith("export CLUSTER_HOST=node-1; export CLUSTER_JOB_ID=job; PATH=")
+    assert command[-1].endswith('orted -mca plm_rsh_agent "/usr/bin/ssh"')
+    assert "hush" not in " ".join(command)
+
+
+def test_all_processes_of_a_job_are_found_and_ended() -> None:
+    """Also one that ignores SIGTERM, and one in a session of its own, and one without the job's environment."""
+    job = new_job_id()
+    program = "trap '' TERM; setsid sleep 600 & env -i sleep 601 & echo ready; while :; do sleep 1; done"
+    child = processes.start(["/bin/sh", "-c", program], {**os.environ, processes.JOB_VARIABLE: job}, "/")
+    assert child.stdout.readline() == b"ready\n"
+    deadline = time.monotonic() + 10
+    wanted = {"/bin/sh -c " + program, "sleep 600", "sleep 601"}
+    while not command_lines(job) >= wanted and time.monotonic() < deadline:  # a fork is "/bin/sh" at first
+        time.sleep(0.02)
+    assert command_lines(job) >= wanted
+    first, left = processes.end(job)
+    assert len(first) >= 3  # the loop's own sleep may just be between two of its lives
+    assert left == []
+    assert processes.find(job) == []
+    child.wait()
+    child.stdout.close()
+
+
+def command_lines(job: str) -> set[str]:
+    return {words for _, _, words in processes.find(job)}
+
+
+def test_a_process_dies_with_the_program_that_started_it() -> None:
+    program = f"""
+import sys, time
+sys.path.insert(0, {str(NODE_DIR)!r})
+import processes
+child = processes.start(["sleep", "600"], {{"PATH": "/usr/bin:/bin"}}, "/")
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    gone(pid)
+
+
+def gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while processes.start_time(pid) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def run_role(
+    order: dict[str, Any], *, hang_up: bool = False, down: bytes = b"", python: str = sys.executable, env: Any = None
+) -> tuple[int, list[dict[str, Any]]]:
+    """role.py as ssh runs it: the order on stdin, framed messages on stdout. down: what is said once it has started."""
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen(
+        [python, "-S", "-E", str(NODE_DIR / "role.py")], stdin=theirs, stdout=subprocess.PIPE, text=True, env=env
+    ) as role:
+        theirs.close()
+        ours.sendall(wire.encode(order))
+        assert role.stdout is not None
+        messages = [json.loads(role.stdout.readline())]
+        ours.sendall(down)
+        if hang_up:
+            ours.close()
+        messages += [message for line in role.stdout if "alive" not in (message := json.loads(line))]
+        code = role.wait(timeout=20)
+    ours.close()
+    return code, messages
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def order(*words: str, **more: Any) -> dict[str, Any]:
+    job = {"job": new_job_id(), "role": "worker", "host": "node-0", "address": None, "launched": {}, "setup": None}
+    job |= {"commands": [list(words)], "env": {"X": "it's"}, "cwd": "/", "open_files": "auto", "p3": False}
+    return {**job, "silence_timeout_s": 15, **more}
+
+
+def exited(code: int, number: int | None = None, *, at: int = 0, ended: bool = False) -> dict[str, Any]:
+    return {"exit": code, "signal": number, "ended": ended, "at": at, "left": [], "why": None}
+
+
+def test_a_role_reports_start_lines_and_exit() -> None:
+    code, messages = run_role(order("/bin/sh", "-c", 'echo "$X"; echo more >&2; exit 5'))
+    assert code == 5
+    assert "started" in messages[0]
+    assert messages[1:] == [{"line": "it's"}, {"line": "more"}, exited(5)]
+
+
+def test_a_role_tells_a_signal_from_an_exit_code() -> None:
+    code, messages = run_role(order("/bin/sh", "-c", "kill -9 $$"))
+    assert (code, messages[-1]) == (137, exited(137, 9))
+
+
+def test_a_role_runs_several_commands_until_one_fails() -> None:
+    _, messages = run_role(order("true", commands=[["true"], ["false"], ["echo", "never"]]))
+    assert messages[-1] == exited(1, at=1)
+    assert not [message for message in messages if "line" in message]
+
+
+@pytest.mark.parametrize("ends", ["hang up", "told"])
+def test_a_role_ends_all_that_descends_from_its_process(ends: str) -> None:
+    program = "setsid env -i sleep 600 & (trap '' TERM; sleep 600) & sleep 600"
+    wanted = order("/bin/sh", "-c", program)
+    told = wire.encode({"end": True}) if ends == "told" else b""
+    code, messages = run_role(wanted, hang_up=ends != "told", down=told)
+    assert code == 143
+    assert messages[-1] == exited(143, 15, ended=True)
+    assert processes.find(wanted["job"]) == []
+
+
+def test_a_role_that_is_left_alone_ends_everything_of_its_job_here() -> None:
+    wanted = order("sleep", "600")
+    other = processes.start(["sleep", "600"], {**os.environ, processes.JOB_VARIABLE: wanted["job"]}, "/")
+    run_role(wanted, hang_up=True)
+    assert other.wait(timeout=10) == -signal.SIGTERM
+    other.stdout.close()
+
+
+def test_silence_after_signs_of_life_is_the_end_of_the_line() -> None:
+    alive = wire.encode({"alive": True})
+    _, messages = run_role(order("sleep", "600", silence_timeout_s=0.3), down=alive)
+    assert messages[-1]["ended"]
+
+
+def test_a_role_follows_a_process_that_has_closed_its_output() -> None:
+    code, messages = run_role(order("/bin/sh", "-c", "exec >&- 2>&-; exit 3"))
+    assert (code, messages[-1]) == (3, exited(3))
+    wanted = order("/bin/sh", "-c", "exec >&- 2>&-; sleep 600")
+    code, messages = run_role(wanted, hang_up=True)
+    assert code == 143
+    assert processes.find(wanted["job"]) == []
+
+
+def test_a_role_ends_a_daemon_that_goes_on_printing() -> None:
+    wanted = order("/bin/sh", "-c", "setsid sh -c 'while :; do echo more; sleep 0.01; done' & sleep 0.1; exit 0")
+    code, messages = run_role(wanted)
+    assert (code, messages[-1]) == (0, exited(0))
+    assert processes.find(wanted["job"]) == []
+
+
+def test_a_role_says_what_cannot_be_started() -> None:
+    code, messages = run_role(order("/bin/echo", "a\0b"))
+    assert code == 127
+    assert "null byte" in messages[0]["line"]
+    assert messages[-1]["why"] == messages[0]["line"]
+
+
+def test_a_role_says_which_port_blocks_it() -> None:
+    launched = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "unknown.invalid", "DMLC_PS_ROOT_PORT": "9091"}
+    code, messages = run_role(order("true", launched=launched))
+    assert code == 1
+    assert "the scheduler's port 9091 on unknown.invalid cannot be reached from here" in messages[0]["line"]
+
+
+def test_a_role_tries_the_ports_that_it_is_asked_to() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        places = [["127.0.0.1", there.getsockname()[1]], ["unknown.invalid", 1]]
+        asked = wire.encode({"reach": places})
+        _, messages = run_role(order("sleep", "1"), down=asked)
+    assert {"blocked": ["unknown.invalid:1"]} in messages
+
+
+def test_a_role_does_not_pass_on_the_environment_it_was_started_in() -> None:
+    code, messages = run_role(order("/bin/sh", "-c", "env"))
+    names = {message["line"].partition("=")[0] for message in messages if "line" in message}
+    ours = {"CLUSTER_JOB_ID", "CLUSTER_HOST", "CLUSTER_OUTPUT_DIR"}
+    assert code == 0
+    assert names <= {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR", "X", "PWD", *ours}
+    assert names >= ours
+
+
+def test_the_limit_of_open_files() -> None:
+    _, messages = run_role(order("/bin/sh", "-c", "ulimit -Sn; ulimit -Hn"))
+    soft, hard = (message["line"] for message in messages if "line" in message)
+    assert soft == hard or int(soft) == role_env.MOST_OPEN_FILES
+    _, messages = run_role(order("/bin/sh", "-c", "ulimit -Sn", open_files=99))
+    assert {"line": "99"} in messages
+    _, messages = run_role(order("/bin/sh", "-c", "ulimit -Sn", open_files=10**9))
+    if hard != "unlimited":
+        assert {"line": f"open_files = 1000000000: this host allows no more than {hard}"} in messages
+
+
+def environment(**more: Any) -> dict[str, str]:
+    launched = {"DMLC_ROLE": "worker", "DMLC_NODE_HOST": "127.0.0.1"}
+    made: dict[str, str] = role_env.make(order("true", **{"launched": launched, "address": "127.0.0.1", **more}))
+    return made
+
+
+def test_ps_lite_is_told_of_the_interface_unless_the_user_has_another() -> None:
+    env = environment()
+    assert (env["DMLC_NODE_HOST"], env["DMLC_INTERFACE"], env["PS_VERBOSE"]) == ("127.0.0.1", "lo", "1")
+    env = environment(env={"DMLC_INTERFACE": "eth7", "PS_VERBOSE": "0"})
+    assert ("DMLC_NODE_HOST" in env, env["DMLC_INTERFACE"], env["PS_VERBOSE"]) == (False, "eth7", "0")
+    assert "PS_VERBOSE" not in environment(launched={"DMLC_ROLE": "scheduler"}, role="scheduler")
+    assert "PS_VERBOSE" not in environment(launched={})
+    assert environment(p3=True)["DMLC_PS_VAN_TYPE"] == "p3"
+    assert environment(p3=True, env={"DMLC_PS_VAN_TYPE": "zmq"})["DMLC_PS_VAN_TYPE"] == "zmq"
+
+
+def test_folders_of_output_are_kept_for_the_newest_jobs_alone(home: Path) -> None:
+    jobs = home / ".cluster" / "jobs"
+    for number in range(job_folder.KEPT + 3):
+        (jobs / f"old-{number}" / "output").mkdir(parents=True)
+        os.utime(jobs / f"old-{number}", (number, number))
+    (jobs / "old-0" / "record.json").write_text("{}")  # the head's own
+    role_env.make_output_dir("new")
+    names = {path.name for path in jobs.iterdir()}
+    assert {"new", "old-0", f"old-{job_folder.KEPT + 2}"} <= names
+    assert len(names) == job_folder.KEPT + 1
+
+
+@pytest.mark.parametrize("version", OTHER_PYTHONS)
+def test_other_pythons(version: str, tmp_path: Path) -> None:
+    env = {**os.environ, "PYENV_VERSION": version, "HOME": str(tmp_path)}  # where pyenv's shims are what is found
+    python = find_python(version, env)
+    _, messages = run_role(order("/bin/sh", "-c", "echo hello; exit 5"), python=python, env=env)
+    assert messages[1:] == [{"line": "hello"}, exited(5)]
+    for program, words in (("jobs.py", ["list"]), ("role.py", ["end", "nothing"])):
+        command = [python, "-ES", str(NODE_DIR / program), *words]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        assert (json.loads(done.stdout), done.stderr) == ({"jobs": []} if words == ["list"] else [], "")
+    loads = "import sys; sys.path.insert(0, sys.argv[1]); import supervise, launch, ssh_proxy; print(ssh_proxy.EXPORT)"
+    subprocess.run([python, "-c", loads, str(NODE_DIR)], env=env, capture_output=True, check=True)
+
+
+def find_python(version: str, env: dict[str, str]) -> str:
+    """The path of a Python of this machine itself; the test is skipped where there is none."""
+    try:
+        told = subprocess.run(
+            [f"python{version}", "-c", "import sys; print(sys.executable)"],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        pytest.skip(f"there is no Python {version} here")
+    if told.returncode != 0:
+        pytest.skip(f"there is no Python {version} here")
+    return told.stdout.strip()
+
+
+def test_jobs_that_start_at_the_same_moment_get_different_ports() -> None:
+    with socket.socket() as other:
+        first, claim = launch.claim_port()
+        other.bind(("", first + 1))
+        second, second_claim = launch.claim_port()
+        with claim, second_claim:
+            assert second > first + 1
+    again, claim = launch.claim_port()
+    claim.close()
+    assert again == first
+
+
+def test_a_lock_is_one_processes_and_looking_does_not_take_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    assert not lock.is_held(path)
+    with lock.Lock(path) as ours, lock.Lock(path) as theirs:
+        assert ours.take_now()
+        assert lock.is_held(path)
+        assert not theirs.take_now()
+        ours.release()
+        assert not lock.is_held(path)
+        assert theirs.take(timeout_s=0.1)
+
+
+def test_a_log_is_whole_lines_whatever_happens_to_the_disk(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".cluster" / "jobs" / "j").mkdir(parents=True)
+    writer = log.Log("j")
+    writer.reserve()
+    writer.open_file(0, "worker-0")
+    writer.put_line(0, "before")
+    writer.write()
+    real, room = os.write, [30]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if room[0] <= 0:
+            raise OSError(28, "No space left on device")
+        written = real(descriptor, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write)
+    writer.put_line(0, "lost, for there is no room for all of this line")
+    with pytest.raises(OSError, match=r"No space left.*events"):
+        writer.write()
+    writer.put_line(0, "also lost")
+    writer.write()
+    room[0] = 10**6
+    assert (home / ".cluster" / "jobs" / "j" / "reserve").exists()
+    writer.make_room()
+    writer.put({"result": {"state": "failed"}})
+    writer.write()
+    writer.close()
+    folder = home / ".cluster" / "jobs" / "j"
+    events = [json.loads(line) for line in (folder / "events").read_text().splitlines()]
+    assert [event.get("line") for event in events] == ["before", None]
+    assert events[-1]["result"] == {"state": "failed"}
+    assert not (folder / "reserve").exists()
+    assert log.mend("j") == {"state": "failed"}
+    with (folder / "events").open("ab") as stream:
+        stream.write(b'{"t": 1, "li')
+    assert log.mend("j") == {"state": "failed"}
+
+
+def test_no_secret_is_in_a_record(home: Path) -> None:
+    env = {
+        "A_TOKEN": "x1",
+        "DB_PASSWORD": "x2",
+        "AWS_SECRET_ACCESS_KEY": "x3",
+        "credential_file": "x4",
+        "API_KEY": "x5",
+    }
+    env |= {"KEY_COLOUR": "red", "PATH": "/bin"}
+    hosts = [{"name": "node-0", "ip": "10.0.0.4", "instance_id": "i-0"}]
+    job = {
+        "job": "j",
+        "env": env,
+        "env_worker": {"MY_TOKEN": "x6"},
+        "command": [],
+        "hosts": hosts,
+        "secrets": {"S": "x7"},
+    }
+    record = job_folder.new_record({**job, "results_url": "s3://b/r"}, 1.0)
+    assert "x" not in "".join(value for value in record["env"].values() if value not in {"red", "/bin"})
+    assert record["env"]["KEY_COLOUR"] == "red"
+    assert "x7" not in json.dumps(record)
+    assert record["output_url"] == "s3://b/r/j/"
+
+
+HOSTS = [{"name": f"node-{i}", "ip": f"10.0.0.{4 + i}", "instance_id": f"i-{i}"} for i in range(3)]
+
+
+def make_roster(**more: Any) -> Any:
+    fields = {"hosts": HOSTS, "hostfile": ["10.0.0.4", "10.0.0.5"], "launcher": "ssh", "workers": 2, "servers": 1}
+    return roster.Roster({**fields, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "missing"),
+    [
+        ({}, ["scheduler on node-0", "server on node-0", "worker on node-0", "worker on node-1"]),
+        ({"workers": 3}, ["scheduler on node-0", "server on node-0", "worker on node-0", "2 workers on node-1"]),
+        ({"hostfile": ["10.0.0.6:2222"]}, ["scheduler on node-0", "server on node-2", "2 workers on node-2"]),
+        ({"launcher": "local"}, ["scheduler on node-0", "server on node-0", "2 workers on node-0"]),
+        ({"launcher": "mpi"}, ["scheduler on node-0", "server on node-0", "worker on node-0", "worker on node-1"]),
+        ({"servers": 0, "workers": 1, "hostfile": []}, ["worker on node-0"]),
+    ],
+)
+def test_the_roster_knows_where_launch_py_starts_what(more: dict[str, Any], missing: list[str]) -> None:
+    assert make_roster(**more).missing() == missing
+
+
+def test_blocked_ports_are_told_by_what_listens_there() -> None:
+    book = make_roster()
+    server, worker = book.add("server", "10.0.0.4"), book.add("worker", "10.0.0.5")
+    server.bound, worker.bound = ["10.0.0.4", 40000], ["10.0.0.5", 50000]
+    worker.blocked = ["10.0.0.4:40000"]
+    assert book.describe_blocked() == "node-1 cannot reach port 40000 of the server on node-0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3600, "1 h"), (5400, "90 min"), (172800, "2 d"), (90, "90 s"), (0.5, "0.5 s")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert judge.render_s(seconds) == words
+
+
+def test_a_hub_calls_back_for_lines_ends_and_timers(tmp_path: Path) -> None:
+    heard: list[object] = []
+    center = hub.Hub(
+        str(tmp_path / "s"), lambda _, line: heard.append(line), lambda connection: heard.append(connection.owner)
+    )
+    with socket.socket(socket.AF_UNIX) as plug:
+        plug.connect(str(tmp_path / "s"))
+        plug.sendall(b"one\ntwo")
+        center.after("timer", 0.05, lambda: heard.append("timer"))
+        while "timer" not in heard:
+            center.step()
+    while None not in heard:
+        center.step()
+    assert heard == [b"one", "timer", None]
+
+
+def test_launch_pys_environment_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    job = {"job": "j", "python": "/e/bin/python", "hosts": HOSTS, "silence_timeout_s": 15, "launcher": "mpi"}
+    env = launching.environment({**job, "secrets": {"S": "hush"}, "env": {"A": "b"}}, "/tools")
+    assert "hush" not in json.dumps(env)
+    assert env["PATH"].split(":")[:2] == ["/tools", "/e/bin"]
+    assert env["OMPI_MCA_plm_rsh_agent"] == "/tools/mpi-ssh"

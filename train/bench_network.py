@@ -1,0 +1,139 @@
+"""The network between nodes, measured: bytes per second and round trips, one pair after another."""
+
+import json
+import secrets
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+from bootstrap.apply import ReadyNode
+from bootstrap.connection import quote_command
+from bootstrap.side_by_side import on_all
+from provision.errors import ClusterError
+from train.head import SILENCE_S, Talk, never, parse_message
+from train.payload import NODE_DIR
+
+MAX_ALL_PAIRS = 8
+"""Nodes of which every ordered pair is measured; of more, a ring, and the head to all."""
+PINGS = 200
+START_S, PAIR_S = 60.0, 30.0  # at most: until all listen; what a pair takes beside the measured seconds
+PROGRAM = "bench_network.py"
+_BLOCKED = "cluster verify, which looks at the ports between nodes"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """One direction between two nodes. bytes_per_s: as it arrived; round_trips_s: each of them, in seconds."""
+
+    source: str
+    target: str
+    bytes_per_s: float
+    round_trips_s: tuple[float, ...]
+
+    @property
+    def round_trip_s(self) -> float:
+        """The median."""
+        return statistics.median(self.round_trips_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkResult:
+    """What was measured, and how: so many seconds over so many connections at once for each pair."""
+
+    nodes: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    seconds: float
+    streams: int
+
+    @property
+    def all_pairs(self) -> bool:
+        """Whether each node was measured to each other one."""
+        return len(self.pairs) == len(self.nodes) * (len(self.nodes) - 1)
+
+
+def choose_pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Which node sends to which; names: the head's first. Pure.
+
+    Up to MAX_ALL_PAIRS of them each sends to each other one; of more the head to all, and round in a ring.
+    """
+    if len(names) <= MAX_ALL_PAIRS:
+        return tuple((source, target) for source in names for target in names if source != target)
+    ring = zip(names, [*names[1:], names[0]], strict=True)
+    return tuple(dict.fromkeys([*((names[0], target) for target in names[1:]), *ring]))
+
+
+def measure_network(
+    nodes: Sequence[ReadyNode], *, seconds: float, streams: int, on_pair: Callable[[Pair], None]
+) -> NetworkResult:
+    """Measure pair after pair, for so many seconds each. on_pair: gets each result as it comes.
+
+    Raises ClusterError for nodes that cannot reach each other, ConnectError.
+    """
+    by_name = {node.host.name: node for node in nodes}
+    planned = choose_pairs(list(by_name))
+    limit_s = START_S + len(planned) * (PAIR_S + seconds)
+    common = {"secret": secrets.token_hex(16), "limit_s": limit_s}
+    pairs: list[Pair] = []
+    with ExitStack() as stack:
+        ports = _listen(nodes, common, stack)
+        for source, targets in _by_source(planned).items():
+            peers = [{"name": name, "ip": by_name[name].host.private_ip, "port": ports[name]} for name in targets]
+            order = {"do": "send", "peers": peers, "seconds": seconds, "streams": streams, "pings": PINGS}
+            with closing(_start(by_name[source], {**order, **common})) as talk:
+                for message in _messages(talk, silence_s=SILENCE_S + seconds):
+                    pair = _read_pair(source, message)
+                    on_pair(pair)
+                    pairs.append(pair)
+    return NetworkResult(nodes=tuple(by_name), pairs=tuple(pairs), seconds=seconds, streams=streams)
+
+
+def _by_source(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    targets: dict[str, list[str]] = {}
+    for source, target in pairs:
+        targets.setdefault(source, []).append(target)
+    return targets
+
+
+def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitStack) -> dict[str, int]:
+    """Have every node receive until `stack` is left; the port of each."""
+    ports: dict[str, int] = {}
+
+    def listen(node: ReadyNode) -> None:
+        talk = _start(node, {"do": "receive", "address": node.host.private_ip, **common})
+        stack.callback(talk.close)
+        message = next(_messages(talk), {})
+        if "listening" not in message:
+            raise ClusterError(f"{node.host.name}: {PROGRAM} ended before it listened", hint=_BLOCKED)
+        ports[node.host.name] = message["listening"]
+
+    on_all(nodes, listen, name=lambda node: node.host.name)
+    return ports
+
+
+def _start(node: ReadyNode, order: Mapping[str, Any]) -> Talk:
+    words = [node.python, "-ES", f"{node.code_dir}/{NODE_DIR}/{PROGRAM}"]
+    talk = Talk(node.connection.open_channel("exec " + quote_command(words)), where=node.host.name)
+    talk.send(json.dumps(order).encode() + b"\n")
+    return talk
+
+
+def _messages(talk: Talk, *, silence_s: float = SILENCE_S) -> Iterator[dict[str, Any]]:
+    for line in talk.lines(never, silence_s=silence_s):
+        message = parse_message(line)
+        if message and "alive" not in message:
+            yield message
+
+
+def _read_pair(source: str, message: Mapping[str, Any]) -> Pair:
+    """What a node has said of one of its peers. Raises ClusterError where it could not reach it."""
+    target = message["to"]
+    if "error" in message:
+        raise ClusterError(f"{source} to {target}: {message['error']}", hint=_BLOCKED)
+    return Pair(
+        source=source,
+        target=target,
+        bytes_per_s=message["bytes"] / message["seconds"] if message["seconds"] else 0.0,
+        round_trips_s=tuple(message["round_trips_s"]),
+    )

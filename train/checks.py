@@ -1,0 +1,285 @@
+"""Whether a job makes sense, before anything of it starts: what is refused, and what is warned of. Pure."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from provision.errors import ConfigError
+from train.config import TrainConfig
+from train.placement import Placement, share_gpus
+from train.survey import Data
+
+# launch.py's and the supervisor's own: a job with others of these would not find its scheduler, or not be found.
+RESERVED = frozenset(
+    {"DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "CLUSTER_JOB_ID"}
+)
+_OF_DATA = ("--data-dir", "--data-train", "--benchmark")
+_RECORD_SCRIPTS = ("train_cifar10.py", "train_imagenet.py")
+_WITH_CUDA = re.compile(r"mxnet-cu[0-9]|source@")
+P3_SINCE = (1, 7)
+
+
+class Problem(NamedTuple):
+    """Why a job is refused, and what to do."""
+
+    said: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A job as it would be. shipped: the name of this project's own script that it runs, None for what is the user's.
+
+    is_command: it runs the words after --, or a job file's. library: "mxnet==1.7.0.post2", "source@v1.7.x".
+    data: what lies in [data] url; None when that is not known, or not set.
+    """
+
+    config: TrainConfig
+    placement: Placement
+    library: str
+    shipped: str | None
+    is_command: bool
+    has_files: bool
+    data_url: str | None = None
+    data: Data | None = None
+
+    @property
+    def workers(self) -> int:
+        """How many there are in all."""
+        return sum(self.placement.workers.values())
+
+    @property
+    def servers(self) -> int:
+        """How many there are in all."""
+        return sum(self.placement.servers.values())
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether there are any on its workers' nodes."""
+        return any(node.facts.gpus for node in self.placement.of_workers)
+
+    @property
+    def gpus(self) -> Mapping[str, int]:
+        """How many GPUs the library can use on each node that workers run on, by the node's name."""
+        usable = _WITH_CUDA.match(self.library) is not None
+        return {node.host.name: len(node.facts.gpus) if usable else 0 for node in self.placement.of_workers}
+
+    @property
+    def distributed(self) -> bool:
+        """Whether gradients go over the network."""
+        return self.config.kv_store.startswith("dist")
+
+    @property
+    def reads_data_url(self) -> bool:
+        """Whether it is one of this project's scripts that has not been told to read something else."""
+        told = any(word.partition("=")[0] in _OF_DATA for word in self.config.args)
+        return self.data_url is not None and self.shipped is not None and not told
+
+    @property
+    def fewest_gpus(self) -> int:
+        """On one of its workers' nodes."""
+        return min(self.gpus.values(), default=0)
+
+
+def check(wanted: Wanted) -> tuple[str, ...]:
+    """What the user should know of a job. Raises ConfigError, with all that is wrong, when it makes no sense."""
+    problems = [problem for rule in _ERRORS for problem in rule(wanted)]
+    if problems:
+        hints = [problem.hint for problem in problems if problem.hint]
+        raise ConfigError("\n".join(problem.said for problem in problems), hint=hints[0] if hints else None)
+    return tuple(said for rule in _WARNINGS for said in rule(wanted))
+
+
+def _kv_store(wanted: Wanted) -> Iterator[Problem]:
+    setting = f'train.kv_store = "{wanted.config.kv_store}"'
+    if wanted.distributed and wanted.workers == 1 and not wanted.is_command:
+        yield Problem(
+            f"{setting}: with one worker there is nobody to exchange gradients with",
+            "cluster train --kv-store local, or more workers (-n 2), or more nodes",
+        )
+    if not wanted.distributed and wanted.workers > 1:
+        yield Problem(
+            f"{setting}: its {wanted.workers} workers would train {wanted.workers} models that know nothing of each "
+            "other",
+            "cluster train --kv-store dist_sync, or -n 1",
+        )
+
+
+def _compression(wanted: Wanted) -> Iterator[Problem]:
+    config = wanted.config
+    if config.gc_type != "none" and not wanted.distributed:
+        yield Problem(
+            f'train.gc_type = "{config.gc_type}": it compresses what goes over the network, and with '
+            f'kv_store = "{config.kv_store}" nothing does',
+            "cluster train --gc-type none, or --kv-store dist_sync",
+        )
+
+
+def _p3(wanted: Wanted) -> Iterator[Problem]:
+    config = wanted.config
+    if not config.p3:
+        return
+    # MXNet's src/kvstore/p3store_dist.h: no compression, and no update on the servers, which dist_async needs.
+    if config.kv_store not in ("dist_sync", "dist_device_sync", "dist_sync_device"):
+        yield Problem(
+            f'train.p3 = true: it is for kv_store = "dist_sync" and "dist_device_sync" alone, not "{config.kv_store}"',
+            "cluster train --kv-store dist_sync",
+        )
+    if config.gc_type != "none":
+        yield Problem("train.p3 = true: MXNet's P3 knows no gradient compression", "cluster train --gc-type none")
+    version = re.match(r"mxnet[^=]*==([0-9]+)\.([0-9]+)", wanted.library)
+    if version is not None and (int(version[1]), int(version[2])) < P3_SINCE:
+        yield Problem(
+            f"train.p3 = true: {wanted.library} has no P3, which came with MXNet 1.7",
+            'set mxnet = "mxnet==1.7.0.post2"',
+        )
+
+
+def _hosts(wanted: Wanted) -> Iterator[Problem]:
+    head = wanted.placement.nodes[0].host
+    others = [host for host in wanted.config.hosts if host.partition(":")[0] not in (head.name, head.private_ip)]
+    if wanted.config.launcher == "local" and others:
+        yield Problem(
+            f'train.launcher = "local": it runs all on the head ({head.name}), and train.hosts names {others[0]}',
+            "cluster train --launcher ssh",
+        )
+
+
+def _gpus(wanted: Wanted) -> Iterator[Problem]:
+    gpus, workers = wanted.config.gpus, wanted.placement.workers
+    if gpus == "none":
+        return
+    if gpus != "auto":
+        missing = [f"{name} has {count or 'none'}" for name, count in sorted(wanted.gpus.items()) if count <= max(gpus)]
+        if missing and wanted.has_gpus and not any(wanted.gpus.values()):
+            yield Problem(
+                f"train.gpus = {list(gpus)}: {wanted.library} has no code for GPUs",
+                'set [bootstrap] mxnet = "auto", or cluster train --gpus none',
+            )
+        elif missing:
+            yield Problem(f"train.gpus = {list(gpus)}: {', '.join(missing)}", "cluster train --gpus auto, or none")
+        return
+    if len(set(wanted.gpus.values())) > 1 and not wanted.fewest_gpus:
+        without = ", ".join(name for name, count in sorted(wanted.gpus.items()) if not count)
+        yield Problem(
+            f'train.gpus = "auto": {without} has no GPU, other nodes have',
+            "cluster train --gpus none, or -H with the nodes that have GPUs",
+        )
+    elif _do_not_share(wanted) and not wanted.is_command:
+        name = max(workers, key=lambda name: workers[name])
+        there = _count(wanted.fewest_gpus, "GPU")
+        yield Problem(
+            f'train.gpus = "auto": the {there} of {name} cannot be shared equally among its {workers[name]} workers',
+            f"cluster train -n {len(wanted.gpus)} (one worker for each node), or --gpus with what each worker takes",
+        )
+
+
+def _do_not_share(wanted: Wanted) -> bool:
+    return bool(wanted.fewest_gpus) and not share_gpus(wanted.fewest_gpus, wanted.placement.most_workers)
+
+
+def _files(wanted: Wanted) -> Iterator[Problem]:
+    if wanted.config.sync_dst_dir and not wanted.has_files:
+        yield Problem(
+            f'train.sync_dst_dir = "{wanted.config.sync_dst_dir}": there are no files of yours to copy there',
+            'name them: [bootstrap] sync = ["my_project/"]',
+        )
+
+
+def _reserved(wanted: Wanted) -> Iterator[Problem]:
+    for key in ("env", "env_server", "env_worker"):
+        for name in sorted(RESERVED & set(getattr(wanted.config, key))):
+            yield Problem(f"train.{key}: {name} is set for each process by launch.py and the supervisor alone")
+
+
+def _data(wanted: Wanted) -> Iterator[Problem]:
+    data, url = wanted.data, wanted.data_url
+    if data is None or not wanted.reads_data_url:
+        return
+    put = f"cluster data put FOLDER {url}"
+    if not data.bucket_exists:
+        yield Problem(f'data.url = "{url}": there is no such bucket', f"cluster data put --create-bucket FOLDER {url}")
+    elif data.complete and not data.objects:
+        yield Problem(f'data.url = "{url}": there is nothing to read', put)
+    elif data.complete and not data.in_train and wanted.shipped in _RECORD_SCRIPTS:
+        yield Problem(f'data.url = "{url}": {wanted.shipped} reads the .rec files of its train/: there are none', put)
+
+
+def _more_workers_than_nodes(wanted: Wanted) -> Iterator[str]:
+    config, nodes = wanted.config, len(wanted.placement.of_workers)
+    asked_for = config.launcher == "local" or len(set(config.hosts)) < len(config.hosts)
+    if wanted.workers > nodes and not wanted.fewest_gpus and not asked_for:
+        yield (
+            f"{wanted.workers} workers on {_count(nodes, 'node')} without GPUs share their cores: one worker for each "
+            f"node (-n {nodes}) is seldom slower"
+        )
+
+
+def _idle_servers(wanted: Wanted) -> Iterator[str]:
+    if not wanted.distributed and wanted.config.servers != "auto":
+        yield f'train.servers = {wanted.config.servers}: kv_store = "{wanted.config.kv_store}" has none'
+
+
+def _device_store(wanted: Wanted) -> Iterator[str]:
+    if "device" in wanted.config.kv_store and (not wanted.fewest_gpus or wanted.config.gpus == "none"):
+        plain = "dist_sync" if wanted.distributed else "local"
+        yield f'train.kv_store = "{wanted.config.kv_store}" adds gradients up on GPUs, and none are used: as "{plain}"'
+
+
+def _gpu_warnings(wanted: Wanted) -> Iterator[str]:
+    gpus, most = wanted.config.gpus, wanted.placement.most_workers
+    if gpus == "none":
+        return
+    if wanted.has_gpus and not any(wanted.gpus.values()):
+        yield f"{wanted.library} has no code for GPUs: the job runs on the processors alone"
+    if isinstance(gpus, tuple) and most > 1:
+        yield f"train.gpus = {list(gpus)}: up to {most} workers on a node use the same GPUs"
+    if gpus == "auto" and wanted.is_command and _do_not_share(wanted):
+        there = _count(wanted.fewest_gpus, "GPU")
+        yield f"up to {most} workers on a node see its {there}, all of them: they do not share out equally"
+    if gpus == "auto" and len(set(wanted.gpus.values())) > 1 and wanted.fewest_gpus:
+        yield f"the nodes have different numbers of GPUs: {wanted.fewest_gpus} of each are used"
+
+
+def _not_passed_on(wanted: Wanted) -> Iterator[str]:
+    config = wanted.config
+    keys = ["gc_type"] * (config.gc_type != "none") + ["gpus"] * isinstance(config.gpus, tuple)
+    if wanted.is_command and keys:
+        yield f"train.{' and train.'.join(keys)}: not given to a command, which is passed on word for word"
+
+
+def _few_records(wanted: Wanted) -> Iterator[str]:
+    data = wanted.data
+    if data is None or wanted.is_command or not data.complete:
+        return
+    records = data.in_train or data.records
+    if 0 < records < wanted.workers:
+        yield (
+            f"{wanted.data_url} has {_count(records, '.rec file')} for {wanted.workers} workers: each reads its "
+            f"part of the bytes, some of the same file (im2rec.py --chunks {wanted.workers} makes as many)"
+        )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+_ERRORS: Sequence[Callable[[Wanted], Iterator[Problem]]] = (
+    _kv_store,
+    _compression,
+    _p3,
+    _hosts,
+    _gpus,
+    _files,
+    _reserved,
+    _data,
+)
+_WARNINGS: Sequence[Callable[[Wanted], Iterator[str]]] = (
+    _more_workers_than_nodes,
+    _idle_servers,
+    _device_store,
+    _gpu_warnings,
+    _not_passed_on,
+    _few_records,
+)

@@ -1,0 +1,98 @@
+"""Mistakes with S3, and with records that are read from there; see train/known_mistakes.py."""
+
+from train.mistake import Mistake
+
+S3 = (
+    Mistake(
+        "PermanentRedirect",
+        "the bucket is in another region than the job reads from: [provision] region has to be the bucket's",
+        pattern=r"\bPermanentRedirect\b",
+    ),
+    Mistake(
+        "TemporaryRedirect",
+        "S3 sends reads of this bucket elsewhere, as it does for a new bucket, or one of another region: try again "
+        "later, or see [provision] region",
+        pattern=r"\bTemporaryRedirect\b",
+    ),
+    Mistake(
+        "AuthorizationHeaderMalformed",
+        "the bucket is in another region than the job reads from: [provision] region has to be the bucket's",
+        pattern=r"\bAuthorizationHeaderMalformed\b",
+    ),
+    Mistake(
+        "compile with DMLC_USE_S3=1",
+        "this wheel cannot read s3:// by itself: mxnet==1.7.0.post2 can, and others that docs/configuration.md lists; "
+        "or copy the data to the nodes",
+    ),
+    Mistake(
+        "NoSuchBucket",
+        "there is no such bucket: see [data] url, or make it by cluster data put --create-bucket",
+        pattern=r"\bNoSuchBucket\b",
+    ),
+    Mistake(
+        "NoSuchKey",
+        "there is no such object: cluster data ls shows what is there; see [data] url",
+        pattern=r"\bNoSuchKey\b",
+    ),
+    Mistake(
+        "Cannot find any files that matches the URI",
+        "nothing is there: cluster data ls shows what is; a folder's URL ends in /",
+    ),
+    Mistake(
+        "ExpiredToken",
+        "the job's credentials have run out, and MXNet cannot renew them: start it again; see instance_profile in "
+        "docs/configuration.md for how long they last",
+        pattern=r"\bExpiredToken(?:Exception)?\b",
+    ),
+    Mistake(
+        "AccessDenied",
+        "S3 refuses: the credentials need s3:GetObject and s3:ListBucket for [data] url, s3:PutObject for results "
+        "(cluster verify, cluster iam-policy)",
+        pattern=r"\bAccessDenied\b",
+    ),
+    Mistake(
+        "InvalidAccessKeyId",
+        "AWS does not know these credentials: look at AWS_ACCESS_KEY_ID and your profile on this machine",
+        pattern=r"\bInvalidAccessKeyId\b",
+    ),
+    Mistake(
+        "SignatureDoesNotMatch",
+        "the secret key does not belong to the access key: look at AWS_SECRET_ACCESS_KEY and your profile",
+        pattern=r"\bSignatureDoesNotMatch\b",
+    ),
+    Mistake(
+        "RequestTimeTooSkewed",
+        "the node's clock is wrong: cluster verify shows by how much; cluster exec -- sudo chronyc makestep sets it",
+        pattern=r"\bRequestTimeTooSkewed\b",
+    ),
+    Mistake(
+        "SlowDown",
+        "S3 asks for fewer requests at once: fewer --data-nthreads or workers, or the data under several prefixes",
+        pattern=r"<Code>SlowDown</Code>|\(SlowDown\)",
+    ),
+    Mistake(
+        "S3_ACCESS_KEY_ID to use S3",
+        "MXNet got no credentials for s3://: cluster train passes yours on; cluster verify shows whether it finds any",
+    ),
+    Mistake(
+        "CURLE_OK: Could not resolve host",
+        "S3's name cannot be resolved on the node: its subnet needs a way to S3 (a gateway endpoint, or the internet)",
+    ),
+    Mistake(
+        "CURLE_OK: Failed to connect",
+        "S3 cannot be reached from the node: its subnet needs a way to S3 (a gateway endpoint, or the internet)",
+    ),
+    Mistake(
+        "Invalid RecordIO F",
+        "this .rec is damaged, or was cut short: compare its size (cluster data ls), put it again",
+    ),
+    Mistake(
+        "RecordIOWriter",
+        "this .rec is damaged, or was cut short: compare its size (cluster data ls), put it again",
+        pattern=r"Check failed: (?:p|header)\[0\] == RecordIOWriter: ?:kMagic",
+    ),
+    Mistake(
+        "file do not align by 4 bytes",
+        "this .rec is damaged, or was cut short: compare its size (cluster data ls), put it again",
+    ),
+)

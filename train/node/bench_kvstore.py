@@ -1,0 +1,46 @@
+"""MXNet's own tools/bandwidth/measure.py, out of the wheel and unchanged, with what it needs around it.
+
+It is written for GPUs, and takes its network from a folder of MXNet's sources that no wheel has. Here it gets one of
+this project's networks, and a processor where there is no GPU. Its own arguments are this program's, but for --gpus:
+all that there are. Every process of the job runs it; servers and the scheduler go their own way at `import mxnet`.
+
+Python 3.6 and later.
+"""
+
+import os
+import runpy
+import sys
+import types
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts")
+NETWORK = "resnet"  # the name of measure.py's module for it
+
+
+def main():
+    import mxnet as mx
+
+    sys.path.insert(0, SCRIPTS)
+    module = types.ModuleType(NETWORK)
+    module.get_symbol = get_symbol
+    sys.modules[NETWORK] = module
+    gpus = mx.context.num_gpus()
+    if not gpus:
+        mx.gpu = mx.cpu
+    devices = ",".join(str(number) for number in range(gpus or 1))
+    program = os.path.join(os.path.dirname(mx.__file__), "tools", "bandwidth", "measure.py")
+    if not os.path.exists(program):
+        sys.exit("this MXNet has no %s: it was not installed from a wheel" % program)
+    sys.argv = [program] + sys.argv[1:] + ["--network", NETWORK, "--gpus", devices]
+    runpy.run_path(program, run_name="__main__")
+
+
+def get_symbol(image_shape, num_layers, num_classes):
+    """What measure.py asks a module for; image_shape: "3,224,224"."""
+    from networks.build import build
+
+    shape = tuple(int(size) for size in image_shape.split(","))
+    return build(NETWORK, num_layers, num_classes, shape)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""How fast bytes go from this node to others: what `cluster bench network` runs on each of them.
+
+One order on stdin, a line of JSON, by its "do"; after "limit_s" seconds this program ends, whatever happens:
+    {"do": "receive", "address", "secret"}     listens there, says {"listening": port}, and takes what comes for as
+                                               long as somebody reads what this prints
+    {"do": "send", "secret", "seconds", "streams", "pings",
+     "peers": [{"name", "ip", "port"}]}        for one peer after another: {"to", "bytes", "seconds", "round_trips_s"},
+                                               or {"to", "error"}; between them {"alive": true}
+What arrives is counted and timed where it arrives, from its first byte to its last. A round trip is 64 bytes there and
+back on a connection of its own, over which nothing else goes.
+
+Python 3.6 and later, standard library only.
+"""
+
+import hmac
+import json
+import os
+import random
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+
+PORTS = (10000, 49999)  # ps-lite's own: open where training is
+TRIES = 50
+CONNECT_TIMEOUT_S = 5.0
+TIMEOUT_S = 15.0  # without a byte
+ALIVE_EVERY_S = 1.0
+SECRET_BYTES = 16
+CHUNK_BYTES = 1 << 20
+PING_BYTES = 64
+UNTIMED_PINGS = 10  # the first ones wake things up
+COUNT = struct.Struct("!Qd")  # bytes, seconds
+
+
+def main():
+    order = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
+    secret = bytes.fromhex(order["secret"])
+    threading.Thread(target=_show_life, args=(time.time() + order["limit_s"],), daemon=True).start()
+    if order["do"] == "receive":
+        receive(order["address"], secret)
+    else:
+        for peer in order["peers"]:
+            say(dict(measure(order, peer, secret), to=peer["name"]))
+
+
+_writing = threading.Lock()
+
+
+def say(message):
+    """One message, as one line. Nobody reads any more: the end of this program."""
+    with _writing:
+        try:
+            sys.stdout.write(json.dumps(message) + "\n")
+            sys.stdout.flush()
+        except OSError:
+            os._exit(0)
+
+
+def _show_life(until):
+    reader = select.poll()
+    reader.register(sys.stdout.fileno(), 0)  # it is told when nobody reads any more, whatever is asked for
+    while time.time() < until:
+        if reader.poll(ALIVE_EVERY_S * 1000):
+            os._exit(0)
+        say({"alive": True})
+    os._exit(1)
+
+
+# -- where it arrives --------------------------------------------------------------------------------------------------
+
+
+def receive(address, secret):
+    """Take whatever connects, for as long as this process lives."""
+    listener = listen(address)
+    say({"listening": listener.getsockname()[1]})
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=take, args=(connection, secret), daemon=True).start()
+
+
+def listen(address):
+    """A socket that listens on a free one of PORTS. Raises OSError when TRIES of them were taken."""
+    left = TRIES
+    while True:
+        left -= 1
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, random.randint(*PORTS)))  # noqa: S311 - nothing depends on its being guessed
+            listener.listen(64)
+        except OSError:
+            listener.close()
+            if not left:
+                raise
+        else:
+            return listener
+
+
+def take(connection, secret):
+    """Serve one connection, which begins with the secret and what it is for: "s" to be counted, "p" to be answered."""
+    try:
+        connection.settimeout(TIMEOUT_S)
+        first = read_exactly(connection, SECRET_BYTES + 1)
+        if not hmac.compare_digest(first[:SECRET_BYTES], secret):
+            return
+        if first[SECRET_BYTES:] == b"s":
+            connection.sendall(COUNT.pack(*count(connection)))
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            connection.sendall(read_exactly(connection, PING_BYTES))
+    except (OSError, EOFError):
+        return  # the side that connected tells what went wrong
+    finally:
+        connection.close()
+
+
+def count(connection):
+    """How many bytes came until the other side said that it was all, and in how many seconds."""
+    buffer = bytearray(CHUNK_BYTES)
+    total = connection.recv_into(buffer)
+    began = ended = time.perf_counter()
+    got = total
+    while got:
+        got = connection.recv_into(buffer)
+        total += got
+        ended = time.perf_counter()
+    return total, ended - began
+
+
+def read_exactly(connection, size):
+    """`size` bytes. Raises EOFError when the other side hangs up, OSError."""
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise EOFError("the other side hung up")
+        data += more
+    return data
+
+
+# -- where it comes from -----------------------------------------------------------------------------------------------
+
+
+def measure(order, peer, secret):
+    """What is to be said of one peer, but for its name."""
+    try:
+        trips = time_round_trips(peer, secret, order["pings"])
+        total, seconds = send(peer, secret, order["seconds"], order["streams"])
+    except socket.timeout:
+        return {"error": "timed out"}
+    except (OSError, EOFError) as error:
+        return {"error": str(getattr(error, "strerror", None) or error).lower()}
+    return {"bytes": total, "seconds": seconds, "round_trips_s": trips}
+
+
+def connect(peer, secret, what):
+    """A connection to a peer's receiver, for this. Raises OSError."""
+    connection = socket.create_connection((peer["ip"], peer["port"]), timeout=CONNECT_TIMEOUT_S)
+    connection.settimeout(TIMEOUT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.sendall(secret + what)
+    return connection
+
+
+def time_round_trips(peer, secret, pings):
+    """Seconds of so many round trips, one after another."""
+    connection = connect(peer, secret, b"p")
+    trips = []
+    try:
+        for number in range(UNTIMED_PINGS + pings):
+            began = time.perf_counter()
+            connection.sendall(b"." * PING_BYTES)
+            read_exactly(connection, PING_BYTES)
+            if number >= UNTIMED_PINGS:
+                trips.append(time.perf_counter() - began)
+    finally:
+        connection.close()
+    return trips
+
+
+def send(peer, secret, seconds, streams):
+    """Send for so long over so many connections at once; the bytes that arrived, and the seconds of the slowest."""
+    connections = [connect(peer, secret, b"s") for _ in range(streams)]
+    failures = []
+    results = []
+
+    def work(connection):
+        try:
+            results.append(_send_on(connection, seconds))
+        except (OSError, EOFError) as error:
+            failures.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=work, args=(connection,), daemon=True) for connection in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return sum(total for total, _ in results), max(took for _, took in results)
+
+
+def _send_on(connection, seconds):
+    data = memoryview(bytes(CHUNK_BYTES))
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+    return COUNT.unpack(read_exactly(connection, COUNT.size))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Follows the log of a job for one reader, from where that has come to, to the job's end.
+
+Python 3.6 and later, standard library only.
+"""
+
+import ctypes
+import json
+import os
+import select
+import socket
+import time
+
+import job_folder
+import recovery
+import wire
+
+ALIVE_EVERY_S = 2.0
+LOOK_EVERY_S = 0.2  # where the kernel does not tell of changes
+RETRY_S = 0.05  # for a supervisor that is just beginning or ending
+PENDING_BYTES = 1 << 20
+GIVE_UP_S = 120.0  # for a reader that takes nothing any more
+IN_MODIFY = 2  # linux/inotify.h
+IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0o2000000)
+RESULT = b'"result": {'
+
+
+class Follower(object):
+    """One reader of one job's log. out: the descriptor to write to. offset: of the first byte that is wanted."""
+
+    def __init__(self, job, offset, out):
+        self.job = job
+        self.outbox = wire.Outbox(out)
+        self.events = None
+        self.offset = offset
+        self.rest = b""
+        self.last = None  # the result line, once it has been read
+        self.result = None  # as the supervisor tells it
+        self.supervisor = None
+        self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
+        self.changes = None
+        self.is_complete = False  # nobody writes to the log any more
+        self.alive_at = self.taken_at = time.monotonic()
+
+    def run(self, wait):
+        """Pass the log on to its end, or without `wait` to its present end. Raises OSError."""
+        if not wait:
+            recovery.recover(self.job)
+        while True:
+            if wait and not self.is_complete:
+                self.find_supervisor()
+            self.read()
+            if self.last is not None and self.is_complete:
+                self.outbox.pass_on(self.last)
+                return self.flush()
+            if not wait and not self.found_more:
+                self.outbox.pass_on(self.last or b"")
+                return self.flush()
+            if self.is_complete and not self.found_more:
+                self.outbox.put(self.missing_result())
+                return self.flush()
+            if not self.sleep(0.0 if self.found_more else self.pause_s(wait)):
+                return None
+
+    def pause_s(self, wait):
+        if not wait or self.is_complete:
+            return 0.0
+        if self.supervisor is None:
+            return RETRY_S
+        return ALIVE_EVERY_S / 2 if self.changes is not None else LOOK_EVERY_S
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    def read(self):
+        """Take what there is of the log, in whole lines; the last line is kept back."""
+        self.found_more = False
+        if len(self.outbox.pending) > PENDING_BYTES or self.last is not None:
+            return
+        if self.events is None:
+            try:
+                self.events = os.open(job_folder.path(self.job, "events"), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return
+            self.changes = watch(job_folder.path(self.job, "events"))
+        data = os.pread(self.events, 1 << 16, self.offset + len(self.rest))
+        self.found_more = bool(data)
+        whole, end, self.rest = (self.rest + data).rpartition(b"\n")
+        if end:
+            self.offset += len(whole) + 1
+            lines = whole + end
+            last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
+            if RESULT in last and "result" in json.loads(last.decode("utf-8")):
+                self.last = last
+                lines = lines[: -len(last)]
+            self.outbox.pass_on(lines)
+
+    def missing_result(self):
+        """The last line of a log that could not be written to its end."""
+        record = job_folder.read_record(self.job) or {}
+        result = self.result or {key: record.get(key) for key in ("state", "exit_code", "error", "left")}
+        return {"t": round(time.time(), 3), "result": result}
+
+    # -- the supervisor ------------------------------------------------------------------------------------------
+
+    def find_supervisor(self):
+        """Be told of the job's end by its supervisor; a dead one is none. Raises OSError."""
+        if self.supervisor is not None:
+            return
+        plug = connect(self.job)
+        if plug is not None:
+            plug.sendall(wire.encode({"watch": True}))
+            plug.settimeout(0.0)
+            self.supervisor = plug
+        elif not recovery.is_alive(self.job):
+            recovery.recover(self.job)
+            self.is_complete = True
+
+    def read_supervisor(self):
+        data = wire.read_now(self.supervisor.fileno())
+        for line in self.supervisor_lines.feed(data or b""):
+            self.result = json.loads(line.decode("utf-8"))["result"]
+            self.is_complete = True
+        if data == b"":
+            self.supervisor.close()
+            self.supervisor = None
+
+    # -- the reader ----------------------------------------------------------------------------------------------
+
+    def sleep(self, wait_s):
+        """Wait for something to happen; returns False when the reader is gone."""
+        now = time.monotonic()
+        if now > self.alive_at + ALIVE_EVERY_S and not self.outbox.pending:
+            self.outbox.put({"alive": True})
+        if not self.outbox.pending:
+            self.taken_at = now
+        writes = [self.outbox.descriptor] if self.outbox.pending else []
+        sources = [one for one in (self.changes, self.supervisor) if one is not None]
+        ready, writable, _ = select.select(sources, writes, [], wait_s)
+        if writable:
+            self.outbox.write()
+            self.alive_at = self.taken_at = now
+        if self.changes is not None and self.changes in ready:
+            wire.read_now(self.changes)
+        if self.supervisor is not None and self.supervisor in ready:
+            self.read_supervisor()
+        return not self.outbox.broken and now < self.taken_at + GIVE_UP_S
+
+    def flush(self):
+        """Have the reader take what is left."""
+        while self.outbox.pending and self.sleep(RETRY_S):
+            pass
+
+
+def connect(job):
+    """A connection to a job's supervisor, or None."""
+    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        plug.connect(job_folder.path(job, "socket"))
+    except OSError:
+        plug.close()
+        return None
+    return plug
+
+
+def watch(path):
+    """A descriptor that becomes readable when a file changes, or None where the kernel grants none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.inotify_init1(IN_NONBLOCK_CLOEXEC)
+    if descriptor < 0:
+        return None
+    if libc.inotify_add_watch(descriptor, os.fsencode(path), IN_MODIFY) < 0:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,130 @@
+"""Where a job is kept on the head: ~/.cluster/jobs/ID, and what of it is told to others.
+
+Python 3.6 and later, standard library only.
+"""
+
+import json
+import os
+import re
+
+ENDED = ("done", "failed", "stopped")
+KEPT = 50  # ended jobs
+SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|_KEY$", re.IGNORECASE)
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+VERSION = 1
+
+
+def root():
+    """The folder of all jobs."""
+    return os.path.join(os.path.expanduser("~"), ".cluster", "jobs")
+
+
+def path(job, *names):
+    """The path of a job's folder, or of something in it."""
+    return os.path.join(root(), job, *names)
+
+
+def new_record(order, submitted_at):
+    """The record of a job that has not started, from its order."""
+    env = dict(order["env"])
+    for key, role in (("env_server", "server"), ("env_worker", "worker")):
+        env.update(("%s (%ss)" % (name, role), value) for name, value in order.get(key, {}).items())
+    given = ("name", "cwd", "python", "launcher", "kv_store", "workers", "servers", "library", "code", "project")
+    record = {key: order.get(key) for key in given + ("owner", "max_duration_s")}
+    record.update(
+        version=VERSION,
+        id=order["job"],
+        state="starting",
+        command=list(order["command"]),
+        env={name: "***" if SECRET.search(name.partition(" ")[0]) else env[name] for name in env},
+        nodes=[{key: host.get(key) for key in ("name", "ip", "instance_id")} for host in order["hosts"]],
+        output_url=output_url(order),
+        submitted_at=submitted_at,
+        started_at=None,
+        ended_at=None,
+        exit_code=None,
+        error=None,
+        left={},
+        supervisor=None,
+        roles=[],
+    )
+    return record
+
+
+def output_url(order):
+    """Where in S3 a job leaves what it made, or None."""
+    results = order.get("results_url")
+    return results.rstrip("/") + "/" + order["job"] + "/" if results else None
+
+
+def read_record(job):
+    """A job's record, or None where there is none that can be read."""
+    try:
+        with open(path(job, "record.json"), "rb") as stream:
+            return json.loads(stream.read().decode("utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def write_record(record, *, lasting=False):
+    """Replace a job's record at once by a new one. lasting: also through a power failure. Raises OSError."""
+    place = path(record["id"], "record.json")
+    try:
+        with open(place + ".new", "wb") as stream:
+            stream.write(json.dumps(record, sort_keys=True).encode("utf-8") + b"\n")
+            if lasting:
+                stream.flush()
+                os.fsync(stream.fileno())
+    except OSError:
+        remove(place + ".new")
+        raise
+    os.replace(place + ".new", place)
+
+
+def read_all():
+    """The records of all jobs, the newest first."""
+    records = [record for record in map(read_record, _names()) if record is not None]
+    return sorted(records, key=lambda record: (record["submitted_at"], record["id"]), reverse=True)
+
+
+def prune(records):
+    """Remove the folders of all but the newest ended jobs."""
+    import shutil  # slow to load
+
+    ended = [record for record in records if record["state"] in ENDED]
+    for record in ended[KEPT:]:
+        shutil.rmtree(path(record["id"]), ignore_errors=True)
+
+
+def find_without_record():
+    """The jobs that have left no more than output on this host, the newest first."""
+    names = [name for name in _names() if not os.path.exists(path(name, "record.json"))]
+    return sorted(names, key=_age, reverse=True)
+
+
+def _age(job):
+    try:
+        return os.path.getmtime(path(job))
+    except OSError:  # removed meanwhile
+        return 0.0
+
+
+def _names():
+    try:
+        return [name for name in os.listdir(root()) if os.path.isdir(path(name))]
+    except FileNotFoundError:
+        return []
+
+
+def remove(file):
+    """Remove a file if it is there."""
+    try:
+        os.unlink(file)
+    except FileNotFoundError:
+        pass
+
+
+def describe(error):
+    """An OSError in words: what happened, and to which file."""
+    place = "" if error.filename is None else " (%s)" % error.filename
+    return (error.strerror or str(error)) + place

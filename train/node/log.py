@@ -1,0 +1,125 @@
+"""The log of a job: events, as the user's side reads them, and the raw output of every process in a file of its own.
+
+`events` has one JSON object a line; "t" is the time in seconds since the epoch, "p" a number of the process:
+    {"t", "p", "role": "worker", "host": "node-1"}   {"t", "p", "pid": 1}   {"t", "p", "rank": 2}
+    {"t", "p", "line": "text"}                       {"t", "p", "exit": 7, "signal": null}
+    {"t", "say": "text"}   {"t", "state": "running"}
+    {"t", "result": {"state", "exit_code", "error", "left"}}   the last one
+Lines are written in one go after each look at all processes, and are whole, whatever becomes of this process or the
+disk: what a full disk has cut off is taken away again.
+Python 3.6 and later, standard library only.
+"""
+
+import json
+import os
+import time
+
+import job_folder
+import wire
+
+RESERVE_BYTES = 1 << 18
+
+
+class Log(object):
+    """The log of one job, for writing."""
+
+    def __init__(self, job):
+        self._job = job
+        self._path = job_folder.path(job, "events")
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._descriptor).st_size
+        self._pending = []
+        self._time = None
+        self._files = {}  # descriptor and pending bytes by the number of the process
+        self._failed = False
+        os.makedirs(job_folder.path(job, "ranks"), mode=0o700, exist_ok=True)
+
+    def reserve(self):
+        """Take the room that the last lines need. Raises OSError."""
+        with open(job_folder.path(self._job, "reserve"), "wb") as stream:
+            stream.write(b"\0" * RESERVE_BYTES)
+
+    def make_room(self):
+        """Give back what was reserved, and try to write again, from here on."""
+        if self._failed:
+            self.write()
+        job_folder.remove(job_folder.path(self._job, "reserve"))
+        self._failed = False
+
+    def put(self, message):
+        """Append an event of these keys; now is its time."""
+        self._put(wire.encode(message))
+
+    def put_line(self, number, text, encoded=None):
+        """Append a line of output. encoded: {"line": text} as bytes of JSON, where the caller has that already."""
+        if self._failed:
+            return
+        self._put(b'{"p": %d, %s\n' % (number, (encoded or wire.encode({"line": text})[:-1])[1:]))
+        self._files[number][1].append(text.encode("utf-8", "replace") + b"\n")
+
+    def _put(self, line):
+        if self._time is None:  # one for all that comes between two writes
+            self._time = b'{"t": %.3f, ' % time.time()
+        self._pending.append(self._time + line[1:])
+
+    def open_file(self, number, name):
+        """Have a file for the output of a process."""
+        place = job_folder.path(self._job, "ranks", name + ".log")
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._files[number] = (descriptor, [])
+
+    def rename_file(self, old, new):
+        """Give a process's file its lasting name."""
+        folder = job_folder.path(self._job, "ranks")
+        os.replace(os.path.join(folder, old + ".log"), os.path.join(folder, new + ".log"))
+
+    def write(self):
+        """Write what has come since the last time. Raises OSError, once; then nothing is kept until `make_room`."""
+        lines, self._pending, self._time = self._pending, [], None
+        raws = []
+        for descriptor, raw in self._files.values():
+            if raw:
+                raws.append((descriptor, b"".join(raw)))
+                del raw[:]
+        if self._failed:
+            return
+        try:
+            if lines:
+                self._append(b"".join(lines))
+            for descriptor, raw in raws:
+                wire.write_all(descriptor, raw)
+        except OSError as error:
+            self._failed = True
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+    def _append(self, data):
+        """Write whole lines to the events, or none of those that do not fit."""
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+        finally:
+            self._size += data.rfind(b"\n", 0, written) + 1
+            if written < len(data):
+                os.ftruncate(self._descriptor, self._size)
+
+    def close(self):
+        """Let go of the files, once what is left has been written."""
+        for descriptor, _ in self._files.values():
+            os.close(descriptor)
+        os.close(self._descriptor)
+
+
+def mend(job):
+    """Take away what a dead writer has left of half a line; returns the result that the log ends with, or None."""
+    place = job_folder.path(job, "events")
+    try:
+        with open(place, "r+b") as stream:
+            data = stream.read()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                stream.truncate(whole)
+    except FileNotFoundError:
+        return None
+    last = data[:whole].rpartition(b"\n")[0].rpartition(b"\n")[2]
+    return json.loads(last.decode("utf-8")).get("result") if last else None

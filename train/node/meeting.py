@@ -1,0 +1,55 @@
+"""How a process that launch.py or mpirun has started meets the supervisor.
+
+On the head it connects to the socket at $CLUSTER_SOCKET. Elsewhere (under mpirun) there is no way there: the head's key
+opens the other nodes, and no key of theirs opens the head. So it listens on a socket of its own, says where on stdout,
+which mpirun carries to the head, and the supervisor comes, by way of ssh_proxy.py and `role.py join`.
+Python 3.6 and later, standard library only.
+"""
+
+import os
+import select
+import socket
+
+import job_folder
+import processes
+import wire
+
+WAITING = b"CLUSTER-ROLE "  # on stdout, in front of what the supervisor needs to know
+CALL_TIMEOUT_S = 60.0
+
+
+def call(first):
+    """Connect to the supervisor on this host."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(os.environ["CLUSTER_SOCKET"])
+    connection.sendall(wire.encode(first))
+    return connection
+
+
+def wait_for_call(first):
+    """Have the supervisor connect to here, by way of ssh_proxy.py and `role.py join`. Raises OSError."""
+    job = os.environ[processes.JOB_VARIABLE]
+    path = os.path.join(job_folder.path(job), "role-%d" % os.getpid())
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen(1)
+        wire.write_all(1, WAITING + wire.encode(dict(first, path=path)))
+        listener.settimeout(CALL_TIMEOUT_S)
+        connection, _ = listener.accept()
+    os.unlink(path)
+    return connection
+
+
+def join(path):
+    """Carry bytes until one side ends."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(path)
+        while True:
+            ready, _, _ = select.select([0, connection], [], [])
+            for source, target in ((0, connection.fileno()), (connection.fileno(), 1)):
+                if source in ready or (source != 0 and connection in ready):
+                    data = os.read(source, 1 << 16)
+                    if not data:
+                        return 0
+                    wire.write_all(target, data)

@@ -1,0 +1,132 @@
+"""What a process of a job finds: its environment, its folder for output, its limits.
+
+Python 3.6 and later, standard library only.
+"""
+
+import fcntl
+import os
+import resource
+import socket
+import struct
+
+import job_folder
+import processes
+
+SIOCGIFADDR = 0x8915  # linux/sockios.h
+CONNECT_TIMEOUT_S = 5.0
+MOST_OPEN_FILES = 1 << 20
+P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # as launch.py --p3 has them
+
+
+def make(order):
+    """The environment of a job's process: this one's, what set-up commands exported, and the job's own over it.
+
+    Raises OSError, ValueError.
+    """
+    own = dict(order["env"])
+    own.update(_network(order, own))
+    own["CLUSTER_HOST"] = order["host"]
+    own["CLUSTER_OUTPUT_DIR"] = make_output_dir(order["job"])
+    own[processes.JOB_VARIABLE] = order["job"]
+    if order["setup"] is None:
+        return dict(base(), **own)
+    import setup_env  # bootstrap's; it travels beside this file
+
+    changes = setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), order["setup"])
+    own_path = own.get("PATH", base().get("PATH", ""))
+    path = setup_env.merge({"PATH": own_path}, changes)["PATH"]
+    # The job's own Python comes first, whatever the commands loaded.
+    first = own_path.partition(":")[0]
+    words = [first] + [word for word in path.split(":") if word != first]
+    return dict(setup_env.merge(base(), changes), **dict(own, PATH=":".join(words)))
+
+
+def base():
+    """The environment of a job's process before the job's own: this one's, without what is not meant for it."""
+    keep = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
+    return {key: os.environ[key] for key in keep if key in os.environ}
+
+
+def _network(order, own):
+    """What ps-lite has to know of this host, and of how we want it: what the user has set himself stays."""
+    if order["role"] not in ("scheduler", "server", "worker") or "DMLC_ROLE" not in order["launched"]:
+        return {}
+    made = dict(order["launched"])
+    if "DMLC_INTERFACE" in own:
+        made.pop("DMLC_NODE_HOST", None)  # it would win over the interface
+    elif order["address"]:
+        made["DMLC_NODE_HOST"] = order["address"]
+        interface = find_interface(order["address"])
+        if interface:
+            made["DMLC_INTERFACE"] = interface
+    wanted = dict(P3) if order["p3"] else {}
+    if order["role"] != "scheduler":
+        wanted["PS_VERBOSE"] = "1"
+    made.update((key, value) for key, value in wanted.items() if key not in own)
+    return made
+
+
+def find_interface(address):
+    """The name of the network interface that has an IPv4 address, or None."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(trial.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has no address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def make_output_dir(job):
+    """The folder for what the job makes on this host; of those of earlier jobs, the newest stay."""
+    folder = os.path.join(job_folder.path(job), "output")
+    if not os.path.isdir(folder):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for old in job_folder.find_without_record()[job_folder.KEPT :]:
+            import shutil  # slow to load
+
+            shutil.rmtree(job_folder.path(old), ignore_errors=True)  # the head's own go with their record
+    return folder
+
+
+def raise_open_files(wanted):
+    """Raise this process's limit of open files to a number, or as far as it goes ("auto"); a line for the user or None.
+
+    It goes on to the processes that are started. Limits of others, such as that of core files, stay.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else hard
+    number = most if wanted == "auto" else wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, most, MOST_OPEN_FILES), hard))
+    if number > most:
+        return "open_files = %d: this host allows no more than %d" % (number, most)
+    return None
+
+
+def find_blocked(env):
+    """Why the scheduler cannot be reached from here, or None: ps-lite itself would wait for ever, without a word."""
+    if env.get("DMLC_ROLE") not in ("server", "worker"):
+        return None
+    host, port = env["DMLC_PS_ROOT_URI"], int(env["DMLC_PS_ROOT_PORT"])
+    error = try_port(host, port)
+    if error is None:
+        return None
+    return "the scheduler's port %d on %s cannot be reached from here (%s): does the security group allow %s" % (
+        port,
+        host,
+        error,
+        "everything between its members?",
+    )
+
+
+def try_port(host, port, timeout_s=CONNECT_TIMEOUT_S):
+    """Why a port cannot be reached from here, or None. One that refuses can be: nobody listens there yet."""
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except ConnectionRefusedError:
+        return None
+    except (OSError, socket.timeout) as error:
+        return error
+    return None

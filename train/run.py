@@ -1,0 +1,284 @@
+"""Running a job: handing it to the head, following it to its end however often the connection breaks, stopping it."""
+
+import json
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from bootstrap.side_by_side import on_all
+from provision.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError
+from train.events import Event, EventReader, JobState, Result
+from train.head import LOOK_EVERY_S, Head, Look, Talk, never, parse_message
+
+CLIENT_PATIENCE_S = 600.0
+"""For how long a connection that broke is tried anew; the job does not wait for it."""
+LONGEST_PAUSE_S = 15.0
+STOP_TIMEOUT_S = 60.0  # the supervisor searches all hosts, and hosts may not answer
+STOPPED = 130
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteEnd:
+    """Ends a job's processes on one node: `run` returns what role.py prints. It raises ClusterError."""
+
+    name: str
+    run: Callable[[], str]
+
+
+class RefusedError(ClusterError):
+    """Another job runs, and this one was not to wait for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Started:
+    """A job that the head has. talk: goes on with its events, where they were asked for."""
+
+    id: str
+    state: JobState
+    talk: Talk | None
+
+
+def submit(head: Head, order: Mapping[str, Any], *, follow: bool, look: Look = never) -> Started:
+    """Hand a job to the head's supervisor.
+
+    When the connection breaks before the answer comes, the head is asked whether it has the job.
+    Raises RefusedError, ConnectError, ClusterError for what the head says.
+    """
+    job = str(order["job"])
+    talk = head.open("submit", *(["--follow"] if follow else []))
+    state: JobState | None = None
+    try:
+        talk.send(json.dumps(order).encode() + b"\n")
+        state = _read_answer(talk, look, head=head.name, job=job)
+    except ConnectError as error:
+        return _find_submitted(head, job, error)
+    finally:
+        if state is None or not follow:
+            talk.close()
+    return Started(id=job, state=state, talk=talk if follow else None)
+
+
+def _read_answer(talk: Talk, look: Look, *, head: str, job: str) -> JobState:
+    message = next((message for message in map(parse_message, talk.lines(look)) if "alive" not in message), {})
+    if "refused" in message:
+        other = message["refused"]
+        raise RefusedError(
+            f"job {other['id']} ({other['name']}) is {other['state']} on this cluster, which runs one job at a time",
+            hint=f"cluster train --queue ..., or cluster stop {other['id']}",
+        )
+    if "job" not in message:
+        raise ClusterError(
+            f"{head} did not take job {job}: {message.get('error') or 'it did not answer'}", hint="cluster jobs"
+        )
+    state: JobState = message["state"]
+    return state
+
+
+def _find_submitted(head: Head, job: str, lost: ConnectError) -> Started:
+    """Whether the head has a job whose answer was lost. Raises ConnectError when it has not."""
+    head.drop()
+    try:
+        records = head.ask("list").get("jobs", [])
+    except ClusterError as error:
+        raise ConnectError(
+            f"{lost.message}\n  and then: {error.message}\n  so it is not known whether job {job} was begun",
+            hint="cluster jobs",
+        ) from error
+    state = next((record["state"] for record in records if record["id"] == job), None)
+    if state is None:
+        raise ConnectError(f"{lost.message}; job {job} was not begun", hint="the same command again") from lost
+    return Started(id=job, state=state, talk=None)
+
+
+class LogStream:
+    """The lines of a job's log, each exactly once and in order, over as many connections as it takes.
+
+    offset: where an earlier reading has come to, in bytes. wait: go on until nobody wants more, and not just to the
+    log's present end. look: is called several times a second, and may raise. say: gets words about the connection.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        job: str,
+        *,
+        say: Callable[[str], None],
+        look: Look = never,
+        offset: int = 0,
+        wait: bool = True,
+    ) -> None:
+        self.offset = offset
+        self._head = head
+        self._job = job
+        self._say = say
+        self._look = look
+        self._wait = wait
+        self._lost_at: float | None = None  # until something is heard again
+        self._pause_s = 0.0
+        self._told = ""
+
+    def lines(self, talk: Talk | None = None) -> Generator[bytes]:
+        """The lines from the offset on, without their ends; talk: a channel that already tells of them.
+
+        After what `look` raises it can be called again, and goes on where it was.
+        Raises ConnectError when the head could not be reached for CLIENT_PATIENCE_S, HeadGoneError, NotFoundError.
+        """
+        while True:
+            try:
+                if talk is None:
+                    words = ["follow", self._job, str(self.offset), *(() if self._wait else ["--no-wait"])]
+                    talk = self._head.open(*words, look=self._look)
+                for line in talk.lines(self._look):
+                    self._hear()
+                    if self._is_of_log(line):
+                        self.offset += len(line) + 1
+                        yield line
+                if not self._wait:
+                    return
+                self._bear(ConnectError(f"{self._head.name}: jobs.py ended before job {self._job} did"))
+            except (ConnectError, AwsError) as error:
+                self._bear(error)
+            finally:
+                if talk is not None:
+                    talk.close()
+                talk = None
+            self._head.drop()
+            self._rest()
+
+    def _hear(self) -> None:
+        if self._lost_at is not None:
+            self._say(f"connected to {self._head.name} again")
+            self._lost_at, self._told = None, ""
+
+    def _is_of_log(self, line: bytes) -> bool:
+        """Whether a line stands in the log, and not between its lines. Raises NotFoundError."""
+        message = parse_message(line) if b'"alive"' in line or b'"error"' in line else {}
+        if not message or "t" in message:
+            return True
+        if "error" in message:
+            raise NotFoundError(f"{self._head.name}: {message['error']}", hint="cluster jobs")
+        return False
+
+    def _bear(self, error: ClusterError) -> None:
+        """Take a broken connection, and say so once. Raises ConnectError when it lasts too long."""
+        now = time.monotonic()
+        if self._lost_at is None:
+            self._lost_at, self._pause_s = now, 0.0
+        else:
+            self._pause_s = min(max(1.0, 2 * self._pause_s), LONGEST_PAUSE_S)
+        minutes = f"{CLIENT_PATIENCE_S / 60:.0f} min"
+        if now - self._lost_at > CLIENT_PATIENCE_S:
+            raise ConnectError(
+                f"{error.message}\n  it was tried for {minutes}; job {self._job} may still run",
+                hint=f"cluster logs -f {self._job}",
+            ) from error
+        told = error.message.partition("\n")[0]
+        if told != self._told:
+            self._say(told if self._told else f"{told}; job {self._job} runs on; trying again for {minutes}")
+            self._told = told
+
+    def _rest(self) -> None:
+        until = time.monotonic() + self._pause_s
+        while time.monotonic() < until:
+            self._look()
+            time.sleep(LOOK_EVERY_S)
+
+
+class Follower:
+    """One job's events, each exactly once and in order. take: gets them; the others as LogStream has them.
+
+    reader: what read the log up to `offset`, if something did.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        job: str,
+        *,
+        take: Callable[[Event], None],
+        say: Callable[[str], None],
+        look: Look = never,
+        reader: EventReader | None = None,
+        offset: int = 0,
+    ) -> None:
+        self.reader = reader or EventReader()
+        self._stream = LogStream(head, job, say=say, look=look, offset=offset)
+        self._take = take
+
+    def run(self, talk: Talk | None = None) -> Result:
+        """Follow the job to its end; raises as LogStream.lines does, and can be called again after it as that can."""
+        with closing(self._stream.lines(talk)) as lines:
+            for line in lines:
+                event = self.reader.read(line)
+                if event is not None:
+                    self._take(event)
+                    if event.result is not None:
+                        return event.result
+        raise AssertionError  # a stream that waits does not end by itself
+
+
+def run_job(
+    head: Head, order: Mapping[str, Any], *, take: Callable[[Event], None], say: Callable[[str], None]
+) -> Result:
+    """Run a job to its end, for callers that nobody interrupts with questions: on Ctrl-C it is stopped.
+
+    take: gets each event. say: gets words about the connection. Give the result to `check_result`.
+    Raises RefusedError, ConnectError, HeadGoneError, ClusterError.
+    """
+    started = submit(head, order, follow=True)
+    try:
+        return Follower(head, started.id, take=take, say=say).run(started.talk)
+    except KeyboardInterrupt:
+        stop_job(head, started.id)
+        raise
+
+
+def stop_job(head: Head, job: str, look: Look = never) -> tuple[Result, bool]:
+    """Stop a job, queued or running, and wait until nothing is left of it; its result, and whether it had ended before.
+
+    Raises ConnectError, ClusterError.
+    """
+    message = head.ask("stop", job, look=look, timeout_s=STOP_TIMEOUT_S)
+    if "result" not in message:
+        raise NotFoundError(f"{head.name} knows no job {job}", hint="cluster jobs")
+    return Result(**message["result"]), bool(message.get("already"))
+
+
+def check_result(job: str, result: Result) -> None:
+    """Raises JobError, with the exit code of the first process that failed, unless all of the job went well."""
+    remains = f"\n  not known to have ended: {render_left(result.left)}" if result.left else ""
+    if result.state == "stopped":
+        why = f": {result.error}" if result.error and result.error != "stopped" else ""
+        raise JobError(f"job {job} was stopped{why}{remains}", exit_code=result.exit_code or STOPPED)
+    if result.state == "failed" or result.exit_code != 0:
+        raise JobError(f"job {job} failed: {result.error}{remains}", exit_code=result.exit_code or 1)
+    if result.left:
+        raise JobError(f"job {job} did its work, but left processes behind{remains}", exit_code=1)
+
+
+def end_everywhere(nodes: Sequence[RemoteEnd]) -> dict[str, list[list[object]]]:
+    """End a job's processes on nodes from here; returns what is not known to have ended, by node."""
+    left: dict[str, list[list[object]]] = {}
+
+    def end_on(node: RemoteEnd) -> None:
+        try:
+            found = json.loads(node.run() or "[]")
+        except (ClusterError, ValueError) as error:
+            found = [[0, f"could not be searched: {error}"]]
+        if found:
+            left[node.name] = found
+
+    on_all(nodes, end_on, name=lambda node: node.name)
+    return left
+
+
+def render_left(left: Mapping[str, Sequence[Sequence[object]]]) -> str:
+    """What is left of a job, in a line. Pure."""
+    # A process number of 0 stands for a whole host that could not be searched.
+    return "; ".join(
+        f"{node}: process {pid} ({words})" if pid else f"{node} {words}"
+        for node, found in left.items()
+        for pid, words in found
+    )

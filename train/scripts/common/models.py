@@ -1,0 +1,185 @@
+"""A training's state, from checkpoints and to them: weights and what the optimizer knows."""
+
+import argparse
+import json
+import logging
+import os
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+import mxnet as mx
+
+from common import checkpoints
+from common.checkpoints import Checkpoint
+from common.errors import ScriptError
+from common.options import settings_of_network
+from common.places import open_place
+from common.workers import Workers, exchange
+
+logger = logging.getLogger()
+UPDATE_ON_SERVERS = "MXNET_UPDATE_ON_KVSTORE"  # MXNet's own: "0" has the workers update
+Arrays = Dict[str, mx.nd.NDArray]
+
+
+class Start(NamedTuple):
+    """Where training begins. epoch: how many are done. states: file of the optimizer's state, None for a new one."""
+
+    epoch: int = 0
+    arg_params: Optional[Arrays] = None
+    aux_params: Optional[Arrays] = None
+    states: Optional[str] = None
+
+
+def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Symbol) -> Start:
+    """Where --resume and --load-epoch say that training begins; the same for all workers.
+
+    Raises ScriptError where there is no such checkpoint, where workers find different ones, and where the network is
+    another one.
+    """
+    if not options.resume and not options.load_epoch:
+        return Start()
+    place = open_place(options.model_prefix, to_write=False)
+    if options.resume:
+        found = checkpoints.find_newest(place)
+    else:
+        found = checkpoints.find_epoch(place, options.load_epoch)
+        if found is None:
+            name = place.url(checkpoints.file_name(place, options.load_epoch, "params"))
+            raise ScriptError(
+                f"no saved model {name}; with several nodes it must be where each of them can read it, as on s3://"
+            )
+    _agree(found, workers, options.model_prefix)
+    if found is None:
+        logger.info("No complete checkpoint %s-*: training begins with epoch 0", options.model_prefix)
+        return Start()
+    arrays = _load(found, options, network)
+    states = _usable_states(found, options)
+    logger.info("Loaded %s", found.name)
+    logger.info(
+        "Epoch[%d] is next, of %d; the optimizer %s", found.epoch, options.num_epochs,
+        "goes on where it was" if states else "begins anew: its state is not in the checkpoint",
+    )  # fmt: skip
+    return Start(found.epoch, arrays[0], arrays[1], states)
+
+
+def keeps_states(options: argparse.Namespace) -> bool:
+    """Whether workers can hold the optimizer's state, and not only the servers, which do not hand it out.
+
+    With dist_async servers have to; and where gradients are compressed, workers that update wait for ever (MXNet 1.7).
+    """
+    if not options.kv_store.startswith("dist"):
+        return True
+    wanted = os.environ.get(UPDATE_ON_SERVERS, "0") == "0"
+    return wanted and options.kv_store != "dist_async" and options.gc_type == "none"
+
+
+class Saver:
+    """Saves checkpoints of a training; for worker 0 alone."""
+
+    def __init__(self, options: argparse.Namespace, module: mx.mod.Module) -> None:
+        self._options = options
+        self._module = module
+        self._place = open_place(options.model_prefix, to_write=True)
+        self._has_symbol = False
+        self._prunes = options.keep_checkpoints > 0
+
+    def save(self, epoch: int, symbol: mx.sym.Symbol, arg_params: Arrays, aux_params: Arrays) -> None:
+        """Save what there is after so many epochs. Raises ScriptError."""
+        arrays = {f"arg:{name}": value for name, value in arg_params.items()}
+        arrays.update({f"aux:{name}": value for name, value in aux_params.items()})
+        writers = {"params": lambda path: _write_arrays(path, arrays)}
+        if keeps_states(self._options):
+            writers["states"] = self._module.save_optimizer_states
+        described = None if self._has_symbol else symbol.tojson()
+        name = checkpoints.save(self._place, epoch, writers, symbol=described, facts=_facts(self._options))
+        self._has_symbol = True
+        logger.info("Saved checkpoint to %s", name)
+        if self._prunes:
+            self._prune()
+
+    def _prune(self) -> None:
+        try:
+            removed = checkpoints.prune(self._place, self._options.keep_checkpoints)
+        except ScriptError as error:
+            # Who may write need not be allowed to delete: no reason to end a training.
+            logger.warning("All checkpoints are kept from now on: %s", error)
+            self._prunes = False
+        else:
+            for epoch in removed:
+                logger.info("Removed the checkpoint of epoch %d", epoch)
+
+
+def _write_arrays(path: str, arrays: Arrays) -> None:
+    mx.nd.save(path, arrays)
+    # MXNet does not look at what closing the file says, which is where a full disk shows.
+    if len(mx.nd.load(path)) != len(arrays):
+        raise ScriptError(f"{path} was not written whole: is the disk full?")
+
+
+def _facts(options: argparse.Namespace) -> Dict[str, Any]:
+    chosen = {name: value for name, value in vars(options).items() if value not in (None, [], False)}
+    return {
+        "network": dict(settings_of_network(options)),
+        "optimizer": _optimizer_facts(options),
+        "options": chosen,
+        "mxnet": mx.__version__,
+    }
+
+
+def _optimizer_facts(options: argparse.Namespace) -> Dict[str, Any]:
+    return {"name": options.optimizer, "devices": max(1, len(options.gpus)), "dtype": options.dtype}
+
+
+def _agree(found: Optional[Checkpoint], workers: Workers, prefix: str) -> None:
+    """All workers have found the same. Raises ScriptError."""
+    mine = [0, 0] if found is None else [found.epoch, found.mark]
+    theirs = exchange(workers, "checkpoint", mine)
+    if any(other != theirs[0] for other in theirs):
+        told = ", ".join(
+            f"worker {rank} {f'epoch {epoch}' if epoch else 'none'}" for rank, (epoch, _) in enumerate(theirs)
+        )
+        raise ScriptError(
+            f"the workers do not find the same checkpoint {prefix}-*: {told}; "
+            "--model-prefix must be where all of them read alike, as s3://bucket/model"
+        )
+
+
+def _load(found: Checkpoint, options: argparse.Namespace, network: mx.sym.Symbol) -> Tuple[Arrays, Arrays]:
+    """Its weights. Raises ScriptError where they are another network's."""
+    saved_as = found.manifest.get("network", {})
+    for name, value in settings_of_network(options):
+        # As JSON knows it: tuples are lists there.
+        now = json.loads(json.dumps(value))
+        if name in saved_as and saved_as[name] != now:
+            raise ScriptError(
+                f"{found.name} was trained with --{name.replace('_', '-')} {_words(saved_as[name])}, not {_words(now)}"
+            )
+    split: Tuple[Arrays, Arrays] = ({}, {})
+    for name, value in mx.nd.load(found.paths["params"]).items():
+        kind, _, own_name = name.partition(":")
+        split[kind == "aux"][own_name] = value
+    known = network.list_arguments() + network.list_auxiliary_states()
+    missing = [name for name in known if name not in split[0] and name not in split[1]]
+    missing = [name for name in missing if name not in ("data", "softmax_label")]
+    if missing:
+        raise ScriptError(f"{found.name} is of another network: it has no {missing[0]}")
+    return split
+
+
+def _usable_states(found: Checkpoint, options: argparse.Namespace) -> Optional[str]:
+    """The file of the optimizer's state, if this optimizer can go on with it."""
+    saved_as = found.manifest.get("optimizer", _optimizer_facts(options))
+    if not keeps_states(options) or saved_as != _optimizer_facts(options):
+        return None
+    return found.paths.get("states")
+
+
+def _words(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def nothing_left(start: Start, options: argparse.Namespace) -> bool:
+    """Whether all epochs are done; says so."""
+    if start.epoch < options.num_epochs:
+        return False
+    logger.info("Nothing to do: %d of %d epochs are done", start.epoch, options.num_epochs)
+    return True

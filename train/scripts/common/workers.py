@@ -1,0 +1,51 @@
+"""This worker among the others, by MXNet's kv-store."""
+
+import argparse
+import functools
+from typing import Any, List, NamedTuple, Sequence, Union
+
+import mxnet as mx
+
+from common.data import Part
+
+
+class Workers(NamedTuple):
+    """This worker among the others; `store` is the kv-store, or its kind where there are no others."""
+
+    store: Union[str, mx.kv.KVStore]
+    part: Part
+    in_step: bool  # dist_sync: every step waits for every worker
+
+
+def join(options: argparse.Namespace) -> Workers:
+    """Join the other workers, which waits until all are there."""
+    if not options.kv_store.startswith("dist"):
+        return Workers(options.kv_store, Part(0, 1), in_step=False)
+    store = mx.kv.create(options.kv_store)
+    if options.gc_type != "none":
+        # MXNet 1.7's Module calls pushpull, which refuses compressed gradients; its two halves take them.
+        store.pushpull = functools.partial(_push_and_pull, store)
+    return Workers(store, Part(store.rank, store.num_workers), in_step="async" not in options.kv_store)
+
+
+def exchange(workers: Workers, name: str, numbers: Sequence[int]) -> List[List[int]]:
+    """Every worker's numbers, by rank; for workers in step. name: of this exchange, as no other's.
+
+    The servers add up what is pushed, like gradients. numbers: below 2 to the 24th, which float32 holds.
+    """
+    if not workers.in_step:
+        return [list(numbers)]
+    width = len(numbers)
+    table = mx.nd.zeros((workers.part.count * width,))
+    workers.store.init(name, table)
+    begin = workers.part.index * width
+    table[begin : begin + width] = list(numbers)
+    workers.store.push(name, table)
+    workers.store.pull(name, out=table)
+    found = [round(float(number)) for number in table.asnumpy()]
+    return [found[rank * width : (rank + 1) * width] for rank in range(workers.part.count)]
+
+
+def _push_and_pull(store: mx.kv.KVStore, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+    store.push(key, value, priority)
+    store.pull(key, out=value if out is None else out, priority=priority)

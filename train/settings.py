@@ -1,0 +1,170 @@
+"""What is chosen for a job where its user says nothing: threads, GPUs, where S3 is. Pure; shown before each start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from train.config import TrainConfig
+from train.placement import Placement, share_gpus
+
+if TYPE_CHECKING:
+    from train.job import Job
+
+_SCRIPT_OPTION = "--gpus"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Threads:
+    """OMP_NUM_THREADS of every process. cores, processes: of the node on which there are fewest cores for each."""
+
+    count: int
+    cores: int
+    processes: int
+
+
+def choose_threads(placement: Placement) -> Threads:
+    """Share the cores of a node out among the job's processes there; the node with fewest for each decides.
+
+    Unset, every process takes all cores, and they fight over them: 17-28 s instead of 4 on 2 cores.
+    """
+    cores = {node.host.name: node.facts.cores for node in placement.nodes}
+    shares = [
+        Threads(count=max(1, cores[name] // processes), cores=cores[name], processes=processes)
+        for name, processes in placement.processes.items()
+    ]
+    return min(shares, key=lambda share: share.count)
+
+
+def choose_gpus(
+    config: TrainConfig, gpus: Mapping[str, int], *, most_workers: int
+) -> tuple[str | None, tuple[tuple[int, ...], ...]]:
+    """The value of --gpus for a script, None for none; and the GPUs that each worker of a node sees, () for all.
+
+    A worker sees those that it may see as 0, 1, ...: what --gpus says is the same for all of them.
+    """
+    if config.gpus == "none":
+        return None, ()
+    if config.gpus != "auto":
+        return ",".join(map(str, config.gpus)), ()
+    fewest = min(gpus.values(), default=0)
+    shares = share_gpus(fewest, most_workers) if most_workers > 1 else ()
+    count = len(shares[0]) if shares else fewest
+    return ",".join(map(str, range(count))) or None, shares
+
+
+def script_options(config: TrainConfig, *, gpus: str | None, shipped: bool) -> list[str]:
+    """What a script's arguments get behind them. `gpus`: as choose_gpus has it.
+
+    A script of the user's own is given --gpus only where [train] gpus names them: it may not know the option.
+    """
+    words = ["--kv-store", config.kv_store]
+    if config.gc_type != "none":
+        words += ["--gc-type", config.gc_type, "--gc-threshold", repr(config.gc_threshold)]
+    own = any(word.partition("=")[0] == _SCRIPT_OPTION for word in config.args)
+    if gpus is not None and not own and (shipped or config.gpus != "auto"):
+        words += [_SCRIPT_OPTION, gpus]
+    return words
+
+
+def render_settings(job: Job) -> list[str]:
+    """The job in a few lines, with what was chosen for it and why. The values of the user's variables are not shown."""
+    roles = f"{_count(job.workers, 'worker')}, {_count(job.servers, 'server')}"
+    where = f"{roles} on {_count(len(set(job.hostfile)), 'node')}, kv_store {job.config.kv_store}"
+    launcher = f", launcher {job.config.launcher}" if job.config.launcher != "ssh" else ""
+    first = f"job {job.id}: {where}{launcher}: {job.name}"
+    lines = [_threads(job), _gpus(job), _network(job), _s3(job), _variables(job)]
+    lines += [_limits(job), _preparation(job)]
+    return [first, *(f"  {line}" for line in lines if line)]
+
+
+def _threads(job: Job) -> str:
+    said = f"OMP_NUM_THREADS={job.env['OMP_NUM_THREADS']}"
+    if "OMP_NUM_THREADS" in job.config.env:
+        return f"{said} (yours)"
+    threads = job.threads
+    shared = f"{_count(threads.cores, 'core')} for {_count(threads.processes, 'process')} on a node"
+    return f"{said} ({shared})"
+
+
+def _gpus(job: Job) -> str:
+    shares = " | ".join(",".join(map(str, share)) for share in job.gpus_per_worker)
+    told = f"--gpus {job.gpus}" if job.gpus is not None else ""
+    return "; ".join(part for part in (told, f"GPUs of the workers of a node: {shares}" if shares else "") if part)
+
+
+def _network(job: Job) -> str:
+    if "DMLC_INTERFACE" in job.config.env:
+        return f"DMLC_INTERFACE={job.env['DMLC_INTERFACE']} (yours)"
+    return "DMLC_INTERFACE: the one that has the node's private address" if job.servers else ""
+
+
+def _s3(job: Job) -> str:
+    region = job.env.get("S3_REGION")
+    if region is None:
+        return ""
+    endpoint = f" at {job.env['S3_ENDPOINT']}" if "S3_ENDPOINT" in job.env else ""
+    credentials = "the nodes' instance profile" if job.nodes_credentials else "temporary ones of yours"
+    return f"S3: {region}{endpoint}, credentials: {credentials}"
+
+
+def _variables(job: Job) -> str:
+    kinds = {"": job.config.env, "servers ": job.config.env_server, "workers ": job.config.env_worker}
+    named = [f"{kind}{', '.join(sorted(names))}" for kind, names in kinds.items() if names]
+    return f"your variables: {'; '.join(named)}" if named else ""
+
+
+def _limits(job: Job) -> str:
+    files = (
+        "as many open files as the nodes allow"
+        if job.config.open_files == "auto"
+        else f"{job.config.open_files} open files"
+    )
+    end = f"; ended after {render_duration(job.config.max_duration_s)}" if job.config.max_duration_s is not None else ""
+    return f"{files}{end}"
+
+
+def _preparation(job: Job) -> str:
+    parts = [f"{_count(len(job.config.setup), 'command')} before the start"] if job.config.setup else []
+    parts += [f"files copied to {job.sync_dst_dir}"] if job.sync_dst_dir else []
+    parts += [f"results: {job.output_url}"] if job.output_url else []
+    return "; ".join(parts)
+
+
+def render_duration(seconds: int) -> str:
+    """Seconds in the largest unit that comes out even: "2 h", "90 min", "45 s"."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _count(number: int, what: str) -> str:
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{number} {what if number == 1 else plural}"
+
+
+def job_name(name: str, command: Sequence[str]) -> str:
+    """[train] name; for "auto" after what is run: train_mnist of `python train_mnist.py`, or the program."""
+    if name != "auto":
+        return name
+    words = [word for word in command if word]
+    program = words[0] if words else "job"
+    if re.fullmatch(r"python[0-9.]*", program.rpartition("/")[2]):
+        program = _program(words[1:]) or program
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", program.rpartition("/")[2].removesuffix(".py")).lstrip("._-")
+    return base[:64] or "job"
+
+
+def _program(words: Sequence[str]) -> str | None:
+    """What Python's own arguments run: a script or -m MODULE; None for others."""
+    for index, word in enumerate(words):
+        if word == "-m":
+            return next(iter(words[index + 1 :]), None)
+        if not word.startswith("-"):
+            return word
+        if word in ("-c", "-"):
+            return None
+    return None
