@@ -77,9 +77,10 @@ def start(app: App, head: Head, order: Mapping[str, Any]) -> None:
     )
 
 
-def attend(app: App, head: Head, order: Mapping[str, Any]) -> int:
+def attend(app: App, head: Head, order: Mapping[str, Any], *, plain: bool) -> int:
     """Hand a job over and follow it to its end; 0, or 130 when it was left running or taken back.
 
+    plain: without a view at the bottom of the terminal.
     Raises JobError with the exit code of the first process that failed, and as train.run.submit does.
     """
     with Interrupts() as interrupts:
@@ -88,7 +89,7 @@ def attend(app: App, head: Head, order: Mapping[str, Any]) -> int:
             stop(app, head, started.id)
             app.say(f"interrupted: job {started.id} was not begun, or ended at once")
             return STOPPED
-        display = JobDisplay(app, title=f"job {order['name']}", head=head.name)
+        display = JobDisplay(app, plain=plain, title=f"job {order['name']}", head=head.name)
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
             result = attendance.follow(started.talk, queued=started.state == "queued")
@@ -136,14 +137,14 @@ class _Attendance:
                 return self._follower.run(talk)
             except KeyboardInterrupt:
                 if queued and self._follower.reader.state == "queued":
-                    return stop(self._app, self._head, self._job).result
+                    return stop(self._app, self._head, self._job, say=self._display.say).result
                 choice = self._choose()
                 if choice == "leave":
                     return None
                 self._interrupts.forget()
                 if choice == "stop":
                     self._display.say(f"stopping job {self._job}")
-                    stopped = stop(self._app, self._head, self._job)
+                    stopped = stop(self._app, self._head, self._job, say=self._display.say)
                     if not stopped.by_head:
                         return stopped.result
             talk = None

@@ -1,5 +1,6 @@
 """Stopping a job by its supervisor, or from here when the head cannot be reached."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.app import App
@@ -19,8 +20,8 @@ class Stopped:
     by_head: bool = True
 
 
-def stop(app: App, head: Head, job: str) -> Stopped:
-    """Stop a job, running or queued, and see that nothing of it is left.
+def stop(app: App, head: Head, job: str, *, say: Callable[[str], None] | None = None) -> Stopped:
+    """Stop a job, running or queued, and see that nothing of it is left. say: for messages while a display is open.
 
     Raises ClusterError when something is left, or cannot be searched, and NotFoundError when there is no such job.
     """
@@ -28,7 +29,7 @@ def stop(app: App, head: Head, job: str) -> Stopped:
         result, already = stop_job(head, job)
         stopped = Stopped(result=result, already=already)
     except (ConnectError, HeadGoneError) as error:
-        stopped = Stopped(result=end_without_head(app, job, error), by_head=False)
+        stopped = Stopped(result=end_without_head(app, job, error, say=say or app.say), by_head=False)
     if stopped.result.left and not stopped.already:
         raise ClusterError(
             f"job {job} was stopped, but not all of it is known to have ended: {render_left(stopped.result.left)}",
@@ -37,8 +38,8 @@ def stop(app: App, head: Head, job: str) -> Stopped:
     return stopped
 
 
-def end_without_head(app: App, job: str, error: ClusterError) -> Result:
+def end_without_head(app: App, job: str, error: ClusterError, *, say: Callable[[str], None]) -> Result:
     """End a job's processes on all nodes from here, since the head does not do it. Raises ClusterError."""
-    app.say(f"{error.message}; ending the processes of job {job} on all nodes from here", style="yellow")
+    say(f"{error.message}; ending the processes of job {job} on all nodes from here")
     left = end_from_here(app, job)
     return Result(state="stopped", exit_code=STOPPED, error="ended from the user's machine", left=left)

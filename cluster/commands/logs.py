@@ -37,6 +37,7 @@ class Sink(Protocol):
 @click.option("--rank", "ranks", type=int, multiple=True, metavar="R", help="Only of this rank; repeatable.")
 @click.option("--role", "roles", type=click.Choice(get_args(Role)), multiple=True, help="Only of this; repeatable.")
 @click.option("--since", metavar="TIME", help='Only what is newer: "10m" ago, or "2026-11-21T10:00".')
+@click.option("--plain", is_flag=True, help="On a terminal, too: every line as it comes, and no view.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 @pass_app
 def command(
@@ -47,6 +48,7 @@ def command(
     ranks: tuple[int, ...],
     roles: tuple[Role, ...],
     since: str | None,
+    plain: bool,
     as_json: bool,
 ) -> None:
     """Show what a job has printed.
@@ -60,7 +62,8 @@ def command(
     )
     with open_jobs(app) as sources:
         record = sources.find_job(job)
-        with _open_sink(app, record, selection, live=follow, as_json=as_json) as sink:
+        live = follow and not plain and not record.has_ended
+        with _open_sink(app, record, selection, live=live, as_json=as_json) as sink:
             result = _show(app, sources, record, sink, follow=follow)
     if follow:
         if result is None:
@@ -76,7 +79,7 @@ def _show(app: App, sources: JobSources, record: JobRecord, sink: Sink, *, follo
 
             fetch_s3_log(str(app.config.data.results), record.id, region=app.config.provision.region, into=log)
             return replay(log, sink.take)[1]
-        for line in LogStream(sources.head, record.id, say=app.say, wait=False).lines():
+        for line in LogStream(sources.head, record.id, say=sink.say, wait=False).lines():
             log.write(line + b"\n")
         reader, result = replay(log, sink.take)
         if result is not None or not follow:

@@ -92,7 +92,7 @@ def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
 
     if words is None or JOB_ID.fullmatch(words) is None:
         raise ClusterError(error.message, hint="cluster stop JOB, with a job's whole id, ends it without the head")
-    left = end_without_head(app, words, error).left
+    left = end_without_head(app, words, error, say=app.say).left
     if left:
         raise ClusterError(f"job {words} is not known to have ended: {render_left(left)}") from error
     app.print(f"job {words}: nothing of it is left on the nodes that run")

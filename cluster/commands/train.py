@@ -28,9 +28,10 @@ from train.survey import Surveyor
 )
 @train_options.train_options
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id, and leave it running.")
+@click.option("--plain", is_flag=True, help="On a terminal, too: every line as it comes, and no view.")
 @click.argument("command_words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
-def command(app: App, /, *, detach: bool, command_words: tuple[str, ...], **options: Any) -> int:
+def command(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str, ...], **options: Any) -> int:
     """Run a training job on the cluster, to its end.
 
     Without COMMAND it runs [train] script with [train] args. The exit code is that of the first process that failed,
@@ -66,6 +67,6 @@ def command(app: App, /, *, detach: bool, command_words: tuple[str, ...], **opti
         order = job.order(secrets=access.secrets)
         with closing(head_of(app, nodes)) as head:
             if not detach:
-                return attend(app, head, order)
+                return attend(app, head, order, plain=plain)
             start(app, head, order)
     return 0

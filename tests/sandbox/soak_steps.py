@@ -1,6 +1,7 @@
 """A census of what lives and lies on a cluster's nodes, and jobs in which something is killed at a random moment."""
 
 import json
+import logging
 import os
 import random
 import re
@@ -16,6 +17,7 @@ from typing import Any
 from job_steps import ONE_WORKER, Host, all_pids, command_line, namespace_of, until
 from project import Project, processes_of
 
+LOG = logging.getLogger(__name__)
 ENDED = {"done", "failed", "stopped"}
 JOBS = "home/ubuntu/.cluster/jobs"
 END_S = 15.0
@@ -26,6 +28,7 @@ ROLES = ("worker", "server", "scheduler")
 TARGETS = (*PROGRAMS, *ROLES, "ssh", "sshd", "client")
 # What of a job stays in its folder, and what of the job's own may be anywhere in it.
 KEPT = re.compile(r"starting|supervisor\.err|record\.json|events|lock|recovery|output(/.*)?|ranks(/[^/]+\.log)?")
+EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # the last by sudo
 PLACES = ("home", "root", "tmp", "run", "var/tmp", "dev/shm")
 NOT_LOOKED_INTO = {"env", "files", "tools", "__pycache__"}
 # Connections that live or wait; those that are over take a minute to be forgotten.
@@ -140,7 +143,7 @@ def undue(files: set[str], before: set[str]) -> list[str]:
     found = []
     for path in files - before:
         of_job = re.fullmatch(rf"{JOBS}/[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{6}}(?:/(.+))?", path)
-        if path in {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock"} or (of_job and KEPT.fullmatch(of_job[1] or "lock")):
+        if path in EXPECTED or (of_job and KEPT.fullmatch(of_job[1] or "lock")):
             continue
         found.append(path)
     return sorted(found)
@@ -188,6 +191,8 @@ class Soak:
             self.faults.append(f"{told}: {said}")
         self.settle(told)
         self.judge(name, told, client.returncode, said)
+        record = self.nodes.job_named(name) or {}
+        LOG.info("%s: %s, exit code %s, %s", told, record.get("state"), client.returncode, record.get("error"))
 
     def strike(self, client: subprocess.Popen[str], target: str) -> list[str]:
         """Kill one process at a random moment of its life; what was killed."""
@@ -252,11 +257,11 @@ class Soak:
     def finish(self) -> None:
         """A last job runs; no file is left that is not kept of a job, none is root's, and there are not too many."""
         self.project.run("train", *KINDS["distributed"])
-        for name in self.unproven:
-            self.prove(name)
+        for job in self.unproven:
+            self.prove(job)
         self.settle("at the end")
-        for host, files in self.nodes.files().items():
-            self.faults += [f"{host}: {path} was left" for path in undue(files, self.files[host])]
+        for name, files in self.nodes.files().items():
+            self.faults += [f"{name}: {path} was left" for path in undue(files, self.files[name])]
         for host in self.nodes.hosts:
             folders = list((host.root / JOBS).iterdir())
             if len(folders) > 50 + 2 + len(("lock", "submit.lock")):  # one of them is the newest job's

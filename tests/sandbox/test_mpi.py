@@ -15,8 +15,7 @@ kv.init("a", mx.nd.zeros((2, 3)))
 kv.push("a", mx.nd.ones((2, 3)))
 out = mx.nd.zeros((2, 3))
 kv.pull("a", out=out)
-print("sum", out.asnumpy().sum(), "OMPI_COMM_WORLD_RANK" in os.environ, "AWS_SECRET_ACCESS_KEY" in os.environ)
-kv.barrier()
+print("sum", out.asnumpy().sum(), "AWS_SECRET_ACCESS_KEY" in os.environ)
 sys.exit(int(sys.argv[1]) if kv.rank == 1 else 0)
 """
 
@@ -28,7 +27,7 @@ def test_a_job_under_mpirun(project: Project) -> None:
     project.run("up", "--yes")
     words = ("train", "--launcher", "mpi", "--", "python", "-c", PROGRAM)
     done = project.run(*words, "0")
-    assert len(re.findall(r"^\[worker [01] node-[01]\] sum 12.0 True True$", done.stdout, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\[worker [01] node-[01]\] sum 12.0 True$", done.stdout, re.MULTILINE)) == 2
     assert set(re.findall(r"^\[worker \d (node-\d)\] sum", done.stdout, re.MULTILINE)) == {"node-0", "node-1"}
     failed = project.run(*words, "7", code=7)
     assert re.search(r"worker 1 on node-[01] \(process \d+\) ended with exit code 7", failed.stderr)

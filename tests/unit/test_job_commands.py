@@ -253,7 +253,7 @@ def test_a_job_that_is_interrupted_before_it_is_known_to_run_is_taken_back(
     app: App, number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = FakeHead(interrupting(STARTED, number))
-    assert attend(app, fake.make(), ORDER) == 130
+    assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == ["submit", "stop"]
     assert "was not begun" in capsys.readouterr().err
 
@@ -284,7 +284,7 @@ def slow_head(first: bytes, number: int = signal.SIGINT) -> FakeHead:
 
 def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     fake = slow_head(STARTED + LOG[:300])
-    assert attend(app, fake.make(), ORDER) == 130
+    assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == ["submit"]
     said = capsys.readouterr().err
     assert "job j1 runs on: cluster logs -f j1 follows it, cluster stop j1 ends it" in said
@@ -293,7 +293,7 @@ def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.Captu
 def test_a_job_that_waits_for_its_turn_is_taken_out_of_the_queue(app: App) -> None:
     fake = slow_head(b'{"job":"j1","state":"queued"}\n' + encode([{"t": 1.0, "state": "queued"}]) + ALIVE)
     with pytest.raises(JobError, match="job j1 was stopped") as caught:
-        attend(app, fake.make(), ORDER)
+        attend(app, fake.make(), ORDER, plain=False)
     assert caught.value.exit_code == 130
     assert [words[0] for words in fake.asked] == ["submit", "stop"]
 
@@ -309,7 +309,7 @@ def test_at_a_terminal_a_job_is_stopped_and_its_end_is_shown(
     answering("stop", monkeypatch)
     fake = slow_head(STARTED + LOG[:300])
     with pytest.raises(JobError, match="was stopped"):
-        attend(app, fake.make(), ORDER)
+        attend(app, fake.make(), ORDER, plain=False)
     assert [words[0] for words in fake.asked] == ["submit", "stop", "follow"]
     assert "[worker 1 node-0] ünïcode" in capsys.readouterr().out
 
@@ -321,10 +321,10 @@ def test_at_a_terminal_a_job_is_left_or_goes_on(
     answering(choice, monkeypatch)
     fake = slow_head(STARTED + LOG[:300])
     if choice == "leave":
-        assert attend(app, fake.make(), ORDER) == 130
+        assert attend(app, fake.make(), ORDER, plain=False) == 130
     else:
         with pytest.raises(JobError, match="was stopped"):
-            attend(app, fake.make(), ORDER)
+            attend(app, fake.make(), ORDER, plain=False)
     assert [words[0] for words in fake.asked] == asked
 
 
@@ -383,5 +383,5 @@ def test_a_job_whose_head_is_lost_ends_with_it(app: App, monkeypatch: pytest.Mon
     head.open("warm")
     fake.refuse = [HeadGoneError("node-0 (i-0) is terminated")]
     with pytest.raises(JobError, match=r"ended with its head: node-0 \(i-0\) is terminated; no process") as caught:
-        attend(app, head, ORDER)
+        attend(app, head, ORDER, plain=False)
     assert caught.value.exit_code == 1

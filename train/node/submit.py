@@ -129,11 +129,11 @@ def try_start(command, order):
         process.stdin.close()
     except BrokenPipeError:
         pass  # it says why
-    answer = process.stdout.readline()
+    answer = process.stdout.readline().decode("utf-8", "replace").strip()
     process.stdout.close()
     process.wait()
-    if answer == b"ready\n":
+    if answer == "ready":
         return None
     with open(complaints, "rb") as stream:
         said = stream.read().decode("utf-8", "replace").strip()
-    return said.rpartition("\n")[2] or "%s said nothing" % os.path.basename(command[0])
+    return answer or said.rpartition("\n")[2] or "%s said nothing" % os.path.basename(command[0])

@@ -9,7 +9,8 @@ The order comes as one line on stdin, after which nothing is read:
      "setup": digest of the set-up commands whose exports the processes get, or null, "job_setup": [commands],
      "sync_dst_dir": path or null, "open_files": number or "auto", "p3", "library", "code", "project", "owner",
      "results_url": "s3://bucket/prefix/" or null, "before": [ids of the jobs whose end it has to wait for]}
-stdout gets "ready" once the job is on its way: record, lock and socket are there. SIGTERM and SIGINT stop the job.
+stdout gets "ready" once the job is on its way (record, lock and socket are there), or one line that says why it is not.
+SIGTERM and SIGINT stop the job.
 
 What launch.py lacks is here: one process that fails ends the job, everywhere; the exit code is that process's; and at
 the end nothing is left on any host. A job without servers is one worker, without launch.py: that would start a
@@ -39,9 +40,13 @@ def main():
     if not held.take(LOCK_TIMEOUT_S) or record is None or record["state"] in job_folder.ENDED:
         sys.exit("%s: somebody else has this job, or has ended it" % order["job"])
     record["supervisor"] = {"pid": os.getpid(), "start_time": processes.start_time(os.getpid())}
-    job = supervisor.Supervisor(order, record)
-    job.log.reserve()
-    job.save(lasting=True)
+    try:
+        job = supervisor.Supervisor(order, record)
+        job.log.reserve()
+        job.save(lasting=True)
+    except OSError as error:  # such as a full disk, which takes no complaint either
+        sys.stdout.write(job_folder.describe(error) + "\n")
+        return 1
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     devnull = os.open(os.devnull, os.O_RDWR)
