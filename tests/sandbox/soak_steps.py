@@ -30,7 +30,7 @@ TARGETS = (*PROGRAMS, *ROLES, "ssh", "sshd", "client")
 KEPT = re.compile(r"starting|supervisor\.err|record\.json|events|lock|recovery|output(/.*)?|ranks(/[^/]+\.log)?")
 EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # the last by sudo
 PLACES = ("home", "root", "tmp", "run", "var/tmp", "dev/shm")
-NOT_LOOKED_INTO = {"env", "files", "tools", "__pycache__"}
+NOT_LOOKED_INTO = {"env", "files", "tools", "tree"}  # bootstrap's own
 # Connections that live or wait; those that are over take a minute to be forgotten.
 OPEN_STATES = {"01": "established", "08": "close-wait", "0A": "listening"}
 
@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "distributed": ("--kv-store", "dist_sync", "-n", "2", "-s", "1", *program_of("echo here; sleep 0.4")),
     "failing": ("--kv-store", "dist_sync", "-n", "2", "-s", "1", *program_of("sleep 0.3; exit 5")),
     "one worker": (*ONE_WORKER, "--", "sh", "-c", "sleep 0.6"),
-    "mxnet": ("--", "python", "-c", "import mxnet as mx; kv = mx.kv.create('dist_sync'); kv.barrier()"),
+    "mxnet": ("--", "python", "-c", "import mxnet as mx; kv = mx.kv.create('dist_sync'); kv._barrier()"),
 }
 
 
@@ -75,7 +75,7 @@ class Nodes:
         return {host.name: sorted([*unix_sockets(host), *tcp_sockets(host)]) for host in self.hosts}
 
     def files(self) -> dict[str, set[str]]:
-        """The files of each host but those that bootstrap put there."""
+        """The files of each host but those that bootstrap puts there."""
         return {host.name: set(files_of(host)) for host in self.hosts}
 
     def job_named(self, name: str) -> dict[str, Any] | None:
@@ -153,6 +153,7 @@ def undue(files: set[str], before: set[str]) -> list[str]:
 class Soak:
     """Jobs one after the other on a cluster, and what was found."""
 
+    name: str
     project: Project
     nodes: Nodes
     chance: random.Random
@@ -172,7 +173,7 @@ class Soak:
 
     def run_job(self, number: int, target: str) -> None:
         """One job with its kill, and all that can be said of it."""
-        name, kind = f"soak-{number}", self.chance.choices(list(KINDS), (5, 1, 2, 1.5))[0]
+        name, kind = f"{self.name}-{number}", self.chance.choices(list(KINDS), (5, 1, 2, 1.5))[0]
         with self.project.running("train", "--name", name, *KINDS[kind]) as client:
             struck = self.strike(client, target)
             if self.chance.random() < 0.25:
@@ -196,9 +197,10 @@ class Soak:
 
     def strike(self, client: subprocess.Popen[str], target: str) -> list[str]:
         """Kill one process at a random moment of its life; what was killed."""
-        while target != "client" and not self.nodes.find(target) and client.poll() is None:
+        awaited = self.chance.choice(["jobs.py", None]) if target == "client" else target
+        while awaited is not None and not self.nodes.find(awaited) and client.poll() is None:
             time.sleep(0.02)
-        time.sleep(self.chance.uniform(0, 2.5 if target == "client" else 1.0))
+        time.sleep(self.chance.random() ** 3 if awaited else self.chance.uniform(0, 2.0))  # often at its very start
         found = self.nodes.find(target) if target != "client" else [client.pid] if client.poll() is None else []
         for pid in self.chance.sample(found, min(1, len(found))):
             try:

@@ -1,8 +1,8 @@
 """`up`, `resize` and `down`, each killed by SIGKILL at every API call and fsync: nothing is leaked, nothing doubled.
 
 tests/unit/test_provision_crashes.py does the same within one process, where every point, before and after, is followed
-by both ways on. Here processes are really killed, against a real server; `make test` takes every point once, `make
-test-all` all combinations.
+by both ways on. Here processes are really killed, against a real server; `make test` takes every point of `up` and
+`down` once, `make test-all` all combinations, and `resize`.
 """
 
 from collections import Counter
@@ -167,7 +167,11 @@ def empty_account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["once", "everything"])
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: f"{scene.verb} {scene.before} to {scene.after}")
+@pytest.mark.parametrize(
+    "scene",
+    [pytest.param(scene, marks=[pytest.mark.slow] if scene.verb == "resize" else []) for scene in SCENES],
+    ids=lambda scene: f"{scene.verb} {scene.before} to {scene.after}",
+)
 def test_killed_at_every_point(
     empty_account: RunningSandbox,
     tmp_path: Path,

@@ -76,6 +76,7 @@ def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell) -> None:
     assert re.search(UNSEARCHED, said)
 
 
+@pytest.mark.slow
 def test_a_node_whose_power_is_cut(nodes: Project, record_property: Tell) -> None:
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         job.fault("kill", f"instance={job.hosts['node-1'].instance_id}")
@@ -93,7 +94,9 @@ def test_a_head_whose_power_is_cut(nodes: Project, record_property: Tell) -> Non
         job.fault("kill", f"instance={job.hosts['node-0'].instance_id}")
         words = r"ended with its head: node-0 \(\S+\) is stopp(ing|ed); no process of it is left on other nodes"
         try:
-            check("the head without power", job, (1, words), record_property, silence_s=15.0)
+            check(
+                "the head without power", job, (1, words), record_property, silence_s=30.0
+            )  # of connecting again, too
         finally:
             until_started(nodes)
     (record,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["id"] == job.id]
@@ -109,7 +112,7 @@ def test_a_head_that_freezes_for_a_while(nodes: Project, record_property: Tell) 
             until(lambda: not job.hosts["node-1"].programs("role.py"), "node-1 goes on without its head")
         finally:
             job.fault("thaw", f"instance={node.instance_id}")
-        words = r"failed: (worker|server) on node-1 \(process \d+\)"
+        words = r"failed: (worker|server|scheduler) on node-[01] \(process \d+\)"
         check("the head frozen until the others gave up, and thawed", job, (1, words), record_property, silence_s=15.0)
 
 
@@ -168,6 +171,7 @@ def only_ports(*ranges: tuple[int, int]) -> Iterator[None]:
         ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
 
 
+@pytest.mark.slow
 def test_ports_between_servers_and_workers_that_are_blocked(entered: Project) -> None:
     """The scheduler can be reached, so that all processes start; but they do not find each other."""
     with only_ports((22, 22), (9091, 9999)):
@@ -203,7 +207,7 @@ def test_a_head_whose_disk_is_full(nodes: Project, record_property: Tell) -> Non
             job.fault("free-disk", f"instance={job.hosts['node-0'].instance_id}")
     assert (record["state"], record["exit_code"]) == ("failed", 1)
     assert "No space left on device" in record["error"]
-    assert "node-0: No space left on device" in refused.stderr
+    assert re.search(r"error: .*node-0.*: No space left on device", refused.stderr), refused.stderr
 
 
 def test_a_worker_whose_disk_is_full(nodes: Project) -> None:

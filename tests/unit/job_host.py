@@ -71,14 +71,23 @@ if grep -qsx "$host" "$(dirname "$0")/refused"; then
 fi
 exec /bin/sh -c "${@: -1}"
 """
-# One role of a job. What it does stands in the variables of its role: WORKER="exit 3", SERVER="sleep 100".
+# One role of a job. What it does stands in the variables of its role: WORKER="exit 3", SERVER="sleep 100". Without them
+# servers and scheduler `attend` the workers: end when all of those have, as ps-lite's do.
 ROLE = """
+attend() {
+    until [ "$(ls "$HOME/done-$CLUSTER_JOB_ID"-* 2>/dev/null | wc -l)" -ge "$DMLC_NUM_WORKER" ]; do sleep 0.05; done
+}
 case $DMLC_ROLE in
-scheduler) eval "${SCHEDULER:-sleep 100}";;
-server) eval "${SERVER:-sleep 100}";;
-*) eval "${WORKER:-exit 0}";;
+scheduler) eval "${SCHEDULER:-attend}";;
+server) eval "${SERVER:-attend}";;
+*) trap 'touch "$HOME/done-$CLUSTER_JOB_ID-$$"' EXIT; eval "${WORKER:-exit 0}";;
 esac
 """
+
+
+def job_id(number: int) -> str:
+    """A job of this test process alone: role.py ends whatever on this machine has its id in its environment."""
+    return f"job-{number}-{os.getpid()}"
 
 
 @dataclass(kw_only=True)
@@ -92,7 +101,7 @@ class JobHost:
     def env(self) -> dict[str, str]:
         return {"HOME": str(self.home), "PATH": os.environ["PATH"], "CLUSTER_SSH": str(self.home / "ssh")}
 
-    def order(self, *command: str, job: str = "job-1", **more: Any) -> dict[str, Any]:
+    def order(self, *command: str, job: str = job_id(1), **more: Any) -> dict[str, Any]:
         """An order for two workers and a server on two nodes."""
         hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(2)]
         fields = {"job": job, "name": "name", "python": self.python, "workers": 2, "servers": 1, "hosts": hosts}
@@ -143,14 +152,14 @@ class JobHost:
         result: dict[str, Any] = log[-1]["result"]
         return result, log
 
-    def record(self, job: str = "job-1") -> dict[str, Any]:
+    def record(self, job: str = job_id(1)) -> dict[str, Any]:
         record: dict[str, Any] = json.loads((self.folder(job) / "record.json").read_text())
         return record
 
-    def folder(self, job: str = "job-1") -> Path:
+    def folder(self, job: str = job_id(1)) -> Path:
         return self.home / ".cluster" / "jobs" / job
 
-    def processes(self, job: str = "job-1") -> list[str]:
+    def processes(self, job: str = job_id(1)) -> list[str]:
         """The command lines of a job's processes, also of its supervisor and of those who talk to that."""
         found = []
         for entry in Path("/proc").iterdir():
@@ -180,14 +189,14 @@ class JobHost:
             time.sleep(0.02)
         raise AssertionError(pattern)
 
-    def wait_for(self, text: str, job: str = "job-1", count: int = 1) -> None:
+    def wait_for(self, text: str, job: str = job_id(1), count: int = 1) -> None:
         """Wait until the log has a text, so often."""
         deadline = time.monotonic() + 20
         while (self.events(job)).count(text) < count:
             assert time.monotonic() < deadline, self.events(job)
             time.sleep(0.02)
 
-    def events(self, job: str = "job-1") -> str:
+    def events(self, job: str = job_id(1)) -> str:
         path = self.folder(job) / "events"
         return path.read_text() if path.exists() else ""
 

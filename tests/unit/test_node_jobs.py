@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from job_host import JobHost, job_host, lines_of
+from job_host import JobHost, job_host, job_id, lines_of
 
 __all__ = ["job_host"]
 
@@ -18,7 +18,7 @@ import job_folder  # isort: skip - runs by path on the nodes, and job_host puts 
 import submit  # isort: skip
 
 
-def alone(host: JobHost, program: str, job: str = "job-1", **more: Any) -> dict[str, Any]:
+def alone(host: JobHost, program: str, job: str = job_id(1), **more: Any) -> dict[str, Any]:
     """An order for a job of one worker, which is quickest."""
     return host.order("/bin/sh", "-c", program, job=job, workers=1, servers=0, **more)
 
@@ -49,26 +49,26 @@ def test_a_job_of_one_worker_and_its_record(job_host: JobHost) -> None:
 
 
 def test_one_job_at_a_time_and_the_others_in_their_order(job_host: JobHost) -> None:
-    assert job_host.ask("submit", order=alone(job_host, "sleep 100")) == [{"job": "job-1", "state": "starting"}]
-    (refused,) = job_host.ask("submit", order=alone(job_host, "true", job="job-2"))
-    assert (refused["refused"]["id"], refused["refused"]["name"]) == ("job-1", "name")
-    queued = [alone(job_host, "true", job=f"job-{number}", queue=True) for number in (3, 4, 5)]
+    assert job_host.ask("submit", order=alone(job_host, "sleep 100")) == [{"job": job_id(1), "state": "starting"}]
+    (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(2)))
+    assert (refused["refused"]["id"], refused["refused"]["name"]) == (job_id(1), "name")
+    queued = [alone(job_host, "true", job=job_id(number), queue=True) for number in (3, 4, 5)]
     answers = [job_host.ask("submit", order=order)[0]["state"] for order in queued]
     assert answers == ["queued"] * 3
     (again,) = job_host.ask("submit", order=queued[0])  # its answer was lost on the way
-    assert again == {"job": "job-3", "state": "queued"}
-    assert job_host.ask("stop", "job-4")[0]["result"]["state"] == "stopped"
-    os.kill(job_host.record("job-3")["supervisor"]["pid"], signal.SIGKILL)
-    (stopped,) = job_host.ask("stop", "job-1")
+    assert again == {"job": job_id(3), "state": "queued"}
+    assert job_host.ask("stop", job_id(4))[0]["result"]["state"] == "stopped"
+    os.kill(job_host.record(job_id(3))["supervisor"]["pid"], signal.SIGKILL)
+    (stopped,) = job_host.ask("stop", job_id(1))
     assert stopped == {"result": {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}}
-    *_, last = job_host.ask("follow", "job-5", "0")
+    *_, last = job_host.ask("follow", job_id(5), "0")
     assert last["result"]["state"] == "done"
     jobs = job_host.ask("list")[0]["jobs"]
     states = {job["id"]: job["state"] for job in jobs}
-    assert states == {"job-5": "done", "job-4": "stopped", "job-3": "failed", "job-1": "stopped"}
-    assert [job["id"] for job in jobs] == ["job-5", "job-4", "job-3", "job-1"]
-    assert {job["id"]: job["started_at"] is None for job in jobs}["job-4"]
-    (stopped,) = job_host.ask("stop", "job-1")
+    assert states == {job_id(5): "done", job_id(4): "stopped", job_id(3): "failed", job_id(1): "stopped"}
+    assert [job["id"] for job in jobs] == [job_id(5), job_id(4), job_id(3), job_id(1)]
+    assert {job["id"]: job["started_at"] is None for job in jobs}[job_id(4)]
+    (stopped,) = job_host.ask("stop", job_id(1))
     assert stopped["already"]
 
 
@@ -76,14 +76,14 @@ def test_a_log_can_be_read_on_from_any_line_and_by_several(job_host: JobHost) ->
     order = alone(job_host, "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; sleep 0.5; echo end")
     with job_host.asking("submit", "--follow", order=order) as first:
         assert first.stdout is not None
-        assert json.loads(first.stdout.readline())["job"] == "job-1"
-        with job_host.asking("follow", "job-1", "0") as second:
+        assert json.loads(first.stdout.readline())["job"] == job_id(1)
+        with job_host.asking("follow", job_id(1), "0") as second:
             assert second.stdout is not None
             some = [second.stdout.readline() for _ in range(1000)]
             second.kill()
         read = [line for line in some if '"alive"' not in line]
         offset = sum(len(line.encode()) for line in read)
-        with job_host.asking("follow", "job-1", str(offset)) as third:
+        with job_host.asking("follow", job_id(1), str(offset)) as third:
             assert third.stdout is not None
             rest = [line for line in third.stdout if '"alive"' not in line]
         whole = [line for line in first.stdout if '"alive"' not in line]
@@ -95,13 +95,13 @@ def test_a_log_can_be_read_on_from_any_line_and_by_several(job_host: JobHost) ->
 def test_reading_what_there_is_does_not_wait(job_host: JobHost) -> None:
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
     job_host.wait_for('"line": "here"')
-    log = job_host.ask("follow", "job-1", "0", "--no-wait")
+    log = job_host.ask("follow", job_id(1), "0", "--no-wait")
     assert lines_of(log) == ["here"]
     assert "result" not in log[-1]
     size = str(len(job_host.events()))
-    assert job_host.ask("follow", "job-1", size, "--no-wait") == []
-    job_host.ask("stop", "job-1")
-    assert "result" in job_host.ask("follow", "job-1", "0", "--no-wait")[-1]
+    assert job_host.ask("follow", job_id(1), size, "--no-wait") == []
+    job_host.ask("stop", job_id(1))
+    assert "result" in job_host.ask("follow", job_id(1), "0", "--no-wait")[-1]
 
 
 def test_a_job_runs_on_when_who_follows_it_is_gone(job_host: JobHost) -> None:
@@ -109,13 +109,13 @@ def test_a_job_runs_on_when_who_follows_it_is_gone(job_host: JobHost) -> None:
         assert client.stdout is not None
         client.stdout.readline()
         os.kill(client.pid, signal.SIGKILL)
-    assert lines_of(job_host.ask("follow", "job-1", "0")) == ["end"]
+    assert lines_of(job_host.ask("follow", job_id(1), "0")) == ["end"]
     assert job_host.record()["state"] == "done"
 
 
 def test_a_follower_whose_reader_is_gone_ends(job_host: JobHost) -> None:
     job_host.ask("submit", order=alone(job_host, "sleep 100"))
-    with job_host.asking("follow", "job-1", "0") as follower:
+    with job_host.asking("follow", job_id(1), "0") as follower:
         assert follower.stdout is not None
         follower.stdout.readline()
         follower.stdout.close()
@@ -124,7 +124,7 @@ def test_a_follower_whose_reader_is_gone_ends(job_host: JobHost) -> None:
 
 def test_a_follower_shows_that_it_is_alive(job_host: JobHost) -> None:
     job_host.ask("submit", order=alone(job_host, "sleep 100"))
-    with job_host.asking("follow", "job-1", "0") as follower:
+    with job_host.asking("follow", job_id(1), "0") as follower:
         assert follower.stdout is not None
         for line in follower.stdout:
             if json.loads(line) == {"alive": True}:
@@ -140,7 +140,13 @@ def test_a_supervisor_that_does_not_answer_is_killed(job_host: JobHost) -> None:
     os.kill(pid, signal.SIGSTOP)
     program = "import jobs; jobs.STOP_TIMEOUT_S = 1.0; jobs.main()"
     env = {**job_host.env(), "PYTHONPATH": str(Path(submit.__file__).parent)}
-    stop = [job_host.python, "-c", f"import sys; sys.path.insert(0, {env['PYTHONPATH']!r}); {program}", "stop", "job-1"]
+    stop = [
+        job_host.python,
+        "-c",
+        f"import sys; sys.path.insert(0, {env['PYTHONPATH']!r}); {program}",
+        "stop",
+        job_id(1),
+    ]
     done = subprocess.run(stop, env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["result"]["error"] == "the supervisor on node-0 was killed"
     assert not job_host.processes()
@@ -162,20 +168,20 @@ def test_old_jobs_are_removed(job_host: JobHost) -> None:
     job_host.run(alone(job_host, "true"))
     left = {path.name for path in jobs.iterdir() if path.is_dir()}
     assert "old-1" not in left
-    assert {"old-2", "job-1"} <= left
+    assert {"old-2", job_id(1)} <= left
 
 
 def test_a_job_gets_a_scope_of_systemd_where_there_is_one(job_host: JobHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "isdir", lambda _: True)
-    [words] = submit.scopes("job-1")
+    [words] = submit.scopes(job_id(1))
     assert words[:5] == ["sudo", "-n", "systemd-run", "--quiet", "--scope"]
-    assert {"--unit=cluster-job-job-1", f"--uid={os.getuid()}"} <= set(words)
+    assert {f"--unit=cluster-job-{job_id(1)}", f"--uid={os.getuid()}"} <= set(words)
     assert any(word.startswith("--setenv=HOME=") for word in words)
 
 
 def test_nothing_is_left_open_after_many_jobs(job_host: JobHost) -> None:
     for number in range(3):
-        result, _ = job_host.run(alone(job_host, "true", job=f"job-{number}"))
+        result, _ = job_host.run(alone(job_host, "true", job=job_id(number)))
         assert result["state"] == "done"
     time.sleep(0.1)
     held = [path for path in job_host.folder("x").parent.rglob("lock") if is_open(path)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from job_host import JobHost, job_host, lines_of
+from job_host import JobHost, job_host, job_id, lines_of
 
 __all__ = ["job_host"]
 
@@ -27,7 +27,7 @@ if os.environ.get("JOINS", "yes") == "yes":
 print("Check: src/van.cc", flush=True)
 print(at % 1 + "Check failed: it is", flush=True)
 if role == "server":
-    time.sleep(float(os.environ.get("SERVES_S", 0.1)))
+    time.sleep(float(os.environ.get("SERVES_S", 1)))
 """
 
 
@@ -42,7 +42,7 @@ HERE = {"WORKER": "echo here; sleep 100"}
 
 
 def test_a_good_job_is_done_and_its_log_says_all_of_it(job_host: JobHost) -> None:
-    env = {"WORKER": "echo $CLUSTER_HOST; echo $0 >&2", "SERVER": "exit 0", "SCHEDULER": "exit 0"}
+    env = {"WORKER": "echo $CLUSTER_HOST; echo $0 >&2"}
     result, log = job_host.run(job_host.order(env=env))
     assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
     assert [event["state"] for event in log if "state" in event] == ["starting", "running", "ending", "done"]
@@ -59,7 +59,7 @@ def test_a_good_job_is_done_and_its_log_says_all_of_it(job_host: JobHost) -> Non
 
 
 def test_ranks_are_read_from_ps_lite_and_its_lines_swallowed(job_host: JobHost) -> None:
-    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS, "SCHEDULER": "sleep 2"}
+    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS}
     env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
     result, log = job_host.run(job_host.order(env=env, servers=2))
     assert result["state"] == "done"
@@ -74,7 +74,7 @@ def test_ranks_are_read_from_ps_lite_and_its_lines_swallowed(job_host: JobHost) 
 
 
 def test_a_users_own_verbosity_swallows_nothing(job_host: JobHost) -> None:
-    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS, "SCHEDULER": "sleep 1", "PS_VERBOSE": "1"}
+    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS, "PS_VERBOSE": "1"}
     _, log = job_host.run(job_host.order(env={**env, **dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')}))
     assert any("is connected to others" in line for line in lines_of(log, "worker"))
     assert any("rank" in event for event in log)
@@ -96,12 +96,12 @@ def test_the_first_process_that_fails_ends_the_job(
     job_host: JobHost, env: dict[str, str], code: int, error: str
 ) -> None:
     result, _ = job_host.run(job_host.order(env=env))
-    assert (result["state"], result["exit_code"], result["left"]) == ("failed", code, {})
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", code, {}), result["error"]
     assert re.search(error, result["error"]), result["error"]
 
 
 def test_a_server_that_fails_after_the_workers_end_is_told_and_no_more(job_host: JobHost) -> None:
-    env = {"WORKER": "exit 0", "SERVER": "sleep 1; exit 5", "SCHEDULER": "sleep 1.5"}
+    env = {"WORKER": "exit 0", "SERVER": "attend; sleep 0.5; exit 5", "SCHEDULER": "attend; sleep 1"}
     result, log = job_host.run(job_host.order(env=env))
     assert (result["exit_code"], result["error"]) == (0, None)
     assert any("ended with exit code 5, when all workers had done" in event.get("say", "") for event in log)
@@ -111,7 +111,7 @@ def test_a_server_that_fails_after_the_workers_end_is_told_and_no_more(job_host:
 def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str) -> None:
     start_and_wait(job_host, job_host.order(env=HERE))
     os.kill(job_host.pid_of(r"^\S*python\S* .*" + program.replace(".", r"\.").replace("$", " ?$")), signal.SIGKILL)
-    (*_, last) = job_host.ask("follow", "job-1", "0")
+    (*_, last) = job_host.ask("follow", job_id(1), "0")
     assert last["result"]["state"] == "failed"
     assert last["result"]["exit_code"] in {1, 137}
     assert "node-" in last["result"]["error"]
@@ -129,14 +129,14 @@ def test_what_a_killed_supervisor_leaves_ends_by_itself_and_the_record_is_comple
     ] * 2
     assert not job_host.processes()
     assert job_host.events().count('"result"') == 1
-    assert job_host.ask("follow", "job-1", "0")[-1]["result"]["exit_code"] == 1
+    assert job_host.ask("follow", job_id(1), "0")[-1]["result"]["exit_code"] == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_job(job_host: JobHost, number: signal.Signals) -> None:
     start_and_wait(job_host, job_host.order(env=HERE))
     os.kill(job_host.record()["supervisor"]["pid"], number)
-    *_, last = job_host.ask("follow", "job-1", "0")
+    *_, last = job_host.ask("follow", job_id(1), "0")
     assert last["result"] == {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
     assert not job_host.processes()
 
@@ -161,7 +161,7 @@ def test_who_is_missing_at_the_start_is_named(job_host: JobHost) -> None:
     assert list(result["left"]) == ["node-1"]  # which nobody could search
     (job_host.home / "refused").unlink()
     (job_host.home / "ssh").write_text("#!/bin/sh\ncase $* in *' end '*) exit 255;; esac\nexec sleep 100\n")
-    result, _ = job_host.run(job_host.order(env=HERE, job="job-2", start_timeout_s=1))
+    result, _ = job_host.run(job_host.order(env=HERE, job=job_id(2), start_timeout_s=1))
     wanted = "the job did not start within 1 s: server on node-0, worker on node-0, worker on node-1 did not"
     assert result["error"].replace("scheduler on node-0, ", "") == wanted
 
@@ -191,13 +191,13 @@ def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: JobHost, tmp_
     there.mkdir()
     (there / "other").touch()
     order = job_host.order(
-        env={"WORKER": "pwd; cat file; ls", "SERVER": "sleep 1", "SCHEDULER": "sleep 1"},
+        env={"WORKER": "pwd; cat file; ls"},
         job_setup=['echo "set up $CLUSTER_HOST it\'s"', "pwd >&2"],
         sync_dst_dir=str(there),
         cwd=str(tmp_path / "tree"),
     )
     result, log = job_host.run(order)
-    assert result["state"] == "done"
+    assert result["error"] is None
     said = lines_of(log, "setup")
     assert {"set up node-0 it's", "set up node-1 it's", str(there)} <= set(said)
     assert lines_of(log, "worker")[:2] == [str(there), "from the treefile"]
@@ -220,8 +220,8 @@ def test_mpi_without_open_mpi_says_what_is_missing(job_host: JobHost) -> None:
 
 
 def test_the_local_launcher_runs_all_on_the_head(job_host: JobHost) -> None:
-    order = job_host.order(launcher="local", env={"WORKER": "echo $SECRET", "SCHEDULER": "echo none$SECRET; sleep 1"})
-    result, log = job_host.run({**order, "secrets": {"SECRET": "hush"}, "env": {**order["env"], "SERVER": "sleep 1"}})
+    order = job_host.order(launcher="local", env={"WORKER": "echo $SECRET", "SCHEDULER": "echo none$SECRET; attend"})
+    result, log = job_host.run({**order, "secrets": {"SECRET": "hush"}})
     assert result["state"] == "done"
     assert lines_of(log, "worker") == ["hush", "hush"]
     assert lines_of(log, "scheduler") == ["none"]
@@ -229,7 +229,7 @@ def test_the_local_launcher_runs_all_on_the_head(job_host: JobHost) -> None:
 
 
 def test_roles_have_their_own_environment_and_gpus(job_host: JobHost) -> None:
-    env = {"WORKER": "echo $A $B $CUDA_VISIBLE_DEVICES", "SERVER": "echo $A; sleep 1", "SCHEDULER": "echo $A; sleep 1"}
+    env = {"WORKER": "echo $A $B $CUDA_VISIBLE_DEVICES", "SERVER": "echo $A; attend", "SCHEDULER": "echo $A; attend"}
     order = job_host.order(env={"A": "all", **env}, env_server={"A": "server"}, env_worker={"A": "worker", "B": "b"})
     _, log = job_host.run({**order, "gpus_per_worker": [[0, 1], [2, 3]], "hostfile": ["127.0.0.1"]})
     assert sorted(lines_of(log, "worker")) == ["worker b 0,1", "worker b 2,3"]
@@ -255,10 +255,36 @@ def test_a_full_disk_ends_the_job_and_its_end_is_told(job_host: JobHost) -> None
 
 
 def test_a_store_that_cannot_be_reached_is_told_and_does_no_harm(job_host: JobHost) -> None:
-    env = {"WORKER": "sleep 0.5", "SERVER": "sleep 1", "SCHEDULER": "sleep 1", "S3_ENDPOINT": "127.0.0.1:9"}
+    env = {"WORKER": "sleep 0.5", "S3_ENDPOINT": "127.0.0.1:9"}
     secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
     result, log = job_host.run(job_host.order(env=env, secrets=secrets, results_url="s3://bucket/results/"))
     os.kill(job_host.record()["supervisor"]["pid"], signal.SIGKILL)  # it would try for half a minute
     assert (result["exit_code"], result["error"]) == (0, None)
-    assert job_host.record()["output_url"] == "s3://bucket/results/job-1/"
+    assert job_host.record()["output_url"] == f"s3://bucket/results/{job_id(1)}/"
     assert "hush" not in json.dumps(log) + json.dumps(job_host.record())
+
+
+@pytest.mark.parametrize(
+    ("launcher", "line", "dead", "missing"),
+    [
+        ("ssh", 'prog = "ssh ', 'prog = ("" if i else "kill -9 $$; ") + "ssh ', "server on node-0"),
+        ("local", "prog = exports + command", 'prog = "exit 3"', "server on node-0, 2 workers on node-0"),
+    ],
+)
+def test_a_program_that_dies_before_it_has_said_anything_ends_the_job(
+    job_host: JobHost, launcher: str, line: str, dead: str, missing: str
+) -> None:
+    """launch.py says nothing of it, and goes on."""
+    path = job_host.home.parent / "packages" / "mxnet" / "tools" / "launch.py"
+    assert line in path.read_text()
+    path.write_text(path.read_text().replace(line, dead))
+    result, _ = job_host.run(job_host.order(env=HERE, launcher=launcher))
+    assert result["error"] == f"the job cannot start: launch.py failed to start {missing}"
+
+
+def test_a_program_for_the_set_up_that_dies_at_once_ends_the_job(job_host: JobHost) -> None:
+    wrapper = Path(job_host.python)
+    first, rest = wrapper.read_text().split("\n", 1)
+    wrapper.write_text(f'{first}\ncase "$*" in *"--role setup 127.0.0.2") kill -9 $$;; esac\n{rest}')
+    result, _ = job_host.run(job_host.order(job_setup=["true"]))
+    assert result["error"] == "ssh_proxy.py on node-0, which was to reach a node, was killed by signal 9"

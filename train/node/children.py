@@ -12,10 +12,10 @@ import wire
 
 
 class Children(object):
-    """They and what they say. say(role or None, text): takes a line of output."""
+    """They and what they say. say(role or None, text): takes a line of output; fail(): launch.py has failed to."""
 
-    def __init__(self, order, hub, say):
-        self._order, self._hub, self._say = order, hub, say
+    def __init__(self, order, hub, say, fail):
+        self._order, self._hub, self._say, self._fail = order, hub, say, fail
         self._running = []  # (process, its role or None)
         self._launcher = None
         self.takes_more = True
@@ -39,6 +39,8 @@ class Children(object):
             for line in lines.feed(data) if data else lines.flush():
                 if line.startswith(meeting.WAITING) and process is self._launcher:
                     self._reach(json.loads(line[len(meeting.WAITING) :].decode("utf-8")))
+                elif line.startswith(meeting.FAILED) and process is self._launcher:
+                    self._fail()
                 else:
                     self._say(role, wire.text(line))
             if not data:

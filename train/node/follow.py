@@ -18,6 +18,7 @@ ALIVE_EVERY_S = 2.0
 LOOK_EVERY_S = 0.2  # where the kernel does not tell of changes
 RETRY_S = 0.05  # for a supervisor that is just beginning or ending
 PENDING_BYTES = 1 << 20
+READ_BYTES = 1 << 16
 GIVE_UP_S = 120.0  # for a reader that takes nothing any more
 IN_MODIFY = 2  # linux/inotify.h
 IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0o2000000)
@@ -32,13 +33,13 @@ class Follower(object):
         self.outbox = wire.Outbox(out)
         self.events = None
         self.offset = offset
-        self.rest = b""
         self.last = None  # the result line, once it has been read
         self.result = None  # as the supervisor tells it
         self.supervisor = None
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
         self.changes = None
         self.is_complete = False  # nobody writes to the log any more
+        self.may_have_more = False  # of the log, beyond what has been read
         self.alive_at = self.taken_at = time.monotonic()
 
     def run(self, wait):
@@ -52,17 +53,19 @@ class Follower(object):
             if self.last is not None and self.is_complete:
                 self.outbox.pass_on(self.last)
                 return self.flush()
-            if not wait and not self.found_more:
+            if not wait and not self.may_have_more:
                 self.outbox.pass_on(self.last or b"")
                 return self.flush()
-            if self.is_complete and not self.found_more:
+            if self.is_complete and not self.may_have_more:
                 self.outbox.put(self.missing_result())
                 return self.flush()
-            if not self.sleep(0.0 if self.found_more else self.pause_s(wait)):
+            if not self.sleep(self.pause_s(wait)):
                 return None
 
     def pause_s(self, wait):
-        if not wait or self.is_complete:
+        if self.is_full():
+            return ALIVE_EVERY_S / 2  # the reader wakes us
+        if self.may_have_more or not wait or self.is_complete:
             return 0.0
         if self.supervisor is None:
             return RETRY_S
@@ -72,8 +75,8 @@ class Follower(object):
 
     def read(self):
         """Take what there is of the log, in whole lines; the last line is kept back."""
-        self.found_more = False
-        if len(self.outbox.pending) > PENDING_BYTES or self.last is not None:
+        self.may_have_more = self.is_full() and self.last is None
+        if self.is_full() or self.last is not None:
             return
         if self.events is None:
             try:
@@ -81,9 +84,13 @@ class Follower(object):
             except FileNotFoundError:
                 return
             self.changes = watch(job_folder.path(self.job, "events"))
-        data = os.pread(self.events, 1 << 16, self.offset + len(self.rest))
-        self.found_more = bool(data)
-        whole, end, self.rest = (self.rest + data).rpartition(b"\n")
+        size, data = READ_BYTES, os.pread(self.events, READ_BYTES, self.offset)
+        while len(data) == size and b"\n" not in data:
+            size *= 2
+            data = os.pread(self.events, size, self.offset)
+        # Half a line is read again when there is more of it: on a full disk it may be taken back, and another one come.
+        whole, end, _ = data.rpartition(b"\n")
+        self.may_have_more = bool(end)
         if end:
             self.offset += len(whole) + 1
             lines = whole + end
@@ -92,6 +99,10 @@ class Follower(object):
                 self.last = last
                 lines = lines[: -len(last)]
             self.outbox.pass_on(lines)
+
+    def is_full(self):
+        """Whether the reader has enough to take for now."""
+        return len(self.outbox.pending) > PENDING_BYTES
 
     def missing_result(self):
         """The last line of a log that could not be written to its end."""

@@ -75,9 +75,9 @@ def write_record(record, *, lasting=False):
             if lasting:
                 stream.flush()
                 os.fsync(stream.fileno())
-    except OSError:
+    except OSError as error:
         remove(place + ".new")
-        raise
+        raise OSError(error.errno, error.strerror, place) from error
     os.replace(place + ".new", place)
 
 

@@ -6,13 +6,14 @@ Python 3.6 and later, standard library only.
 import time
 
 SILENCE_EVERY_S = 1.0
+UNSTARTED_S = 1.0  # for a process to tell of itself, once launch.py's command for one has failed
 GATHER_S = 0.3  # for others that fail at the same time as the first
 REAP_GRACE_S = 10.0  # for servers and scheduler, once all workers are done
 EARLY_GRACE_S = 5.0  # for workers to report, once launch.py, the scheduler or a server has ended well
 PROBE_AFTER_S = 5.0
 PROBE_S = 4.5  # more than role.py takes
 STOPPED, OVERTIME = 130, 124
-TIMERS = ("start", "early", "join", "gather", "overtime", "silence")
+TIMERS = ("start", "unstarted", "proxy", "early", "join", "gather", "overtime", "silence")
 
 
 class Judge(object):
@@ -69,6 +70,15 @@ class Judge(object):
     def _start_timed_out(self):
         missing = ", ".join(self._roster.missing())
         self.fail("the job did not start within %g s: %s did not" % (self._order["start_timeout_s"], missing))
+
+    def look_for_unstarted(self):
+        """A command of launch.py's has failed: what it started has told why, or has never been there to tell it."""
+        self._hub.after("unstarted", UNSTARTED_S, self._judge_unstarted)
+
+    def _judge_unstarted(self):
+        missing = self._roster.unknown()
+        if missing:
+            self.fail("the job cannot start: launch.py failed to start %s" % ", ".join(missing))
 
     def all_started(self):
         """All processes are there."""
@@ -128,13 +138,16 @@ class Judge(object):
         elif is_done:
             self._hub.after("early", REAP_GRACE_S, lambda: self.decide("done", 0, None))
 
-    def judge_launcher(self, name, process):
-        """launch.py has ended, or what stands for it without servers (name: None)."""
+    def judge_child(self, name, process, is_launcher):
+        """launch.py has ended, or what stands for it without servers (name: None), or another that led to a node."""
         code = process.returncode
-        if name is not None and code != 0:
-            how = "ended with exit code %d" % code if code > 0 else "was killed by signal %d" % -code
+        how = "ended with exit code %d" % code if code > 0 else "was killed by signal %d" % -code
+        if not is_launcher and code != 0:  # it has told why, or never came to that
+            error = "ssh_proxy.py on %s, which was to reach a node, %s" % (self._roster.head, how)
+            self._hub.after("proxy", UNSTARTED_S, lambda: self.fail(error))
+        elif is_launcher and name is not None and code != 0:
             self.fail("%s (process %d) %s" % (name, process.pid, how))
-        elif not self._hub.has("early"):
+        elif is_launcher and not self._hub.has("early"):
             self._hub.after("early", EARLY_GRACE_S, lambda: self._ended_early(name or "its start"))
 
     def judge_lost(self, role):

@@ -14,6 +14,9 @@ import subprocess
 import sys
 import threading
 
+import meeting
+import wire
+
 FIRST_PORT, END_PORT = 9091, 9999  # as launch.py has them
 
 
@@ -42,8 +45,22 @@ def keep_quiet(failure):
         sys.excepthook(failure.exc_type, failure.exc_value, failure.exc_traceback)
 
 
+def tell_of_failures():
+    """Tell the supervisor of each command that fails: what it was to start may never have come to tell it."""
+    run = subprocess.call
+
+    def call(*words, **options):
+        code = run(*words, **options)
+        if code != 0:
+            wire.write_all(1, meeting.FAILED + wire.encode({"code": code}))
+        return code
+
+    subprocess.call = call  # check_call calls it too
+
+
 def main():
     address = sys.argv[1]
+    tell_of_failures()
     threading.excepthook = keep_quiet  # from Python 3.8 on
     from dmlc_tracker import tracker
 

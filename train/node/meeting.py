@@ -15,6 +15,7 @@ import processes
 import wire
 
 WAITING = b"CLUSTER-ROLE "  # on stdout, in front of what the supervisor needs to know
+FAILED = b"CLUSTER-FAILED "  # on launch.py's stdout, when a command that it has run ended badly
 CALL_TIMEOUT_S = 60.0
 
 

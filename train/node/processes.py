@@ -47,6 +47,20 @@ def start(command, env, cwd, stdin=subprocess.DEVNULL):
     )
 
 
+def watch_children():
+    """A descriptor that becomes readable when a child ends."""
+    source, sink = os.pipe()
+    os.set_blocking(source, False)
+    os.set_blocking(sink, False)
+    signal.signal(signal.SIGCHLD, _wake)
+    signal.set_wakeup_fd(sink)
+    return source
+
+
+def _wake(*_):
+    """Python notes a signal for set_wakeup_fd only where it has a handler."""
+
+
 def find(job):
     """The processes of a job on this host, this one left out: a list of (pid, start time, command line).
 
@@ -82,7 +96,8 @@ class Ending(object):
 
     def __init__(self, find):
         self._find = find
-        self._began = self._look_at = time.monotonic()
+        self._told_at = None  # when the first were: a busy machine may let us wait
+        self._look_at = 0.0
         self._told = set()
         self.left = []
         self.over_at = None
@@ -93,12 +108,14 @@ class Ending(object):
         if self.over_at is not None or now < self._look_at:
             return self.over_at is None
         self._look_at = now + LOOK_EVERY_S
-        number = signal.SIGTERM if now < self._began + TERM_GRACE_S else signal.SIGKILL
+        waited_s = 0.0 if self._told_at is None else now - self._told_at
+        number = signal.SIGTERM if waited_s < TERM_GRACE_S else signal.SIGKILL
         self.left = self._find()
         new = [entry for entry in self.left if (entry, number) not in self._told]
         tell([entry[0] for entry in new], number)
         self._told.update((entry, number) for entry in new)
-        if self.left and now < self._began + 2 * TERM_GRACE_S:
+        self._told_at = self._told_at or time.monotonic()
+        if self.left and waited_s < 2 * TERM_GRACE_S:
             return True
         self.over_at = now
         return False

@@ -40,21 +40,23 @@ FAILURE = re.compile(rb"(?i)fail|error|warn|fatal|cannot|unable")
 class Runner(object):
     """The commands of one order, one after the other, while the other side lives.
 
-    lifeline: the descriptor to read from; out: the one to write to.
+    lifeline: the descriptor to read from; out: the one to write to. is_pinged: the other side is reached over ssh,
+    gives signs of life, and can vanish without a word.
     """
 
-    def __init__(self, order, lifeline, out, read=b""):
+    def __init__(self, order, lifeline, out, read=b"", *, is_pinged=True):
         self.order = order
         self.lifeline = lifeline
         self.outbox = wire.Outbox(out)
         os.set_blocking(lifeline, False)
         self.down = wire.LineBuffer(limit=1 << 20)
         self.heard_at = self.said_at = time.monotonic()
-        self.is_pinged = False  # over ssh, where the other side can vanish without a word
-        self.deaths = watch_children()
+        self.is_pinged = is_pinged
+        self.deaths = processes.watch_children()
         self.env = {}
         self.hides_verbose = False
         self.at = 0
+        self.full_at = 0.0  # when it was last that there was no room for output
         self.why = None
         self.child = self.source = self.lines = None
         self.status = self.ended_at = self.after = None
@@ -128,9 +130,7 @@ class Runner(object):
 
     def step(self):
         """Wait for something to happen, and do what it takes."""
-        sources = [self.deaths] + ([self.lifeline] if self.lifeline is not None else [])
-        if self.source is not None and len(self.outbox.pending) < PENDING_BYTES:
-            sources.append(self.source)
+        sources = self.sources()
         writes = [self.outbox.descriptor] if self.outbox.pending else []
         wait_s = processes.LOOK_EVERY_S if self.status is not None or self.ending is not None else ALIVE_EVERY_S / 2
         ready, _, _ = select.select(sources, writes, [], wait_s)
@@ -155,6 +155,15 @@ class Runner(object):
         if self.outbox.broken and self.lifeline is not None:
             self.lose()
 
+    def sources(self):
+        """The descriptors to read from; not the process's output while the other side does not take it."""
+        found = [one for one in (self.deaths, self.lifeline) if one is not None]
+        if len(self.outbox.pending) >= PENDING_BYTES:
+            self.full_at = time.monotonic()
+        elif self.source is not None:
+            found.append(self.source)
+        return found
+
     def read_lifeline(self):
         data = wire.read_now(self.lifeline)
         if data is None:
@@ -168,8 +177,6 @@ class Runner(object):
     def hear(self, line):
         """A message from above."""
         message = json.loads(line.decode("utf-8"))
-        if "alive" in message:
-            self.is_pinged = True
         if "end" in message and self.ending is None:
             self.ending = processes.Ending(processes.find_descendants)
         if "reach" in message:
@@ -221,7 +228,8 @@ class Runner(object):
         if self.after.go_on():
             return False
         self.told_left = self.ending.left if self.ending is not None else self.after.left
-        return self.source is None or time.monotonic() > max(self.ended_at, self.after.over_at) + PIPE_GRACE_S
+        waits_from = max(self.ended_at, self.after.over_at, self.full_at)
+        return self.source is None or time.monotonic() > waits_from + PIPE_GRACE_S
 
     # -- output --------------------------------------------------------------------------------------------------
 
@@ -244,20 +252,6 @@ class Runner(object):
 
 def _join(some, others):
     return sorted(set(some) | set(others))
-
-
-def watch_children():
-    """A descriptor that becomes readable when a child ends."""
-    source, sink = os.pipe()
-    os.set_blocking(source, False)
-    os.set_blocking(sink, False)
-    signal.signal(signal.SIGCHLD, _wake)
-    signal.set_wakeup_fd(sink)
-    return source
-
-
-def _wake(*_):
-    """Python notes a signal for set_wakeup_fd only where it has a handler."""
 
 
 def read_order(descriptor):
@@ -284,10 +278,11 @@ def main():
         return Runner(order, 0, 1, rest).run()
     launched = {key: value for key, value in os.environ.items() if key.startswith("DMLC_")}
     first = {"role": launched["DMLC_ROLE"], "host": os.environ["CLUSTER_HOST"], "launched": launched}
-    connection = meeting.call(first) if "CLUSTER_SOCKET" in os.environ else meeting.wait_for_call(first)
+    is_here = "CLUSTER_SOCKET" in os.environ
+    connection = meeting.call(first) if is_here else meeting.wait_for_call(first)
     order, rest = read_order(connection.fileno())
     # Its code is told above; launch.py and mpirun would only add a traceback to it.
-    Runner(order, connection.fileno(), connection.fileno(), rest).run()
+    Runner(order, connection.fileno(), connection.fileno(), rest, is_pinged=not is_here).run()
     return 0
 
 

@@ -122,10 +122,10 @@ def find_blocked(env):
 
 
 def try_port(host, port, timeout_s=CONNECT_TIMEOUT_S):
-    """Why a port cannot be reached from here, or None. One that refuses can be: nobody listens there yet."""
+    """Why a port cannot be reached from here, or None. One that refuses or hangs up can be."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
-    except ConnectionRefusedError:
+    except ConnectionError:  # the scheduler, say, does not listen yet
         return None
     except (OSError, socket.timeout) as error:
         return error

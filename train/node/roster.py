@@ -122,8 +122,14 @@ class Roster(object):
 
     def missing(self):
         """Those that have not started: a list of "server on node-1"."""
-        here = collections.Counter((role.role, role.host) for role in self.mxnet() if role.pid is not None)
-        lacking = self.expected() - here
+        return self._lacking(role for role in self.mxnet() if role.pid is not None)
+
+    def unknown(self):
+        """Those of which nothing has been heard, as `missing` has them."""
+        return self._lacking(self.mxnet())
+
+    def _lacking(self, roles):
+        lacking = self.expected() - collections.Counter((role.role, role.host) for role in roles)
         names = ("scheduler", "server", "worker")
         return [
             "%s%s on %s" % ("%d " % count if count > 1 else "", kind + "s" * (count > 1), host)

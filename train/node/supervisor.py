@@ -37,7 +37,7 @@ class Supervisor(object):
         self.copying = None  # to S3
         self.hub = hub.Hub(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
         self.judge = judge.Judge(order, self.roster, self.hub, self.say)
-        self.children = children.Children(order, self.hub, self.hear_child)
+        self.children = children.Children(order, self.hub, self.hear_child, self.judge.look_for_unstarted)
         self.watchers = []
         self.state = None
         self.is_over = False  # nothing of the job starts any more
@@ -218,8 +218,8 @@ class Supervisor(object):
             code = process.returncode
             if role is not None and not self.is_over:  # else we have ended it
                 self.note_exit(role, code if code >= 0 else 128 - code, -code if code < 0 else None)
-            if is_launcher and not self.is_over:
-                self.judge.judge_launcher(role and "launch.py on " + role.host, process)
+            if not self.is_over:
+                self.judge.judge_child(role and "launch.py on " + role.host, process, is_launcher)
 
     # -- record --------------------------------------------------------------------------------------------------
 

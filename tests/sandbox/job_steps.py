@@ -1,0 +1,252 @@
+"""Steps of the tests that do something to a job while it runs: where its processes are, and how it ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from project import Project, processes_of
+from sandbox import control
+
+END_S = 10.0
+"""How long after a fault a job may take to end everywhere."""
+SILENCE_S = 5.0
+"""What silence.toml, a job file, sets as the time after which a silent node counts as lost."""
+ONE_WORKER = ("--kv-store", "local", "-n", "1")
+PROGRAM = """
+import mxnet as mx, time
+kv = mx.kv.create("dist_sync")
+print("waits as rank", kv.rank, flush=True)
+time.sleep(600)
+"""
+JOINS = ("--", "python", "-c", PROGRAM)
+"""Every process joins the others, and would then sleep for longer than any test lasts."""
+STARTS = ("--", "sh", "-c", "echo waits; sleep 600")
+"""The same without MXNet: quicker, and no process ever has a rank."""
+NODE_PROGRAMS = ("supervise.py", "launch.py", "ssh_proxy.py", "role.py")
+
+
+def python(program: str) -> tuple[str, ...]:
+    return ("--", "python", "-c", program)
+
+
+def until(condition: Callable[[], Any], what: str, *, timeout_s: float = 60.0) -> Any:
+    """Wait for something that is true, and return it."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+    return found
+
+
+@dataclass(frozen=True)
+class Host:
+    """One node of the cluster, seen from this machine. `pid`: its process 1."""
+
+    name: str
+    instance_id: str
+    pid: int
+
+    @property
+    def root(self) -> Path:
+        return Path(f"/proc/{self.pid}/root")
+
+    @property
+    def namespace(self) -> str:
+        return os.readlink(f"/proc/{self.pid}/ns/pid")
+
+    def programs(self, name: str) -> list[int]:
+        """Pids, as seen from here, of one of our node-side programs on this host."""
+        return [
+            pid
+            for pid in all_pids()
+            if any(re.fullmatch(rf".*/tree/[0-9a-f]+/node/{name}", word) for word in command_line(pid)[:4])
+            and namespace_of(pid) == self.namespace
+        ]
+
+    def sshd(self) -> int:
+        """The pid of the sshd that listens."""
+        (found,) = [
+            pid
+            for pid in all_pids()
+            if namespace_of(pid) == self.namespace and "[listener]" in " ".join(command_line(pid))
+        ]
+        return found
+
+
+@cache
+def _names(directory: Path) -> dict[str, str]:
+    """The names of a cluster's nodes by their instances' ids; both are the cluster's for good."""
+    nodes = json.loads(Project(directory).run("status", "--json").stdout)["nodes"]
+    return {node["instance_id"]: node["name"] for node in nodes}
+
+
+def hosts_of(project: Project) -> dict[str, Host]:
+    """The running nodes of a project's cluster by name."""
+    names = _names(project.directory)
+    found = [
+        Host(names[host.instance_id], host.instance_id, host.pid)
+        for host in control.describe(project.directory).hosts
+        if host.instance_id in names and host.pid
+    ]
+    return {host.name: host for host in found}
+
+
+@contextmanager
+def borrowed(project: Project) -> Iterator[Project]:
+    """The shared cluster for a test: then nothing is armed any more, and none of its jobs runs."""
+    (project.directory / "silence.toml").write_text(f"silence_timeout_s = {SILENCE_S:.0f}\n")
+    try:
+        yield project
+    finally:
+        control.disarm_faults(project.directory, "all")
+        for job in records(project):
+            if job["state"] not in {"done", "failed", "stopped"}:
+                project.run("stop", job["id"])
+
+
+def records(project: Project) -> list[dict[str, Any]]:
+    """The records of the cluster's jobs, as they lie on its head."""
+    folder = hosts_of(project)["node-0"].root / "home/ubuntu/.cluster/jobs"
+    return [json.loads(path.read_text()) for path in folder.glob("*/record.json")]
+
+
+def cause(project: Project, *words: str) -> None:
+    """Bring about a fault of the sandbox's, or arm it."""
+    control.cause_fault(project.directory, " ".join(words))
+
+
+@dataclass
+class Running:
+    """A job, the command that follows it, and the hosts that it runs on."""
+
+    project: Project
+    process: subprocess.Popen[str]
+    id: str
+    hosts: dict[str, Host]
+    shown: list[str] = field(default_factory=list)
+    struck_at: float = 0.0
+    took_s: float = 0.0
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        self.struck_at = time.monotonic()
+
+    def fault(self, *words: str) -> None:
+        """Bring about a fault of the sandbox's."""
+        cause(self.project, *words)
+        self.struck_at = time.monotonic()
+
+    def training_process(self, role: str, host: str | None = None) -> int:
+        """The process of one role: the one whose parent is role.py."""
+        for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
+            is_there = host is None or namespace_of(pid) == self.hosts[host].namespace
+            if is_there and env.get("DMLC_ROLE") == role and command_line(pid)[:1] == ["python"]:
+                return pid
+        raise AssertionError(role)
+
+    def program(self, name: str, host: str = "node-0") -> int:
+        """One of our node-side programs: the last one that was started."""
+        return self.hosts[host].programs(name)[-1]
+
+    def child_of(self, pid: int) -> int:
+        """The one process that another has started."""
+        (child,) = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return child
+
+    def parent_of(self, pid: int) -> int:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+    def ends(self, *, silence_s: float = 0.0, besides: tuple[str, ...] = ()) -> tuple[int, str]:
+        """Wait for the command's end, and for that of every process of the job; its exit code and its messages.
+
+        silence_s: how long a fault may go unnoticed. besides: hosts on which nothing can end.
+        """
+        try:
+            rest, _ = self.process.communicate(timeout=END_S + silence_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the command goes on: {self.project.messages.read_text()}") from None
+        self.shown += rest.splitlines()
+        self.took_s = time.monotonic() - self.struck_at
+        said = self.project.messages.read_text()
+        assert "Traceback" not in said
+        self.is_gone(besides=besides, timeout_s=END_S + silence_s)
+        return self.process.returncode, said
+
+    def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
+        """No process of the job, and none of the programs that ran it, is left on the hosts."""
+        namespaces = {host.namespace: host for host in self.hosts.values() if Path(f"/proc/{host.pid}").exists()}
+        looked_at = {name: host for name, host in namespaces.items() if host.name not in besides}
+
+        def left() -> list[int]:
+            found = [pid for pid in processes_of("CLUSTER_JOB_ID", self.id) if namespace_of(pid) in looked_at]
+            return found + [pid for host in looked_at.values() for name in NODE_PROGRAMS for pid in host.programs(name)]
+
+        until(lambda: not left(), f"processes of {self.id} are left: {left()}", timeout_s=timeout_s)
+
+
+Tell = Callable[[str, object], None]
+"""record_property, by which results get into the summary of a test run."""
+
+
+def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **limits: Any) -> str:
+    """The job ends with this exit code and a message like this one; all messages. limits: Running.ends's."""
+    code, said = job.ends(**limits)
+    error = "; ".join(re.findall(r"^error: (.*)", said, re.MULTILINE))
+    assert code == expected[0], said
+    assert f"job {job.id}" in error, said
+    assert re.search(expected[1], error), said
+    tell("result", f"{fault}: {job.took_s:.1f} s to the end, exit code {code}: {error}")
+    return said
+
+
+@contextmanager
+def running(project: Project, *words: str, command: Sequence[str] = JOINS) -> Iterator[Running]:
+    """A job whose five processes have said that they wait; of those that join, the two workers have.
+
+    words: options of `cluster train`.
+    """
+    hosts = hosts_of(project)
+    wanted = 2 if command == JOINS else 5
+    with project.running("train", *words, *command) as process:
+        assert process.stdout is not None
+        shown: list[str] = []
+        while sum(1 for line in shown if re.match(r"\[.* node-\d\] waits", line)) < wanted:
+            line = process.stdout.readline()
+            assert line, project.messages.read_text()
+            shown.append(line.rstrip("\n"))
+        (job,) = re.findall(r"^job (\S+): 2 workers", project.messages.read_text(), re.MULTILINE)
+        yield Running(project, process, job, hosts, shown)
+
+
+def gone(job: str) -> None:
+    """No process of a job is left on this machine, whatever host it is on."""
+    until(lambda: not processes_of("CLUSTER_JOB_ID", job), f"processes of {job} are left", timeout_s=END_S)
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def command_line(pid: int) -> list[str]:
+    """The words of a process; none when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def namespace_of(pid: int) -> str | None:
+    """The pid namespace of a process, by which hosts are told apart; None when it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None

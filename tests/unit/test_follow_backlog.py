@@ -1,0 +1,55 @@
+"""jobs.py follow: a reader that is far behind, lines that are long, and half a line that a full disk has taken back."""
+
+import json
+import time
+
+import pytest
+
+from job_host import JobHost, job_host, job_id
+
+__all__ = ["job_host"]
+
+LINES = 4000
+PROGRAM = f"for number in $(seq {LINES}); do printf '%s %01000d\\n' $number 0; done"
+
+
+@pytest.mark.parametrize("words", [(), ("--no-wait",)], ids=["to the end", "what there is"])
+def test_a_reader_that_is_slow_gets_every_line(job_host: JobHost, words: tuple[str, ...]) -> None:
+    order = job_host.order("/bin/bash", "-c", PROGRAM, workers=1, servers=0)
+    assert job_host.run(order)[0]["state"] == "done"
+    with job_host.asking("follow", job_id(1), "0", *words) as follower:
+        time.sleep(0.5)  # the log has been read by then, as far as there is room for it
+        assert follower.stdout is not None
+        messages = [json.loads(line) for line in follower.stdout]
+    lines = [message["line"].split()[0] for message in messages if "line" in message]
+    assert lines == [str(number) for number in range(1, LINES + 1)]
+    assert messages[-1]["result"]["state"] == "done"
+
+
+def test_a_line_may_be_longer_than_what_is_read_at_once(job_host: JobHost) -> None:
+    program = "head -c 60000 /dev/zero | tr '\\0' '\\1'; echo; echo end"  # \\u0001 in JSON
+    result, log = job_host.run(job_host.order("/bin/bash", "-c", program, workers=1, servers=0))
+    assert result["state"] == "done"
+    assert [message["line"] for message in log if "line" in message] == ["\x01" * 60000, "end"]
+
+
+def test_half_a_line_that_is_taken_back_is_forgotten(job_host: JobHost) -> None:
+    program = "echo begun; until [ -e ~/go ]; do sleep 0.05; done; echo end"
+    order = job_host.order("/bin/bash", "-c", program, workers=1, servers=0)
+    assert job_host.ask("submit", order=order)[0]["state"] == "starting"
+    job_host.wait_for("running")
+    with job_host.asking("follow", order["job"], "0") as follower:
+        assert follower.stdout is not None
+        messages = []
+        while not any("pid" in message for message in messages):
+            messages.append(json.loads(follower.stdout.readline()))
+        with (job_host.folder() / "events").open("ab") as log:
+            size = log.tell()
+            log.write(b'{"t": 1.0, "p": 0, "line": "as far as there was ro')
+            log.flush()
+            time.sleep(0.3)  # it has been read by then
+            log.truncate(size)
+        (job_host.home / "go").touch()
+        messages += [json.loads(line) for line in follower.stdout]
+    assert [message["line"] for message in messages if "line" in message] == ["begun", "end"]
+    assert messages[-1]["result"]["state"] == "done"
