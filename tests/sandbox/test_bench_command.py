@@ -22,6 +22,7 @@ def test_the_network_between_two_nodes(two_nodes: Project) -> None:
     assert "] " not in left.stdout, left.stdout
 
 
+@pytest.mark.slow
 def test_a_table_on_stdout_and_words_on_stderr(two_nodes: Project) -> None:
     done = two_nodes.run("bench", "network", "--seconds", "0.1", "--streams", "2")
     lines = done.stdout.splitlines()

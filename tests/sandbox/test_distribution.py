@@ -222,6 +222,7 @@ def test_a_file_that_is_damaged_on_this_machine(four: Four, file: BundleFile, da
     assert four.having(file) == [True] * 4
 
 
+@pytest.mark.slow
 def test_one_that_stands_still(four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_program, "SILENCE_S", 3.0)
 

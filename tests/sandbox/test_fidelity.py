@@ -444,6 +444,7 @@ def test_what_was_just_made_is_not_found_for_a_while(tmp_path: Any, monkeypatch:
 # --- scale
 
 
+@pytest.mark.slow
 def test_a_thousand_instances(ec2: Client) -> None:
     assert len(run(ec2, 1000, InstanceType="t3.micro")) == 1000
     wait_for(ec2, "instance_running", [live(ec2)[0]["InstanceId"]])

@@ -157,6 +157,7 @@ def test_another_host_key_than_the_consoles_is_refused_and_nothing_is_sent(two_n
     two_nodes.run("verify")
 
 
+@pytest.mark.slow
 def test_a_console_without_host_keys_ends_in_a_line_to_pin_by_hand(two_nodes: Project) -> None:
     node = nodes_of(two_nodes)[1]
     with silent_console(two_nodes, node["instance_id"]), without_pins(two_nodes) as pins:

@@ -149,6 +149,7 @@ def test_every_command_runs_under_the_policy_that_iam_policy_prints(project: Pro
     assert not find_leftovers(place_of(project.directory))
 
 
+@pytest.mark.slow
 def test_spot_nodes_come_and_go_under_the_policy(project: Project) -> None:
     write_toml(project, instance_profile='"none"', nodes="1", kv_store='"local"')
     text = (project.directory / "cluster.toml").read_text()

@@ -114,9 +114,9 @@ def with_results(two_nodes: Project) -> Iterator[tuple[Project, dict[str, Host]]
     """The shared cluster, whose jobs leave what is told of them in S3."""
     path = two_nodes.directory / "cluster.toml"
     kept = path.read_text()
-    (two_nodes.directory / "empty").mkdir()
-    (two_nodes.directory / "empty" / "file").write_text("x")
-    two_nodes.run("data", "put", "--create-bucket", "empty/", "s3://cluster-secrets/empty/")
+    (two_nodes.directory / "an-object").mkdir()
+    (two_nodes.directory / "an-object" / "file").write_text("x")
+    two_nodes.run("data", "put", "--create-bucket", "an-object/", "s3://cluster-secrets/an-object/")
     two_nodes.write(re.sub(r"^# results = .*$", 'results = "s3://cluster-secrets/results/"', kept, flags=re.MULTILINE))
     (two_nodes.directory / "secret.toml").write_text(JOB)
     try:

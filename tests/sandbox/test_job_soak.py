@@ -17,7 +17,7 @@ SEED = int(os.environ.get("SOAK_SEED", "1"))  # what happens when is the same ag
 
 @pytest.mark.parametrize(
     "jobs",
-    [8, pytest.param(int(os.environ.get("SOAK_JOBS", "200")), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+    [5, pytest.param(int(os.environ.get("SOAK_JOBS", "200")), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
 )
 def test_jobs_with_random_kills(two_nodes: Project, jobs: int, record_property: Callable[[str, object], None]) -> None:
     hosts = hosts_of(two_nodes)

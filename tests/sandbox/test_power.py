@@ -65,6 +65,7 @@ def test_a_cluster_rests_and_trains_again(project: Project) -> None:
     assert re.search(r"left +nothing", project.run("down").stdout)
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_with_a_node_is_shown(project: Project) -> None:
     project.run("up")
     lost = status_of(project)["nodes"][1]["instance_id"]
@@ -94,6 +95,7 @@ def wait_until_stopped(project: Project, instance_id: str) -> None:
     raise AssertionError(states)
 
 
+@pytest.mark.slow
 def test_the_address_that_is_let_in_can_be_changed(two_nodes: Project) -> None:
     before = (two_nodes.directory / "cluster.toml").read_text()
     same = two_nodes.run("allow").stdout

@@ -58,6 +58,7 @@ def test_workers_with_unequal_parts_stay_in_step(nodes: Project) -> None:
         assert abs(float(found[0]) * 297 - round(float(found[0]) * 297)) < 0.001
 
 
+@pytest.mark.slow
 def test_both_formats_give_the_same_validation_set(nodes: Project) -> None:
     """A model scored on idx files and on records: the same images, so the same accuracy."""
     prefix = "s3://cluster-demo/models/formats"

@@ -82,6 +82,7 @@ def ask(project: Project, command: str) -> list[str]:
     return sorted(project.run("exec", "--", "sh", "-c", command).stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_the_head_builds_and_every_node_has_the_library(nodes: Project, repository: Path) -> None:
     said = nodes.run("up").stderr
     assert f"the build of MXNet v1.7.x from file://{repository}" in said

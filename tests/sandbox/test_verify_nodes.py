@@ -130,6 +130,7 @@ def ec2(cloud: control.SandboxInfo) -> EC2Client:
     return boto3.client("ec2")
 
 
+@pytest.mark.slow
 def test_nodes_that_the_security_group_keeps_apart_and_the_command_that_mends_it(
     two_nodes: Project, ec2: EC2Client
 ) -> None:

@@ -162,7 +162,7 @@ def test_what_the_index_gives_a_node_is_damaged(
 
 
 def test_a_first_node_that_dies_on_the_way_is_taken_over_from(tmp_path: Path, index: Index, wheel: BundleFile) -> None:
-    index.delay_s = 0.5
+    index.delay_s = 2.0
     nodes, _ = make_nodes(tmp_path, 3, fetch="head")
     with nodes:
         nodes.start(*nodes.all, files=(wheel,))
