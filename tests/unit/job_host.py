@@ -7,9 +7,11 @@ servers and workers by `ssh HOST`, in the same words.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -232,8 +234,8 @@ def job_host(tmp_path: Path) -> Iterator[JobHost]:
     (packages / "dmlc_tracker" / "__init__.py").touch()
     (packages / "dmlc_tracker" / "tracker.py").write_text(TRACKER)
     (packages / "mxnet" / "tools" / "launch.py").write_text(LAUNCH)
-    home = tmp_path / "home"
-    home.mkdir()
+    # Short, as homes are: the path of a Unix socket below it may have 107 bytes.
+    home = Path(tempfile.mkdtemp(prefix="home-"))
     for path, text in (
         (home / "ssh", SSH),
         (tmp_path / "bin" / "python", f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} "$@"\n'),
@@ -244,3 +246,4 @@ def job_host(tmp_path: Path) -> Iterator[JobHost]:
     host = JobHost(home=home, python=str(tmp_path / "bin" / "python"))
     yield host
     host.clean_up()
+    shutil.rmtree(home)

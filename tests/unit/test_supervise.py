@@ -275,7 +275,7 @@ def test_a_program_that_dies_before_it_has_said_anything_ends_the_job(
     job_host: JobHost, launcher: str, line: str, dead: str, missing: str
 ) -> None:
     """launch.py says nothing of it, and goes on."""
-    path = job_host.home.parent / "packages" / "mxnet" / "tools" / "launch.py"
+    path = Path(job_host.python).parents[1] / "packages" / "mxnet" / "tools" / "launch.py"
     assert line in path.read_text()
     path.write_text(path.read_text().replace(line, dead))
     result, _ = job_host.run(job_host.order(env=HERE, launcher=launcher))
