@@ -127,6 +127,7 @@ def test_the_clusters_of_the_region_are_listed(two_nodes: Project) -> None:
     assert re.fullmatch(r"demo +2 running +c5\.xlarge +\S+ +\$\S+ +\S+ +here", line)
 
 
+@pytest.mark.slow
 def test_spot_instances_are_released_and_not_stopped(project: Project) -> None:
     set_provision(project, 'nodes = 1\nmarket = "spot"', replaces="nodes = 2")
     project.run("up")
