@@ -190,6 +190,7 @@ def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: JobHost, tmp_
     there = tmp_path / "there"
     there.mkdir()
     (there / "other").touch()
+    (there / "file").write_text("an older one")  # and both nodes are this machine: neither is to find it gone
     order = job_host.order(
         env={"WORKER": "pwd; cat file; ls"},
         job_setup=['echo "set up $CLUSTER_HOST it\'s"', "pwd >&2"],
