@@ -10,7 +10,6 @@ from bootstrap.apply import ReadyNode
 from bootstrap.wheels import choose_mxnet
 from train.checks import Wanted, check
 from train.config import DataConfig, TrainConfig
-from train.payload import NODE_DIR
 from train.placement import Placement, find_hosts, place
 from train.settings import Threads, choose_gpus, choose_threads, job_name, script_options
 from train.survey import Survey
@@ -45,7 +44,6 @@ class Job:
     name: str
     config: TrainConfig
     python: str
-    node_dir: str
     hosts: tuple[JobHost, ...]
     hostfile: tuple[str, ...]
     workers: int
@@ -162,7 +160,6 @@ def plan_job(
         name=job_name(config.name, command or (_base(script),)),
         config=config,
         python=head.python,
-        node_dir=f"{head.code_dir}/{NODE_DIR}",
         hosts=tuple(JobHost(host.name, host.private_ip, host.instance_id) for host in placement.hosts),
         hostfile=placement.hostfile,
         workers=wanted.workers,

@@ -29,7 +29,6 @@ class RankProgress:
     heard_at: float
     epoch: int | None = None
     batch: int | None = None
-    last_speed: float | None = None
     speed: float | None = None
     epoch_s: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
@@ -48,7 +47,6 @@ class RankProgress:
             self.batch = report.batch
         if report.samples_per_s is not None and not same_batch:
             # Before MXNet 1.2 there was one line for each metric, all with the same speed.
-            self.last_speed = report.samples_per_s
             self.speed = smooth(self.speed, report.samples_per_s)
         if report.epoch_s is not None:
             self.epoch_s = report.epoch_s

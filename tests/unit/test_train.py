@@ -171,7 +171,7 @@ def test_a_script_that_is_nowhere_is_named(tmp_path: Path) -> None:
 def test_a_job_runs_in_the_folder_of_the_users_files_where_there_is_one() -> None:
     nodes = [replace(node(index), project_dir="/home/ubuntu/.cluster/tree/ef", setup="ab") for index in range(2)]
     job = plan(TrainConfig(), nodes, script="/x/train.py")
-    assert (job.cwd, job.node_dir) == ("/home/ubuntu/.cluster/tree/ef", "/home/ubuntu/.cluster/tree/cd/node")
+    assert job.cwd == "/home/ubuntu/.cluster/tree/ef"
     assert job.command[1] == "/x/train.py"
     assert job.order(secrets={})["setup"] == "ab"
     assert plan(TrainConfig(), 2).cwd == "/home/ubuntu/.cluster/tree/cd"
