@@ -17,7 +17,7 @@ CHAIN_HINT = 'set [bootstrap] distribute = "chain": then they come through this 
 
 
 class Store(Protocol):
-    """A folder in S3 that nodes take files from. train/s3_store.py is one."""
+    """A folder in S3 that nodes take files from. train/s3/store.py is one."""
 
     @property
     def authorities(self) -> str | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
     from cluster.config import ClusterConfig
-    from train.s3_store import S3Store
+    from train.s3.store import S3Store
 
 BOOT_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 15.0
@@ -80,7 +80,7 @@ def open_store(config: "ClusterConfig", *, report: Report) -> "S3Store | None":
     """The folder in S3 that wheels are distributed from; None where they come another way. Raises UsageError."""
     if config.bootstrap.distribute != "s3" or config.bootstrap.store is None:
         return None
-    from train.s3_store import S3Store  # noqa: PLC0415 - s3fs is slow to import: not for those who do not use it
+    from train.s3.store import S3Store  # noqa: PLC0415 - s3fs is slow to import: not for those who do not use it
 
     return S3Store(config.bootstrap.store, region=config.provision.region, report=report)
 

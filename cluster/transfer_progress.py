@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from train.s3_plan import Download, Upload
+from train.s3.plan import Download, Upload
 
 
 class TransferProgress:

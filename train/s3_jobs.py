@@ -10,8 +10,8 @@ from botocore.exceptions import BotoCoreError
 
 from provision.errors import AwsError, NotFoundError
 from train.records import JobRecord, parse_record
-from train.s3_client import S3Client, explain, open_s3
-from train.s3_url import S3Url, parse_url
+from train.s3.client import S3Client, explain, open_s3
+from train.s3.url import S3Url, parse_url
 
 MAX_RECORDS = 50
 PIECE_BYTES = 1 << 20

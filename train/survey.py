@@ -7,7 +7,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from provision.aws import Clients
 from provision.errors import ClusterError
-from train.s3_url import parse_url
+from train.s3.url import parse_url
 
 MAX_PAGES = 10
 """Of a listing, a thousand objects each: a job does not wait for the whole of a large folder to be listed."""

@@ -10,9 +10,9 @@ from importlib.resources import files
 from bootstrap.apply import ReadyNode
 from bootstrap.verify_checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
 from provision.errors import ClusterError, NotFoundError
-from train.s3_client import S3AccessDeniedError, S3Object, open_s3
-from train.s3_environment import S3Access, find_s3_access
-from train.s3_url import S3Url, parse_url
+from train.s3.client import S3AccessDeniedError, S3Object, open_s3
+from train.s3.environment import S3Access, find_s3_access
+from train.s3.url import S3Url, parse_url
 
 TIMEOUT_S = 90.0
 MAX_LISTED = 1000

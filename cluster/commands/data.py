@@ -10,9 +10,10 @@ from rich.filesize import decimal
 from cluster.app import App, pass_app
 from cluster.transfer_progress import describe_transfers, transfer_progress
 from provision.errors import UsageError
-from train import digits, s3
-from train.s3_client import S3Object
-from train.s3_url import is_s3
+from train.data import digits
+from train.s3 import operations as s3
+from train.s3.client import S3Object
+from train.s3.url import is_s3
 
 
 @click.group("data")

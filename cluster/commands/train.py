@@ -16,7 +16,7 @@ from provision.aws import make_clients
 from provision.describe import describe_cluster
 from provision.progress import Event
 from train.job import new_job_id, plan_job
-from train.s3_environment import find_s3_access
+from train.s3.environment import find_s3_access
 from train.settings import render_settings
 from train.survey import Surveyor
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from project import Project
-from train.recordio import MAGIC, encode_record
+from train.data.recordio import MAGIC, encode_record
 
 pytestmark = pytest.mark.sandbox
 

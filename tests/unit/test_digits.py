@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from provision.errors import ClusterError
-from train import digits, idx
-from train.digits import SIDE, Digit, Written
-from train.recordio import decode_image, read_records
+from train.data import digits, idx
+from train.data.digits import SIDE, Digit, Written
+from train.data.recordio import decode_image, read_records
 
 
 @pytest.fixture(scope="module")

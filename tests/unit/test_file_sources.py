@@ -20,8 +20,8 @@ from index_server import Index, make_wheel, serve_index
 from provision.errors import AwsError, ClusterError, ConfigError, ConnectError, NotFoundError
 from provision.progress import Event, silent
 from s3_server import REGION, S3Server, serve_s3
-from train.s3_store import S3Store, find_etag
-from train.s3_transfer import PART_BYTES
+from train.s3.store import S3Store, find_etag
+from train.s3.transfer import PART_BYTES
 
 SIZE = 9_000_000  # two parts for S3, three ranges for nodes
 SLACK = 500_000

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import ClusterError
-from train.idx import decode_idx, encode_idx
+from train.data.idx import decode_idx, encode_idx
 
 
 @given(st.lists(st.integers(0, 4), max_size=4), st.data())

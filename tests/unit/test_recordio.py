@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from provision.errors import ClusterError
-from train.recordio import (
+from train.data.recordio import (
     MAGIC,
     ImageRecord,
     decode_image,
@@ -94,7 +94,7 @@ def test_records_before_the_break_are_read() -> None:
 
 
 def test_a_payload_beyond_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.recordio.MAX_PAYLOAD_BYTES", 10)  # 512 MiB would only make the test slow
+    monkeypatch.setattr("train.data.recordio.MAX_PAYLOAD_BYTES", 10)  # 512 MiB would only make the test slow
     with pytest.raises(ValueError, match="at most 10 bytes"):
         encode_record(bytes(11))
 

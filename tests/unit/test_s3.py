@@ -12,11 +12,11 @@ import pytest
 from provision.errors import AwsError, ClusterError, NotFoundError, UsageError
 from provision.progress import Event, silent
 from s3_server import REGION, Cuts, S3Server, cutting_proxy, serve_s3
-from train import s3
-from train.s3_client import S3Object
-from train.s3_plan import Download, Upload
-from train.s3_transfer import PART_BYTES, Progress, Unwatched
-from train.s3_url import S3Url
+from train.s3 import operations as s3
+from train.s3.client import S3Object
+from train.s3.plan import Download, Upload
+from train.s3.transfer import PART_BYTES, Progress, Unwatched
+from train.s3.url import S3Url
 
 BUCKET = "datasets"
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.errors import ClusterError, NotFoundError, UsageError
-from train.s3_find import matched_name
-from train.s3_local import find_files
-from train.s3_plan import FoundFile, FoundObject, plan_get, plan_put
-from train.s3_transfer import MAX_PARTS, PART_BYTES, part_size
-from train.s3_url import S3Url, compile_glob, is_safe_path, literal_prefix, parse_url
+from train.s3.find import matched_name
+from train.s3.local import find_files
+from train.s3.plan import FoundFile, FoundObject, plan_get, plan_put
+from train.s3.transfer import MAX_PARTS, PART_BYTES, part_size
+from train.s3.url import S3Url, compile_glob, is_safe_path, literal_prefix, parse_url
 
 TREE = ("a.rec", "b.rec", "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec")
 

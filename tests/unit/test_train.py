@@ -13,7 +13,7 @@ from provision.progress import silent
 from train.config import DataConfig, TrainConfig
 from train.job import new_job_id
 from train.payload import Payload, collect_trees, shipped_scripts
-from train.s3_environment import find_s3_access, s3_environment
+from train.s3.environment import find_s3_access, s3_environment
 
 
 @pytest.mark.parametrize(

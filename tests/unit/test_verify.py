@@ -36,9 +36,9 @@ from bootstrap.verify_ports import Attempt, judge_ports
 from cluster.commands.verify import render_checks, render_troubles
 from provision.errors import ConnectError
 from provision.progress import silent
-from train.s3_client import S3Object
-from train.s3_environment import S3Access
-from train.s3_url import parse_url
+from train.s3.client import S3Object
+from train.s3.environment import S3Access
+from train.s3.url import parse_url
 from train.verify_s3 import choose_object, explain_error, judge_s3, plan_s3_check, s3_probe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bootstrap" / "node"))  # by path, as on the nodes

@@ -1,6 +1,6 @@
 """Objects in S3, for programs on the nodes: with every MXNet wheel, also those that cannot read s3:// themselves.
 
-    store = Store(os.environ)                      # a job's environment, as train/s3_environment.py makes it
+    store = Store(os.environ)                      # a job's environment, as train/s3/environment.py makes it
     store.put_file(path, "s3://bucket/folder/key")
     for entry in store.list("s3://bucket/folder/"): store.get_file(entry.url, path)
 

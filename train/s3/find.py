@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 
 from provision.errors import NotFoundError
-from train.s3_client import S3Client, S3Object
-from train.s3_plan import FoundObject
-from train.s3_url import S3Url, compile_glob, has_glob, literal_prefix
+from train.s3.client import S3Client, S3Object
+from train.s3.plan import FoundObject
+from train.s3.url import S3Url, compile_glob, has_glob, literal_prefix
 
 
 async def find_objects(

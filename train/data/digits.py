@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.errors import ClusterError
-from train import idx
-from train.recordio import ImageRecord, encode_image, encode_record
+from train.data import idx
+from train.data.recordio import ImageRecord, encode_image, encode_record
 
 SIDE = 28
 _INK_SIDE = 20  # MNIST's own: a border of four pixels on every side

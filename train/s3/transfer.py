@@ -17,8 +17,8 @@ from botocore.exceptions import BotoCoreError
 from s3fs.core import S3_RETRYABLE_ERRORS
 
 from provision.errors import ClusterError
-from train.s3_client import MAX_CONNECTIONS, S3Client, explain
-from train.s3_plan import Download, Upload
+from train.s3.client import MAX_CONNECTIONS, S3Client, explain
+from train.s3.plan import Download, Upload
 
 PART_BYTES = 8 * 2**20
 MAX_PARTS = 10_000  # S3's limit for one object

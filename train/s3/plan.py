@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.errors import ClusterError, UsageError
-from train.s3_url import MAX_KEY_BYTES, S3Url, is_safe_path
+from train.s3.url import MAX_KEY_BYTES, S3Url, is_safe_path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,10 +14,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from bootstrap.shelf import BundleFile
 from provision.errors import ConfigError, NotFoundError
 from provision.progress import Event, Report
-from train.s3_client import explain, open_s3
-from train.s3_plan import Upload
-from train.s3_transfer import PART_BYTES, Unwatched, apply, part_size
-from train.s3_url import S3Url, parse_url
+from train.s3.client import explain, open_s3
+from train.s3.plan import Upload
+from train.s3.transfer import PART_BYTES, Unwatched, apply, part_size
+from train.s3.url import S3Url, parse_url
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -133,7 +133,7 @@ class S3Store:
 
 
 def find_etag(path: Path) -> str:
-    """The ETag that S3 gives a file which s3_transfer.py puts there: its MD5, or that of its parts' MD5s.
+    """The ETag that S3 gives a file which transfer.py puts there: its MD5, or that of its parts' MD5s.
 
     Raises OSError.
     """

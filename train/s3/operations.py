@@ -1,6 +1,6 @@
 """Datasets to S3 and from S3: what `cluster data put, get, ls and rm` do.
 
-Each function opens its own connections and is done when it returns. s3_plan has the rules for names.
+Each function opens its own connections and is done when it returns. plan.py has the rules for names.
 """
 
 import asyncio
@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from provision.errors import ClusterError, NotFoundError, UsageError
 from provision.progress import Event, Report
-from train import s3_transfer
-from train.s3_client import S3Client, S3Object, open_s3
-from train.s3_find import find_objects
-from train.s3_local import find_files
-from train.s3_plan import Download, Upload, plan_get, plan_put
-from train.s3_transfer import Progress
-from train.s3_url import S3Url, has_glob, parse_url
+from train.s3 import transfer
+from train.s3.client import S3Client, S3Object, open_s3
+from train.s3.find import find_objects
+from train.s3.local import find_files
+from train.s3.plan import Download, Upload, plan_get, plan_put
+from train.s3.transfer import Progress
+from train.s3.url import S3Url, has_glob, parse_url
 
 _DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
 Result = TypeVar("Result")
@@ -48,7 +48,7 @@ def put(
 
     async def run(client: S3Client) -> tuple[Upload, ...]:
         await _ensure_bucket(client, target.bucket, create=create_bucket, report=report)
-        await s3_transfer.apply(client, plan, watch(plan))
+        await transfer.apply(client, plan, watch(plan))
         return plan
 
     return _run(run, region)
@@ -65,7 +65,7 @@ def get(sources: Sequence[str], destination: str, *, region: str, watch: Watch) 
     async def run(client: S3Client) -> tuple[Download, ...]:
         found = await find_objects(client, urls)
         plan = plan_get(found, destination, folder_exists=folder_exists)
-        await s3_transfer.apply(client, plan, watch(plan))
+        await transfer.apply(client, plan, watch(plan))
         return plan
 
     return _run(run, region)

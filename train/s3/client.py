@@ -14,7 +14,7 @@ import s3fs
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from provision.errors import AwsError, ClusterError, NotFoundError
-from train.s3_url import S3Url
+from train.s3.url import S3Url
 
 MAX_CONNECTIONS = 32
 _WHO_AM_I = "aws sts get-caller-identity"

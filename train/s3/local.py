@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from provision.errors import ClusterError, NotFoundError
-from train.s3_plan import FoundFile
-from train.s3_url import has_glob
+from train.s3.plan import FoundFile
+from train.s3.url import has_glob
 
 
 def find_files(sources: Sequence[str]) -> tuple[FoundFile, ...]:
