@@ -1,38 +1,19 @@
-"""`cluster data ...`."""
+"""`cluster data put, get, ls, rm`: between files and S3."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import click
-from rich.filesize import decimal
 
 from cluster.app import App, pass_app
 from cluster.transfer_progress import describe_transfers, transfer_progress
 from provision.errors import UsageError
-from train.data import digits
 from train.s3 import operations as s3
 from train.s3.client import S3Object
 from train.s3.url import is_s3
 
 
-@click.group("data")
-def data() -> None:
-    """Datasets to S3 and from S3: files, folders and 'globs*', many at once.
-
-    \b
-    SOURCE             lands as
-    file               DST, or DST/file where DST is a folder (ends with /)
-    folder, alone      DST/...  what the folder holds
-    folder/            DST/...  what the folder holds
-    a b folder         DST/a, DST/b, DST/folder/...
-    'glob*'            DST/name for each match
-
-    In a glob, * and ? stay inside a folder and ** does not; quote it, or the shell expands it.
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
-
-
-@data.command("put", short_help="Copy files, folders and globs to S3.")
+@click.command("put", short_help="Copy files, folders and globs to S3.")
 @click.argument("words", metavar="SOURCE... s3://BUCKET/DST", nargs=-1, required=True)
 @click.option("--create-bucket", is_flag=True, help="Make the bucket, private, where there is none.")
 @pass_app
@@ -61,7 +42,7 @@ def put(app: App, *, words: tuple[str, ...], create_bucket: bool) -> None:
     app.say(f"put {describe_transfers(done, began)} to {destination}")
 
 
-@data.command("get", short_help="Copy objects, folders and globs from S3.")
+@click.command("get", short_help="Copy objects, folders and globs from S3.")
 @click.argument("words", metavar="s3://BUCKET/SOURCE... DST", nargs=-1, required=True)
 @pass_app
 def get(app: App, *, words: tuple[str, ...]) -> None:
@@ -83,7 +64,7 @@ def get(app: App, *, words: tuple[str, ...]) -> None:
     app.say(f"got {describe_transfers(done, began)} to {destination}")
 
 
-@data.command("ls", short_help="List buckets, or what is in a folder.")
+@click.command("ls", short_help="List buckets, or what is in a folder.")
 @click.argument("url", metavar="[s3://BUCKET/FOLDER/]", required=False)
 @click.option("-r", "--recursive", is_flag=True, help="List all objects below the folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
@@ -99,7 +80,7 @@ def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
         app.print(_as_line(entry))
 
 
-@data.command("rm", short_help="Delete objects, folders and buckets.")
+@click.command("rm", short_help="Delete objects, folders and buckets.")
 @click.argument("urls", metavar="s3://BUCKET/KEY...", nargs=-1, required=True)
 @click.option(
     "-r", "--recursive", is_flag=True, help="Folders with all that is in them; a bucket with all its objects."
@@ -115,22 +96,6 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
         return
     count = s3.rm(urls, region=app.config.provision.region, recursive=recursive)
     app.say(f"deleted {count} object{'' if count == 1 else 's'}")
-
-
-@data.command("demo", short_help="Write a small real dataset, without a download.")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@pass_app
-def demo(app: App, *, folder: Path) -> None:
-    """Write 1797 real handwritten digits into DIR, as MNIST's four files and as RecordIO shards.
-
-    They come with scikit-learn: pip install 'mxnet-cluster[demo]'. 1500 are for training, 297 for validation.
-    """
-    written = digits.write_demo(folder)
-    size = decimal(sum(size_bytes for _, size_bytes in written.files))
-    app.say(
-        f"{written.train_images} images to train with and {written.val_images} to validate with: "
-        f"{len(written.files)} files, {size}, in {folder}"
-    )
 
 
 def _split(words: tuple[str, ...], usage: str) -> tuple[tuple[str, ...], str]:
