@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 from cluster.app import App
+from cluster.interruption import ask_what_runs, confirm_ending
 from cluster.status import render_nodes
 from provision.aws import Clients
+from provision.describe import describe_cluster
 from provision.lifecycle import Wishes, up
 from provision.plan import Plan
 from provision.render import render_plan
@@ -38,9 +40,12 @@ def bring_up(
         return False
     app.say(render_plan(plan).rstrip())
     question = find_question(plan)
-    if question and config.cloud == "aws" and not app.confirm(question, yes=yes):
-        app.say("nothing was done")
-        return False
+    if question and config.cloud == "aws" and not yes:
+        interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
+        what_runs = ask_what_runs(app, describe_cluster(clients.ec2, name=config.name)) if interrupts else lambda: None
+        if not confirm_ending(app, question, what_runs):
+            app.say("nothing was done")
+            return False
     try:
         state = up(plan, clients=clients, files=app.files, report=app.report, replan=prepare, keep_failed=keep_failed)
         changed = bool(plan)

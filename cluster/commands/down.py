@@ -3,7 +3,9 @@
 import click
 
 from cluster.app import App, pass_app
+from cluster.interruption import ask_what_runs, confirm_ending
 from provision.aws import make_clients
+from provision.describe import describe_cluster
 from provision.ending import ROLE, down, prepare_down
 from provision.errors import AwsError, ClusterError
 from provision.receipt import Receipt, receipt_document, render_receipt
@@ -26,10 +28,12 @@ def command(app: App, *, yes: bool, as_json: bool) -> None:
         return
     clients = make_clients(config.provision.region)
     urls = [url for url in (config.data.url, config.data.results) if url is not None]
+    asks = config.cloud == "aws" and not yes
+    what_runs = ask_what_runs(app, describe_cluster(clients.ec2, name=config.name)) if asks else None
     ending = prepare_down(clients, name=config.name, files=app.files, report=app.report, urls=urls)
     if ending:
         app.say(render_plan(ending.plan).rstrip())
-        if config.cloud == "aws" and not app.confirm("Delete all of this?", yes=yes):
+        if not confirm_ending(app, "Delete all of this?", what_runs):
             app.say("nothing was done")
             return
     receipt = down(ending, clients=clients, files=app.files, report=app.report)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.app import App, pass_app
+from cluster.interruption import ask_what_runs, confirm_ending
 from cluster.status import render_usd
 from provision.apply import apply
 from provision.aws import make_clients
+from provision.describe import describe_cluster
 from provision.errors import ClusterError, NotFoundError, UsageError
 from provision.pausing import describe_disks_gib, prepare_stop
 from provision.preflight.prices import find_volume_price
@@ -46,10 +48,11 @@ def command(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     app.enter_cloud()
     name = app.config.name
     clients = make_clients(app.config.provision.region)
+    asks = app.config.cloud == "aws" and not yes
+    what_runs = ask_what_runs(app, describe_cluster(clients.ec2, name=name)) if asks else None
     plan = prepare_stop(clients, name=name, files=app.files, report=app.report)
     app.say(render_plan(plan).rstrip())
-    question = "Stop these nodes? A job that runs on them is interrupted."
-    if plan and app.config.cloud == "aws" and not app.confirm(question, yes=yes):
+    if plan and not confirm_ending(app, "Stop these nodes?", what_runs):
         app.say("nothing was done")
         return
     apply(plan, clients=clients, files=app.files, report=app.report)

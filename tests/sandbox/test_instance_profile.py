@@ -116,6 +116,7 @@ def test_jobs_use_the_nodes_role_which_may_do_what_it_has_to_and_no_more(project
     assert "GetSessionToken" not in {call["action"] for call in calls(project)}
 
 
+@pytest.mark.slow
 def test_every_command_runs_under_the_policy_that_iam_policy_prints(project: Project) -> None:
     write_toml(project)
     write_policy(project)

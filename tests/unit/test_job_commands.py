@@ -19,6 +19,7 @@ from cluster.app import App
 from cluster.attach import Interrupts, ask, attend
 from cluster.commands.logs import JsonLines, event_document, replay
 from cluster.commands.stop import render_stopped_job, stop_without_head
+from cluster.interruption import ask_what_runs, confirm_ending, render_interruption
 from cluster.job_table import jobs_document, render_jobs
 from cluster.status import HeadJob, Status, render_status, status_document
 from cluster.stopping import Stopped
@@ -353,6 +354,37 @@ def test_what_is_wrong_with_the_head_stands_in_the_status(app: App, monkeypatch:
     assert head_job.ask_for_job(app, running())() == HeadJob(why="node-0: no answer on port 22")
     assert head_job.ask_for_job(app, running("stopped"))() is None
     assert head_job.ask_for_job(app, ClusterState(name="demo"))() is None
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (HeadJob(), None),
+        (HeadJob(queued=2), "2 queued there would not run"),
+        (
+            HeadJob(record=record(1, state="running", ended_at=None)),
+            "job 20261121-000000-abc (train_mnist) runs there, for 5m00s now: it would be interrupted",
+        ),
+        (
+            HeadJob(record=record(1, state="starting", started_at=None, ended_at=None), queued=1),
+            "job 20261121-000000-abc (train_mnist) runs there, and 1 queued: it would be interrupted",
+        ),
+        (HeadJob(why="node-0 did not answer"), "whether a job runs there is not known: node-0 did not answer"),
+    ],
+)
+def test_what_the_end_of_the_nodes_would_interrupt(job: HeadJob, said: str | None) -> None:
+    assert render_interruption(job, now=NOW) == said
+
+
+def test_a_question_names_the_job_that_runs(
+    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(head_job, "_ask", lambda *_: HeadJob(record=record(1, state="running", ended_at=None)))
+    with pytest.raises(UsageError, match="Without a terminal this needs --yes"):
+        confirm_ending(app, "Delete all of this?", ask_what_runs(app, running()))
+    assert "job 20261121-000000-abc (train_mnist) runs there" in capsys.readouterr().err
+    assert confirm_ending(app, "Delete all of this?", None)  # with --yes, or where nothing is asked
+    assert ask_what_runs(app, running("stopped"))() is None
 
 
 @pytest.mark.parametrize("words", [None, "mine", "20261121-20"])
