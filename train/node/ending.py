@@ -13,6 +13,7 @@ import ssh_proxy
 
 SEARCH_TIMEOUT_S = 8.0
 CONNECT_S, SILENT_CONNECT_S = 5, 2
+AGAIN_WITHIN_S = 2.5  # what ends so soon without an answer was cut off, as by a kill: it is worth another try
 
 
 def end_on(job, unclean, silent=()):
@@ -27,40 +28,54 @@ def end_on(job, unclean, silent=()):
     for host in unclean:
         timeout_s = SILENT_CONNECT_S if host["name"] in silent else CONNECT_S
         ssh = [] if host == head else ssh_proxy.ssh_command(host["ip"], connect_timeout_s=timeout_s)
-        searches.append((host["name"], start_search(job, ssh or ["/bin/sh", "-c"])))
+        searches.append((host["name"], Search(job, ssh or ["/bin/sh", "-c"])))
     left = {}
     _, here = processes.end(job["job"])
     if here:
         left[head["name"]] = [[pid, words] for pid, _, words in here]
     deadline = time.monotonic() + SEARCH_TIMEOUT_S
     for name, search in searches:
-        found = read_search(search, deadline)
+        found = search.read(deadline)
         if found:
             left[name] = found
     return left
 
 
-def start_search(job, prefix):
-    """Have role.py end what is left on a host; as root, where that is possible. prefix: the words that lead there.
+class Search(object):
+    """role.py at work on a host, which ends what is left there; as root, where that is possible.
 
     Only root sees what a process that belongs to root has in its environment. It leaves no files of its own behind.
+    prefix: the words that lead to the host.
     """
-    role = os.path.join(os.path.dirname(os.path.abspath(__file__)), "role.py")
-    words = " ".join([job["python"], "-B"] + ssh_proxy.PYTHON_FLAGS + [role, "end", job["job"]])
-    program = "if sudo -n true 2>/dev/null; then exec sudo -n %s; else exec %s; fi" % (words, words)
-    return subprocess.Popen(
-        prefix + [program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
 
+    def __init__(self, job, prefix):
+        role = os.path.join(os.path.dirname(os.path.abspath(__file__)), "role.py")
+        words = " ".join([job["python"], "-B"] + ssh_proxy.PYTHON_FLAGS + [role, "end", job["job"]])
+        program = "if sudo -n true 2>/dev/null; then exec sudo -n %s; else exec %s; fi" % (words, words)
+        self._words = prefix + [program]
+        self._began_at = time.monotonic()
+        self._begin()
 
-def read_search(search, deadline):
-    """What a search found, [[pid, command line], ...]. deadline: of the monotonic clock."""
-    try:
-        out, said = search.communicate(timeout=max(0.1, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        search.kill()
-        out, said = search.communicate()
-    last = out.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    if search.returncode != 0 or not last.startswith("["):
-        return [[0, "could not be searched: " + (said.decode("utf-8", "replace").strip() or "no answer")]]
-    return json.loads(last)
+    def _begin(self):
+        self._child = subprocess.Popen(
+            self._words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def read(self, deadline):
+        """What it found, [[pid, command line], ...]. deadline: of the monotonic clock."""
+        found, said = self._wait(deadline)
+        if found is None and time.monotonic() < self._began_at + AGAIN_WITHIN_S:
+            self._begin()
+            found, said = self._wait(deadline)
+        return [[0, "could not be searched: " + (said or "no answer")]] if found is None else found
+
+    def _wait(self, deadline):
+        """(what it found or None, what it said)."""
+        try:
+            out, said = self._child.communicate(timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            out, said = self._child.communicate()
+        last = out.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        answered = self._child.returncode == 0 and last.startswith("[")
+        return json.loads(last) if answered else None, said.decode("utf-8", "replace").strip()

@@ -1,0 +1,32 @@
+"""The search for what is left of a job on a host, when the search itself is disturbed."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_host import job_id
+
+import ending  # isort: skip - runs by path on the nodes, so it is found by path here
+
+
+def search(prefix: list[str]) -> Any:
+    order = {"job": job_id(1), "python": sys.executable, "hosts": [{"name": "node-0", "ip": "127.0.0.1"}]}
+    return ending.Search(order, prefix)
+
+
+@pytest.mark.parametrize(
+    "words", ["kill -9 $$", "echo closed by remote host >&2; exit 255", "echo '[[1, '; kill -9 $$"]
+)
+def test_a_search_that_is_cut_off_is_done_again(tmp_path: Path, words: str) -> None:
+    cut = f'test -e {tmp_path}/once && exec /bin/sh -c "$1"; touch {tmp_path}/once; {words}'
+    assert search(["/bin/sh", "-c", cut, "sh"]).read(time.monotonic() + 20) == []
+
+
+def test_a_host_that_does_not_answer_is_told_as_such() -> None:
+    refused = ["/bin/sh", "-c", "echo no route >&2; exit 255", "sh"]
+    assert search(refused).read(time.monotonic() + 20) == [[0, "could not be searched: no route"]]
+    silent = ["/bin/sh", "-c", "exec sleep 60", "sh"]
+    assert search(silent).read(time.monotonic() + 0.2) == [[0, "could not be searched: no answer"]]
