@@ -1,21 +1,33 @@
-"""How far a copy is: a bar on a terminal, two lines elsewhere."""
+"""How far a copy is: a bar on a terminal; elsewhere, where it takes long, a line now and then."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from train.s3.operations import Done
 from train.s3.plan import Download, Upload
+
+_FIRST_LINE_S = 10.0
+_EVERY_S = 30.0
+_REFRESH_S = 0.1
 
 
 class TransferProgress:
-    """Told by train.s3 what moved. Prints nothing by itself where the console is no terminal."""
+    """Told by train.s3 what moved."""
 
-    def __init__(self, bars: Progress) -> None:
+    def __init__(self, bars: Progress, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._bars = bars
+        self._clock = clock
+        self._lines = not bars.console.is_terminal
+        self._began = clock()
+        self._next = self._began
+        self._total = 0
+        self._moved = 0
         self._files = 0
         self._count = 0
         self._task = bars.add_task("", total=None, visible=False)
@@ -23,18 +35,39 @@ class TransferProgress:
     def watch(self, transfers: Sequence[Upload | Download], /) -> "TransferProgress":
         """The plan is made: from now on it is known how much there is."""
         self._count = len(transfers)
-        total = sum(transfer.size_bytes for transfer in transfers)
-        self._bars.update(self._task, total=total, visible=True, description=self._files_done())
+        self._total = sum(transfer.size_bytes for transfer in transfers)
+        self._began = self._clock()
+        self._next = self._began + (_FIRST_LINE_S if self._lines else 0)
+        self._bars.update(self._task, total=self._total, visible=True, description=self._files_done())
         return self
 
     def moved(self, size_bytes: int) -> None:
         """So many more bytes arrived."""
-        self._bars.update(self._task, advance=size_bytes)
+        self._moved += size_bytes
+        self._show()
 
     def finished(self, _transfer: Upload | Download) -> None:
         """All of a file arrived."""
         self._files += 1
-        self._bars.update(self._task, description=self._files_done())
+        self._show()
+
+    def _show(self) -> None:
+        # Thousands of small files a second may arrive: nobody reads so many numbers, and each costs as much as a file.
+        now = self._clock()
+        if now < self._next:
+            return
+        if self._lines:
+            self._next = now + _EVERY_S
+            self._bars.console.print(self._render_line(now - self._began), markup=False)
+        else:
+            self._next = now + _REFRESH_S
+            self._bars.update(self._task, completed=self._moved, description=self._files_done())
+
+    def _render_line(self, duration_s: float) -> str:
+        rate = self._moved / duration_s
+        left_s = max(self._total - self._moved, 0) / rate
+        moved = f"{decimal(self._moved)} of {decimal(self._total)}"
+        return f"{self._files_done()}, {moved}, {decimal(int(rate))}/s, {timedelta(seconds=round(left_s))} left"
 
     def _files_done(self) -> str:
         return f"{self._files}/{self._count} files"
@@ -54,9 +87,25 @@ def transfer_progress(console: Console) -> Iterator[TransferProgress]:
         yield TransferProgress(bars)
 
 
-def describe_transfers(transfers: Sequence[Upload | Download], began: float) -> str:
+def describe_transfers(done: Done, began: float) -> str:
     """What was copied, in a line; `began` is time.monotonic() of the beginning."""
+    transfers = done.plan.transfers
     size_bytes = sum(transfer.size_bytes for transfer in transfers)
     duration_s = max(time.monotonic() - began, 0.001)
-    files = "1 file" if len(transfers) == 1 else f"{len(transfers)} files"
-    return f"{files}, {decimal(size_bytes)} in {duration_s:.1f} s ({decimal(int(size_bytes / duration_s))}/s)"
+    said = f"{count_files(len(transfers))}, {decimal(size_bytes)} in {duration_s:.1f} s"
+    return f"{said} ({decimal(int(size_bytes / duration_s))}/s)"
+
+
+def describe_others(done: Done) -> str:
+    """What was not copied but left, or deleted: empty, or the end of a sentence."""
+    said = ""
+    if done.plan.unchanged:
+        said += f"; {count_files(len(done.plan.unchanged))} unchanged"
+    if done.plan.deletions:
+        said += f"; {count_files(len(done.plan.deletions))} deleted"
+    return said
+
+
+def count_files(count: int) -> str:
+    """In words."""
+    return "1 file" if count == 1 else f"{count} files"

@@ -1,17 +1,32 @@
 """`cluster data ...` as it is typed, against moto's S3."""
 
+import io
 import json
 import os
 import pty
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
-from project import CLUSTER, Project
+from cluster.transfer_progress import TransferProgress
+from project import CLUSTER, REPOSITORY, Project
 from s3_server import S3Server, serve_s3
+from train.s3.plan import Upload
+from train.s3.url import S3Url
+
+LARGE_BYTES = 256 * 2**20
+MEMORY_KIB = 128 * 10**6 // 1024
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stderr=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +137,96 @@ def test_a_terminal_sees_a_bar_that_goes_away(project: Project, server: S3Server
     bar = re.search(r"[01]/1 files", seen)  # which of them it shows is a matter of time
     assert bar, seen
     assert bar.start() < seen.index("got 1 file, 3.0 MB")
+
+
+def test_what_would_be_done(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"old": b"", "same": b"s"})
+    for name, content in {"new": "n", "same": "s", "skip.log": ""}.items():
+        path = project.directory / "in" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    words = ("data", "put", "--delete", "--exclude", "*.log", "in", "s3://bucket/")
+    done = project.run(*words, "--dry-run")
+    assert done.stdout == "copy    in/new -> s3://bucket/new\ndelete  s3://bucket/old\n"
+    assert "1 to copy, 1 unchanged, 1 to delete: nothing was done" in done.stderr
+    assert "Without a terminal this needs --yes" in project.run(*words, code=2).stderr
+    assert server.read("bucket") == {"old": b"", "same": b"s"}
+    said = project.run(*words, "--yes").stderr
+    assert "put 1 file" in said
+    assert "; 1 file unchanged; 1 file deleted" in said
+    assert server.read("bucket") == {"new": b"n", "same": b"s"}
+
+
+def test_verify_and_du(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"in/a": b"1", "in/b": b"22"})
+    project.run("data", "get", "s3://bucket/in/", "copy")
+    assert "are the same: 2 objects" in project.run("data", "verify", "s3://bucket/in/", "copy").stderr
+    (project.directory / "copy" / "b").write_bytes(b"2x")
+    done = project.run("data", "verify", "s3://bucket/in/", "copy", code=1)
+    assert done.stdout == "content   b\n"
+    assert "1 of 2 differ" in done.stderr
+    found = json.loads(project.run("data", "verify", "--json", "s3://bucket/in/", "copy", code=1).stdout)
+    assert found == {"compared": 2, "differences": [{"name": "b", "difference": "content"}]}
+    assert "put --manifest" in project.run("data", "verify", "s3://bucket/in/", code=1).stderr
+    project.run("data", "put", "--manifest", "copy", "s3://bucket/in/")
+    assert "its manifest are the same" in project.run("data", "verify", "s3://bucket/in/").stderr
+    usage = json.loads(project.run("data", "du", "--json", "s3://bucket/in/").stdout)
+    assert usage["total"] == {"url": "s3://bucket/in/", "objects": 2, "size_bytes": 3}
+    assert project.run("data", "du", "s3://bucket/in/").stdout.splitlines()[-1].split() == ["3", "2", "s3://bucket/in/"]
+
+
+def test_no_secret_is_shown_or_kept(project: Project, server: S3Server) -> None:
+    server.put("bucket", {})
+    (project.directory / "x").write_bytes(bytes(9_000_000))
+    canary = "canary-0123456789-secret"
+    project.env["AWS_SECRET_ACCESS_KEY"] = canary
+    done = project.run("data", "put", "x", "s3://bucket/")
+    refused = project.run("data", "put", "x", "s3://nope-bucket/", code=1)
+    kept = [path.read_bytes() for path in (project.directory / "state").rglob("*") if path.is_file()]
+    assert not any(canary in text for text in (done.stdout, done.stderr, refused.stdout, refused.stderr))
+    assert not any(canary.encode() in content for content in kept)
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[str]:
+    """An S3 that is faster than moto's, with an object of zeros."""
+    with (tmp_path / "zeros").open("wb") as file:
+        file.truncate(LARGE_BYTES)
+    command = [sys.executable, "-m", "bench.s3_sink", str(tmp_path / "zeros")]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        process.terminate()
+
+
+def test_memory_is_bounded(project: Project, sink: str) -> None:
+    project.env["AWS_ENDPOINT_URL"] = sink
+    for words in (("put", "zeros", "s3://bucket/in/"), ("get", "s3://bucket/in/zeros", "back")):
+        # By a process between that is small: a child's peak begins with that of the process that it was forked from.
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, CLUSTER, "data", *words],
+            cwd=project.directory,
+            env=project.environment(),
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        assert int(done.stdout) < MEMORY_KIB
+
+
+def test_a_long_copy_says_a_line_now_and_then() -> None:
+    said = io.StringIO()
+    now = [0.0]
+    with Progress(console=Console(file=said, width=200), disable=True) as bars:
+        progress = TransferProgress(bars, clock=lambda: now[0])
+        url = S3Url(bucket="b", key="k")
+        upload = Upload(source=Path("x"), destination=url, size_bytes=1_000_000)
+        progress.watch([upload, upload])
+        for now[0], moved in ((9.0, 100_000), (10.0, 100_000), (20.0, 0), (50.0, 800_000)):
+            progress.moved(moved)
+    assert said.getvalue().splitlines() == [
+        "0/2 files, 200.0 kB of 2.0 MB, 20.0 kB/s, 0:01:30 left",
+        "0/2 files, 1.0 MB of 2.0 MB, 20.0 kB/s, 0:00:50 left",
+    ]
 
 
 def on_a_terminal(command: list[str], project: Project) -> str:

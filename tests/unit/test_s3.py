@@ -12,6 +12,7 @@ import pytest
 from provision.errors import AwsError, ClusterError, NotFoundError, UsageError
 from provision.progress import Event, silent
 from s3_server import REGION, Cuts, S3Server, cutting_proxy, serve_s3
+from train.s3 import crew
 from train.s3 import operations as s3
 from train.s3.client import S3Object
 from train.s3.plan import Download, Upload
@@ -22,8 +23,10 @@ BUCKET = "datasets"
 
 
 @pytest.fixture(scope="module")
-def shared_server() -> Iterator[S3Server]:
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crew, "LEAVE_S", 60.0)  # this process lives on, and S3 is slow while other tests run
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
@@ -66,11 +69,11 @@ def unwatched(_transfers: Sequence[Upload | Download], /) -> Progress:
     return Unwatched()
 
 
-def put(*words: str, create_bucket: bool = False, watch: s3.Watch = unwatched) -> tuple[Upload, ...]:
+def put(*words: str, create_bucket: bool = False, watch: s3.Watch = unwatched) -> s3.Done:
     return s3.put(words[:-1], words[-1], region=REGION, create_bucket=create_bucket, report=silent, watch=watch)
 
 
-def get(*words: str, watch: s3.Watch = unwatched) -> tuple[Download, ...]:
+def get(*words: str, watch: s3.Watch = unwatched) -> s3.Done:
     return s3.get(words[:-1], words[-1], region=REGION, watch=watch)
 
 
@@ -313,22 +316,43 @@ def test_an_object_that_changes_while_it_is_read_is_no_file(server: S3Server, tm
     assert read(tmp_path) == {}
 
 
-def test_an_interrupted_put_leaves_nothing_visible(server: S3Server, tmp_path: Path) -> None:
-    (tmp_path / "x.rec").write_bytes(bytes(4 * PART_BYTES))
+def test_an_interrupted_put_is_gone_on_with(server: S3Server, tmp_path: Path) -> None:
+    content = os.urandom(4 * PART_BYTES + 1)
+    (tmp_path / "x.rec").write_bytes(content)
     watching = Watching(lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/", create_bucket=True, watch=watching.watch)
     assert server.read(BUCKET) == {}
-    assert server.unfinished(BUCKET) == []
+    assert len(server.upload_ids(BUCKET)) == 1
+    put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/")
+    assert server.read(BUCKET) == {"x.rec": content}
+    assert server.upload_ids(BUCKET) == []
 
 
-def test_an_interrupted_get_leaves_the_old_file(server: S3Server, tmp_path: Path) -> None:
-    server.put(BUCKET, {"x.rec": bytes(4 * PART_BYTES)})
+def test_an_interrupted_put_of_a_file_that_is_another_now_is_ended(server: S3Server, tmp_path: Path) -> None:
+    (tmp_path / "x.rec").write_bytes(bytes(3 * PART_BYTES))
+    server.put(BUCKET, {})
+    others = server.client.create_multipart_upload(Bucket=BUCKET, Key="x.rec")["UploadId"]
+    watching = Watching(lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/", watch=watching.watch)
+    assert len(server.upload_ids(BUCKET)) == 2
+    (tmp_path / "x.rec").write_bytes(b"new")
+    put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/")
+    assert server.read(BUCKET) == {"x.rec": b"new"}
+    assert server.upload_ids(BUCKET) == [others]
+
+
+def test_an_interrupted_get_is_gone_on_with(server: S3Server, tmp_path: Path) -> None:
+    content = os.urandom(4 * PART_BYTES + 1)
+    server.put(BUCKET, {"x.rec": content})
     write(tmp_path, {"x.rec": b"old"})
     watching = Watching(lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         get(f"s3://{BUCKET}/x.rec", str(tmp_path), watch=watching.watch)
-    assert read(tmp_path) == {"x.rec": b"old"}
+    assert (tmp_path / "x.rec").read_bytes() == b"old"
+    get(f"s3://{BUCKET}/x.rec", str(tmp_path))
+    assert read(tmp_path) == {"x.rec": content}
 
 
 @pytest.mark.parametrize(("times", "arrives"), [(2, True), (10**6, False)])
@@ -341,7 +365,7 @@ def test_cut_connections(
 ) -> None:
     content = os.urandom(300_000)
     server.put(BUCKET, {"x.rec": content})
-    cuts = Cuts(left=times, after_bytes=100_000)
+    cuts = Cuts(left=times, after_bytes=2_000)
     with cutting_proxy(server.url, cuts) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         if arrives:

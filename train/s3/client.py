@@ -1,20 +1,21 @@
 """A connection to S3 through s3fs, and what S3's refusals mean in plain words.
 
 Where S3 is and who asks is found as by every AWS tool: AWS_ENDPOINT_URL, AWS_CA_BUNDLE, AWS_PROFILE, keys in
-the environment, ~/.aws, an instance's role.
+the environment, ~/.aws, an instance's role. s3fs and botocore are loaded when a client is opened or an error is
+explained: they take half a second, and most transfers need neither.
 """
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-import s3fs
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from typing import TYPE_CHECKING, Any
 
 from provision.errors import AwsError, ClusterError, NotFoundError
 from train.s3.url import S3Url
+
+if TYPE_CHECKING:
+    import s3fs
 
 MAX_CONNECTIONS = 32
 _WHO_AM_I = "aws sts get-caller-identity"
@@ -24,8 +25,13 @@ _ACTIONS = {
     "delete_bucket": "s3:DeleteBucket",
     "delete_objects": "s3:DeleteObject",
     "get_object": "s3:GetObject",
+    "head_object": "s3:GetObject",
     "list_buckets": "s3:ListAllMyBuckets",
+    "list_multipart_uploads": "s3:ListBucketMultipartUploads",
     "list_objects_v2": "s3:ListBucket",
+    "list_parts": "s3:ListMultipartUploadParts",
+    "put_bucket_encryption": "s3:PutEncryptionConfiguration",
+    "put_bucket_lifecycle_configuration": "s3:PutLifecycleConfiguration",
     "put_public_access_block": "s3:PutBucketPublicAccessBlock",
 }
 
@@ -47,12 +53,14 @@ class S3Object:
 class S3Client:
     """Calls S3's API by boto3's names for it, in `region` where the endpoint does not say otherwise."""
 
-    def __init__(self, filesystem: s3fs.S3FileSystem, *, region: str) -> None:
+    def __init__(self, filesystem: "s3fs.S3FileSystem", *, region: str) -> None:
         self._filesystem = filesystem
         self._region = region
 
     async def call(self, method: str, **request: Any) -> dict[str, Any]:
         """One call, repeated by s3fs where that helps. Raises ClusterError's kinds."""
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - see the top
+
         try:
             # s3fs's asynchronous interface is its underscored methods (fsspec's convention for
             # AsyncFileSystem).
@@ -65,7 +73,7 @@ class S3Client:
         """The objects whose keys begin with the URL's key, in the order of their keys. Raises ClusterError's kinds."""
         async for page in self._pages(folder, limit):
             for item in page.get("Contents", ()):
-                yield _object(folder.bucket, item)
+                yield read_object(folder.bucket, item)
 
     async def list_level(self, folder: S3Url) -> AsyncIterator[S3Object | S3Url]:
         """What stands directly in a folder: objects, and folders as URLs. Raises ClusterError's kinds."""
@@ -73,7 +81,7 @@ class S3Client:
             for item in page.get("CommonPrefixes", ()):
                 yield S3Url(bucket=folder.bucket, key=item["Prefix"])
             for item in page.get("Contents", ()):
-                yield _object(folder.bucket, item)
+                yield read_object(folder.bucket, item)
 
     async def _pages(self, folder: S3Url, limit: int | None, **request: Any) -> AsyncIterator[dict[str, Any]]:
         request |= {"Bucket": folder.bucket, "Prefix": folder.key, "MaxKeys": limit or 1000}
@@ -99,7 +107,7 @@ class S3Client:
         return True
 
     async def create_bucket(self, bucket: str) -> None:
-        """Make a bucket that nobody outside of the account can read, whatever is done to it later.
+        """Make a bucket that nobody outside of the account can read, whatever is done to it later, encrypted by S3.
 
         Raises AwsError where the name is taken, or this caller may not make buckets.
         """
@@ -113,11 +121,20 @@ class S3Client:
             Bucket=bucket,
             PublicAccessBlockConfiguration=dict.fromkeys(block, True),
         )
+        encryption = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}
+        await self.call(
+            "put_bucket_encryption",
+            Bucket=bucket,
+            ServerSideEncryptionConfiguration={"Rules": [{**encryption, "BucketKeyEnabled": False}]},
+        )
 
 
 @asynccontextmanager
 async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
     """A client on its own connections, which are closed in the end. Raises AwsError where there are no credentials."""
+    import s3fs  # noqa: PLC0415 - see the top
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - see the top
+
     filesystem = s3fs.S3FileSystem(
         asynchronous=True,
         skip_instance_cache=True,
@@ -137,6 +154,8 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
 
 def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
     """The error that a user reads for what botocore or s3fs raised."""
+    from botocore.exceptions import ClientError, NoCredentialsError  # noqa: PLC0415 - see the top
+
     # s3fs turns botocore's errors into OSError's kinds, and keeps the original as their cause.
     cause = error if isinstance(error, ClientError) else error.__cause__
     if isinstance(cause, ClientError):
@@ -153,6 +172,8 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
     if code == "NoSuchBucket" or (code == "404" and not key):
         hint = "cluster data ls shows your buckets; put --create-bucket makes one"
         return NotFoundError(f"bucket {bucket} does not exist", hint=hint)
+    if code == "NoSuchUpload":
+        return NotFoundError(f"{where}: the upload in parts is none any more", hint="run the command again")
     if code in {"NoSuchKey", "404"}:
         return NotFoundError(f"{where}: no such object", hint=f"cluster data ls s3://{bucket}/")
     if code in {"AccessDenied", "403"}:
@@ -166,7 +187,8 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
     return AwsError(f"{where}: {words or code} ({code}, {method})", hint=hint)
 
 
-def _object(bucket: str, item: dict[str, Any]) -> S3Object:
+def read_object(bucket: str, item: dict[str, Any]) -> S3Object:
+    """An object as ListObjectsV2 describes it. Pure."""
     return S3Object(
         url=S3Url(bucket=bucket, key=item["Key"]),
         size_bytes=item["Size"],

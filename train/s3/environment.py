@@ -6,12 +6,14 @@ It reads the environment once, knows no instance profile and no configuration fi
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import boto3
-from botocore.exceptions import BotoCoreError, ClientError
-
 from provision.errors import AwsError, ConfigError
+
+if TYPE_CHECKING:
+    from provision.aws import Clients
 
 SESSION_HOURS = 12
 
@@ -21,11 +23,13 @@ class S3Access:
     """Environment variables for a job. `secrets` never stand on a command line, in a file or in a log.
 
     of_nodes: there are no secrets here, since the job is to use what the nodes' instance profile gives them.
+    left_s: for how many seconds the secrets are valid, where that is known.
     """
 
     env: Mapping[str, str]
     secrets: Mapping[str, str] = field(repr=False)
     of_nodes: bool = False
+    left_s: float | None = None
 
 
 def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -> dict[str, str]:
@@ -51,8 +55,10 @@ def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -
     return env
 
 
-def find_s3_access(*, region: str, instance_profile: str) -> S3Access:
+def find_s3_access(*, region: str, instance_profile: str, clients: "Clients | None" = None) -> S3Access:
     """A job's access to S3. instance_profile: as [provision] of cluster.toml has it.
+
+    clients: of the region, where there are some already.
 
     "none": the caller's access for the length of the job. A user's long-lived key stays where it is: the job gets
     temporary credentials made from it (STS GetSessionToken, 12 hours). Temporary ones (a role, SSO) are passed on as
@@ -66,17 +72,25 @@ def find_s3_access(*, region: str, instance_profile: str) -> S3Access:
     )
     if instance_profile != "none":
         return S3Access(env=env, secrets={}, of_nodes=True)
-    session = boto3.Session(region_name=region)
+    import boto3  # noqa: PLC0415 - slow to import: not for who only takes an S3Access
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    session = boto3.Session(region_name=region) if clients is None else clients.session
     try:
         credentials = session.get_credentials()
         if credentials is None:
             raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
         frozen = credentials.get_frozen_credentials()
         keys = (frozen.access_key, frozen.secret_key, frozen.token)
+        ends_at = getattr(credentials, "_expiry_time", None)  # of those that botocore renews for this process
         if not frozen.token:
-            made = session.client("sts").get_session_token(DurationSeconds=SESSION_HOURS * 3600)["Credentials"]
+            sts = session.client("sts") if clients is None else clients.sts
+            made = sts.get_session_token(DurationSeconds=SESSION_HOURS * 3600)["Credentials"]
             keys = (made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"])
+            ends_at = made["Expiration"]
     except (ClientError, BotoCoreError) as error:
         raise AwsError(f"no temporary credentials for the job: {error}", hint="aws sts get-caller-identity") from error
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    return S3Access(env=env, secrets={name: value for name, value in zip(names, keys, strict=True) if value})
+    left_s = (ends_at - datetime.now(UTC)).total_seconds() if ends_at is not None else None
+    secrets = {name: value for name, value in zip(names, keys, strict=True) if value}
+    return S3Access(env=env, secrets=secrets, left_s=left_s)

@@ -4,14 +4,13 @@ import re
 from collections.abc import Sequence
 
 from provision.errors import NotFoundError
-from train.s3.client import S3Client, S3Object
+from train.s3.client import S3Object
+from train.s3.listing import Listing
 from train.s3.plan import FoundObject
 from train.s3.url import S3Url, compile_glob, has_glob, literal_prefix
 
 
-async def find_objects(
-    client: S3Client, sources: Sequence[S3Url], *, with_markers: bool = False
-) -> tuple[FoundObject, ...]:
+def find_objects(listing: Listing, sources: Sequence[S3Url], *, with_markers: bool = False) -> tuple[FoundObject, ...]:
     """Every object at the sources, in their order.
 
     with_markers: also those that only stand for a folder (`name/`), as S3's console makes them.
@@ -20,7 +19,7 @@ async def find_objects(
     """
     found: list[FoundObject] = []
     for source in sources:
-        objects = await _find_one(client, source, several=len(sources) > 1)
+        objects = _find_one(listing, source, several=len(sources) > 1)
         objects = [item for item in objects if with_markers or not item.url.key.endswith("/")]
         if not objects:
             what = "no object matches" if has_glob(source.key) else "no such object or folder"
@@ -29,27 +28,26 @@ async def find_objects(
     return tuple(found)
 
 
-async def _find_one(client: S3Client, source: S3Url, *, several: bool) -> list[FoundObject]:
+def _find_one(listing: Listing, source: S3Url, *, several: bool) -> list[FoundObject]:
     if source.key and not source.key.endswith("/"):
-        # A key sorts before every longer one that begins with it.
-        async for item in client.list_objects(source, limit=1):
-            if item.url == source:
-                return [_found(item, source.key.rpartition("/")[2], alone=not several)]
+        item = listing.find_object(source)
+        if item is not None:
+            return [_found(item, source.key.rpartition("/")[2], alone=not several)]
     if has_glob(source.key):
-        return await _find_matches(client, source)
+        return _find_matches(listing, source)
     folder = source.key if not source.key or source.key.endswith("/") else source.key + "/"
     keep_from = len(folder)
     if several and source.key and not source.key.endswith("/"):
         keep_from = source.key.rfind("/") + 1
     url = S3Url(bucket=source.bucket, key=folder)
-    return [_found(item, item.url.key[keep_from:], alone=False) async for item in client.list_objects(url)]
+    return [_found(item, item.url.key[keep_from:], alone=False) for item in listing.list_objects(url)]
 
 
-async def _find_matches(client: S3Client, source: S3Url) -> list[FoundObject]:
+def _find_matches(listing: Listing, source: S3Url) -> list[FoundObject]:
     pattern = compile_glob(source.key.rstrip("/"))
     folder = S3Url(bucket=source.bucket, key=literal_prefix(source.key))
     found = []
-    async for item in client.list_objects(folder):
+    for item in listing.list_objects(folder):
         name = matched_name(item.url.key, pattern, only_folders=source.key.endswith("/"))
         if name is not None:
             found.append(_found(item, name, alone=False))

@@ -1,31 +1,68 @@
-"""Datasets to S3 and from S3: what `cluster data put, get, ls and rm` do.
+"""Datasets to S3 and from S3: what `cluster data put` and `get` do, and by contents.py `ls`, `du` and `rm`.
 
 Each function opens its own connections and is done when it returns. plan.py has the rules for names.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from provision.errors import ClusterError, NotFoundError, UsageError
+from provision.errors import ClusterError, NotFoundError
 from provision.progress import Event, Report
 from train.s3 import transfer
-from train.s3.client import S3Client, S3Object, open_s3
+from train.s3.choice import (
+    Plan,
+    choose_downloads,
+    choose_uploads,
+    compile_excludes,
+    find_surplus_files,
+    find_surplus_objects,
+    refuse_partial_delete,
+)
+from train.s3.client import S3AccessDeniedError, S3Object, open_s3
+from train.s3.contents import delete_objects, du, find_whole_buckets, ls, rm
 from train.s3.find import find_objects
+from train.s3.journal import Entry, Journal, find_journal
+from train.s3.landing import sweep
+from train.s3.listing import Listing
 from train.s3.local import find_files
+from train.s3.manifest import manifest_url, write_manifest
 from train.s3.plan import Download, Upload, plan_get, plan_put
 from train.s3.transfer import Progress
-from train.s3.url import S3Url, has_glob, parse_url
+from train.s3.upload import end_abandoned
+from train.s3.url import S3Url, parse_url
+from train.s3.wire import Wire
 
-_DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
-Result = TypeVar("Result")
+__all__ = ["DEFAULT", "Done", "Options", "du", "find_whole_buckets", "get", "ls", "put", "rm", "yes"]
 
-
-# What a listing shows: an object, or a bucket or folder as its URL.
-Entry = S3Object | S3Url
-# Given the plan before it is carried out, makes what is told of its progress.
+# Given what is about to be copied, makes what is told of its progress.
 Watch = Callable[[Sequence[Upload | Download]], Progress]
+# Given the plan before it is carried out, says whether to.
+Decide = Callable[[Plan], bool]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What put and get have in common. delete: what the source does not have; exclude: patterns of names."""
+
+    delete: bool = False
+    exclude: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done:
+    """What was done; `carried_out` is False where it was decided against."""
+
+    plan: Plan
+    carried_out: bool
+
+
+def yes(_plan: Plan) -> bool:
+    """A Decide for callers that mean it."""
+    return True
+
+
+DEFAULT = Options()
 
 
 def put(
@@ -34,148 +71,140 @@ def put(
     *,
     region: str,
     create_bucket: bool = False,
+    manifest: bool = False,
+    options: Options = DEFAULT,
     report: Report,
     watch: Watch,
-) -> tuple[Upload, ...]:
-    """Copy local files, folders and globs to S3; returns what was copied.
+    decide: Decide = yes,
+) -> Done:
+    """Copy local files, folders and globs to S3, but for what is there already with the same content.
 
-    create_bucket: make the bucket, private, where there is none. Raises UsageError for names that cannot be,
-    NotFoundError for a source or bucket that does not exist, AwsError where S3 refuses, and, when all the
-    others are copied, ClusterError that names each file that failed.
+    create_bucket: make the bucket, private, where there is none. manifest: write the folder's, in the end. Raises
+    UsageError for names that cannot be, NotFoundError for a source or bucket that does not exist, AwsError where S3
+    refuses, and, when all the others are copied, ClusterError that names each file that failed.
     """
     target = parse_url(destination)
-    plan = plan_put(find_files(sources), target)
+    if manifest:
+        manifest_url(target)
+    if options.delete:
+        refuse_partial_delete((source, Path(source).is_dir()) for source in sources)
+    is_excluded = compile_excludes(options.exclude)
+    found = find_files(sources)
+    planned = plan_put([file for file in found if not is_excluded(file.name)], target)
+    folder = _as_folder(target)
+    wire = transfer.open_wire(region=region)
+    listing = Listing(wire)
+    there = _list_destination(listing, planned, folder, whole=options.delete)
+    if there is None and not create_bucket:
+        _refuse_missing_bucket(target.bucket)
+    to_copy, unchanged = choose_uploads(wire, planned, there or ())
+    kept = {upload.destination for upload in planned}
+    surplus = find_surplus_objects(folder, there or (), kept, is_excluded) if options.delete else ()
+    plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus)
+    if not decide(plan):
+        return Done(plan=plan, carried_out=False)
+    if there is None:
+        _create_bucket(target.bucket, region=region, report=report)
+    journal = find_journal()
+    earlier = _find_earlier(wire, journal, target, to_copy, report)
+    transfer.apply(wire, to_copy, watch(to_copy), earlier=earlier, journal=journal)
+    delete_objects(surplus, region=region)
+    if manifest:
+        where = write_manifest(wire, folder, listing.list_objects(folder))
+        report(Event(kind="done", what="wrote the manifest", where=str(where)))
+    return Done(plan=plan, carried_out=True)
 
-    async def run(client: S3Client) -> tuple[Upload, ...]:
-        await _ensure_bucket(client, target.bucket, create=create_bucket, report=report)
-        await transfer.apply(client, plan, watch(plan))
-        return plan
 
-    return _run(run, region)
+def get(
+    sources: Sequence[str],
+    destination: str,
+    *,
+    region: str,
+    options: Options = DEFAULT,
+    watch: Watch,
+    decide: Decide = yes,
+) -> Done:
+    """Copy objects, folders and globs from S3 to this machine, but for what is there already with the same content.
 
-
-def get(sources: Sequence[str], destination: str, *, region: str, watch: Watch) -> tuple[Download, ...]:
-    """Copy objects, folders and globs from S3 to this machine; returns what was copied.
-
-    Nothing is ever written outside of the destination, whatever an object's key is. Raises as `put` does.
+    Nothing is ever written, or deleted, outside of the destination, whatever an object's key is. Raises as `put` does.
     """
     urls = [parse_url(source) for source in sources]
-    folder_exists = Path(destination).is_dir()
-
-    async def run(client: S3Client) -> tuple[Download, ...]:
-        found = await find_objects(client, urls)
-        plan = plan_get(found, destination, folder_exists=folder_exists)
-        await transfer.apply(client, plan, watch(plan))
-        return plan
-
-    return _run(run, region)
-
-
-def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry, ...]:
-    """The account's buckets (no URL), or what stands in a folder, sorted: objects, and folders as URLs.
-
-    recursive: all objects below the folder instead, without folders. A URL without a trailing slash is an
-    object or a folder. Raises UsageError, NotFoundError where there is nothing, AwsError.
-    """
-    where = parse_url(url) if url else None
-
-    async def run(client: S3Client) -> tuple[Entry, ...]:
-        if where is None:
-            buckets = (await client.call("list_buckets")).get("Buckets", [])
-            return tuple(S3Url(bucket=bucket["Name"]) for bucket in buckets)
-        return await _list(client, where, recursive=recursive)
-
-    return _run(run, region)
+    is_excluded = compile_excludes(options.exclude)
+    folder = Path(destination)
+    wire = transfer.open_wire(region=region)
+    found = find_objects(Listing(wire), urls)
+    if options.delete:
+        named = {item.url for item in found if item.url in urls}
+        refuse_partial_delete((str(url), url not in named) for url in urls)
+    wanted = [item for item in found if not is_excluded(item.name)]
+    planned = plan_get(wanted, destination, folder_exists=folder.is_dir())
+    to_copy, unchanged = choose_downloads(wire, planned)
+    surplus = find_surplus_files(folder, planned, is_excluded) if options.delete else ()
+    plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus)
+    if not decide(plan):
+        return Done(plan=plan, carried_out=False)
+    sweep(to_copy, (download.destination.parent for download in planned))
+    transfer.apply(wire, to_copy, watch(to_copy))
+    for path in surplus:
+        path.unlink(missing_ok=True)
+    return Done(plan=plan, carried_out=True)
 
 
-def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ...]:
-    """The names of the buckets that `rm` would delete as a whole. Raises UsageError, also where not `recursive`."""
-    targets = [parse_url(url) for url in urls]
-    buckets = tuple(dict.fromkeys(target.bucket for target in targets if not target.key))
-    if buckets and not recursive:
-        raise UsageError(
-            f"s3://{buckets[0]}/ is a whole bucket, nothing was deleted", hint="add --recursive if you mean it"
-        )
-    return buckets
+def _as_folder(url: S3Url) -> S3Url:
+    key = url.key if not url.key or url.key.endswith("/") else url.key + "/"
+    return S3Url(bucket=url.bucket, key=key)
 
 
-def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
-    """Delete objects, and with `recursive` folders and buckets with all they hold; returns how many objects.
-
-    Raises UsageError for a folder or bucket without `recursive`, NotFoundError where there is nothing,
-    AwsError, and ClusterError that names each object that could not be deleted.
-    """
-    targets = [parse_url(url) for url in urls]
-    buckets = find_whole_buckets(urls, recursive=recursive)
-
-    async def run(client: S3Client) -> int:
-        keys = await _keys_to_delete(client, targets, recursive=recursive)
-        for bucket, names in keys.items():
-            await _delete(client, bucket, names)
-        for bucket in buckets:
-            await client.call("delete_bucket", Bucket=bucket)
-        return sum(len(names) for names in keys.values())
-
-    return _run(run, region)
+def _list_destination(
+    listing: Listing, planned: Sequence[Upload], folder: S3Url, *, whole: bool
+) -> Sequence[S3Object] | None:
+    """What is where the uploads go; None where there is no bucket. Who may not look finds nothing."""
+    try:
+        if len(planned) == 1 and not whole:
+            found = listing.find_object(planned[0].destination)
+            # Also of a bucket that does not exist S3 says that it has no such object.
+            return [found] if found else listing.list_some(folder)
+        return listing.list_objects(folder)
+    except S3AccessDeniedError:
+        if whole:
+            raise
+        return ()
+    except NotFoundError:
+        return None
 
 
-def _run(work: Callable[[S3Client], Awaitable[Result]], region: str) -> Result:
-    async def connected() -> Result:
+def _refuse_missing_bucket(bucket: str) -> None:
+    raise NotFoundError(
+        f"bucket {bucket} does not exist", hint="add --create-bucket to make it, private to this account"
+    )
+
+
+def _create_bucket(bucket: str, *, region: str, report: Report) -> None:
+    import asyncio  # noqa: PLC0415 - slow to import, and seldom needed
+
+    async def create() -> None:
         async with open_s3(region=region) as client:
-            return await work(client)
+            await client.create_bucket(bucket)
 
-    return asyncio.run(connected())
-
-
-async def _ensure_bucket(client: S3Client, bucket: str, *, create: bool, report: Report) -> None:
-    if await client.bucket_exists(bucket):
-        return
-    if not create:
-        raise NotFoundError(
-            f"bucket {bucket} does not exist", hint="add --create-bucket to make it, private to this account"
-        )
-    await client.create_bucket(bucket)
+    asyncio.run(create())
     report(Event(kind="done", what="made the bucket, private to this account", where=f"s3://{bucket}"))
 
 
-async def _list(client: S3Client, where: S3Url, *, recursive: bool) -> tuple[Entry, ...]:
-    if where.key and not where.key.endswith("/"):
-        # A key sorts before every longer one that begins with it.
-        async for item in client.list_objects(where, limit=1):
-            if item.url == where:
-                return (item,)
-        where = S3Url(bucket=where.bucket, key=where.key + "/")
-    listing = client.list_objects(where) if recursive else client.list_level(where)
-    entries = [entry async for entry in listing]
-    if where.key and not entries:
-        raise NotFoundError(f"{where}: no such object or folder", hint=f"cluster data ls s3://{where.bucket}/")
-    shown = [entry for entry in entries if not isinstance(entry, S3Object) or not entry.url.key.endswith("/")]
-    return tuple(sorted(shown, key=lambda entry: entry.url if isinstance(entry, S3Object) else entry))
-
-
-async def _keys_to_delete(client: S3Client, targets: Sequence[S3Url], *, recursive: bool) -> dict[str, tuple[str, ...]]:
-    """The keys by bucket, each once."""
-    keys: dict[str, dict[str, None]] = {}
-    for target in targets:
-        names = keys.setdefault(target.bucket, {})
-        if not target.key:
-            names.update({item.url.key: None async for item in client.list_objects(target)})
+def _find_earlier(
+    wire: Wire, journal: Journal, target: S3Url, uploads: Iterable[Upload], report: Report
+) -> dict[S3Url, Entry]:
+    """What interrupted runs have begun below the destination: to go on with, or else ended here."""
+    wanted = {upload.destination: upload for upload in uploads}
+    earlier: dict[S3Url, Entry] = {}
+    for entry in journal.take_abandoned(endpoint=wire.endpoint, bucket=target.bucket, prefix=target.key):
+        url = S3Url(bucket=entry.begun.bucket, key=entry.begun.key)
+        upload = wanted.get(url)
+        if upload is not None and url not in earlier and entry.begun.is_of(upload.source):
+            earlier[url] = entry
             continue
-        for item in await find_objects(client, [target], with_markers=True):
-            if not recursive and not item.alone and (not has_glob(target.key) or "/" in item.name):
-                raise UsageError(
-                    f"{target}: {item.url} is in a folder, nothing was deleted",
-                    hint="add --recursive if you mean the folder with all that is in it",
-                )
-            names[item.url.key] = None
-    return {bucket: tuple(names) for bucket, names in keys.items()}
-
-
-async def _delete(client: S3Client, bucket: str, keys: Sequence[str]) -> None:
-    failed: list[str] = []
-    for begin in range(0, len(keys), _DELETE_AT_ONCE):
-        objects = [{"Key": key} for key in keys[begin : begin + _DELETE_AT_ONCE]]
-        response = await client.call("delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
-        failed += [f"s3://{bucket}/{error['Key']}: {error['Message']}" for error in response.get("Errors", ())]
-    if failed:
-        raise ClusterError(f"{len(failed)} of {len(keys)} objects were not deleted:\n  " + "\n  ".join(failed))
+        try:
+            end_abandoned(wire, entry)
+        except ClusterError as error:
+            entry.release()
+            report(Event(kind="warn", what=f"an interrupted upload is still there: {error.message}", where=str(url)))
+    return earlier

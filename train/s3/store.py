@@ -1,6 +1,5 @@
 """Wheels in S3, for [bootstrap] distribute = "s3": put there once, named by their content, taken by presigned URLs."""
 
-import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +13,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from bootstrap.shelf import BundleFile
 from provision.errors import ConfigError, NotFoundError
 from provision.progress import Event, Report
-from train.s3.client import explain, open_s3
+from train.s3.client import explain
 from train.s3.plan import Upload
-from train.s3.transfer import PART_BYTES, Unwatched, apply, part_size
+from train.s3.transfer import PART_BYTES, Unwatched, apply, open_wire, part_size
 from train.s3.url import S3Url, parse_url
 
 if TYPE_CHECKING:
@@ -111,12 +110,7 @@ class S3Store:
         size_mb = sum(file.size_bytes for file in files) / 1e6
         what = f"putting {len(files)} files, {size_mb:.0f} MB"
         self._report(Event(kind="start", what=what, where=str(self._folder)))
-
-        async def run() -> None:
-            async with open_s3(region=region) as client:
-                await apply(client, uploads, Unwatched())
-
-        asyncio.run(run())
+        apply(open_wire(region=region), uploads, Unwatched())
         self._report(Event(kind="done", what=what, where=str(self._folder)))
 
     def _presign(self, s3: "S3Client", file: BundleFile) -> str:

@@ -1,12 +1,129 @@
-"""`cluster data demo`: datasets by name."""
+"""`cluster data fetch, demo`: datasets by name."""
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from cluster.app import App, pass_app
+from cluster.transfer_progress import describe_others, describe_transfers, transfer_progress
+from provision.errors import NotFoundError, UsageError
 from train.data import digits
+from train.data.convert import Written
+from train.data.datasets import DATASETS, Dataset
+from train.s3.url import is_s3, parse_url
+
+
+@click.command("fetch", short_help="Download a public dataset, and write it as MXNet reads it.")
+@click.argument("name", metavar="NAME", type=click.Choice(sorted(DATASETS)))
+@click.argument("destination", metavar="DST")
+@click.option("--shards", type=click.IntRange(1, 10000), help="How many files of training records to write.")
+@click.option("--create-bucket", is_flag=True, help="Make the bucket, private and encrypted, where there is none.")
+@pass_app
+def fetch(app: App, *, name: str, destination: str, shards: int | None, create_bucket: bool) -> None:
+    """Download mnist, cifar10 or digits, and write it to DST: a folder here, or s3://BUCKET/FOLDER/.
+
+    DST gets RecordIO shards in train/ and val/, and of mnist and digits MNIST's four files. What is downloaded has to
+    have the published checksum; it is kept for the next time. digits needs no network.
+    """
+    dataset = DATASETS[name]
+    if is_s3(destination):
+        _fetch_to_s3(app, dataset, destination, shards=shards, create_bucket=create_bucket)
+        return
+    if create_bucket:
+        raise UsageError(f"--create-bucket: {destination} is a folder of this machine, not s3://BUCKET/FOLDER/")
+    from train.data.fetch import move_into, workplace  # noqa: PLC0415 - not for --help
+
+    folder = Path(destination)
+    there = [str(path.relative_to(folder)) for path in folder.glob("*/*.rec")]
+    _refuse_others(dataset, destination, there, shards=shards)
+    with workplace(folder) as work:
+        written = move_into(_fetch(app, dataset, work, shards=shards), work, folder)
+    app.say(f"{_describe(written)}, in {folder}")
+
+
+def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | None, create_bucket: bool) -> None:
+    from bootstrap.bundle import cache_dir  # noqa: PLC0415 - not for --help
+    from train.data.fetch import workplace  # noqa: PLC0415 - the same
+    from train.s3 import operations  # noqa: PLC0415 - s3fs is slow to import
+
+    url = destination if destination.endswith("/") else f"{destination}/"
+    app.enter_cloud(start_sandbox=True)
+    # Before anything is downloaded: what can be known to go wrong after it.
+    there = _list_records(url, region=app.config.provision.region, create_bucket=create_bucket)
+    _refuse_others(dataset, url, there, shards=shards)
+    with workplace(cache_dir() / "datasets" / dataset.name) as work:
+        written = _fetch(app, dataset, work, shards=shards)
+        began = time.monotonic()
+        with transfer_progress(app.console) as progress:
+            done = operations.put(
+                [f"{work}/"],
+                url,
+                region=app.config.provision.region,
+                create_bucket=create_bucket,
+                report=app.report,
+                watch=progress.watch,
+            )
+    app.say(f"{_describe(written)}; put {describe_transfers(done, began)} to {url}{describe_others(done)}")
+
+
+def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
+    """The .rec files below a URL, by their names there. Raises NotFoundError without a bucket, AwsError, UsageError."""
+    from train.s3 import operations  # noqa: PLC0415 - s3fs is slow to import
+    from train.s3.client import S3Object  # noqa: PLC0415 - the same
+
+    try:
+        entries = operations.ls(url, region=region, recursive=True)
+    except NotFoundError:  # there is no such folder, or no bucket
+        if not create_bucket:
+            operations.ls(f"s3://{parse_url(url).bucket}", region=region)
+        return []
+    urls = [str(entry.url) for entry in entries if isinstance(entry, S3Object)]
+    return [found.removeprefix(url) for found in urls if found.endswith(".rec")]
+
+
+def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shards: int | None) -> None:
+    """MXNet reads every file of a folder: shards of an earlier fetch, into more of them, would be read as well."""
+    own = {*dataset.shard_names(shards)}
+    others = sorted(name for name in there if name.startswith(("train/", "val/")) and name not in own)
+    if others:
+        raise UsageError(
+            f"{destination} has records that {dataset.name} would be mixed with: {others[0]}"
+            + (f" and {len(others) - 1} more" if len(others) > 1 else ""),
+            hint="another DST, or delete them first",
+        )
+
+
+def _fetch(app: App, dataset: Dataset, work: Path, *, shards: int | None) -> Written:
+    from bootstrap.bundle import cache_dir  # noqa: PLC0415 - not for --help
+    from train.data import fetch as fetching  # noqa: PLC0415 - the same
+
+    if dataset.sources:
+        app.say(f"{dataset.name}: {dataset.title}; a download of {decimal(dataset.size_bytes)}")
+    with _download_bar(app, dataset) as bar:
+        return fetching.fetch(dataset, work, shards=shards, cache=cache_dir(), report=app.report, advance=bar)
+
+
+@contextmanager
+def _download_bar(app: App, dataset: Dataset) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, as long as something comes."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    disable = not app.console.is_terminal or not dataset.sources
+    with Progress(*columns, console=app.console, transient=True, disable=disable) as bars:
+        task = bars.add_task(dataset.name, total=dataset.size_bytes)
+        yield lambda size_bytes: bars.update(task, advance=size_bytes)
+
+
+def _describe(written: Written) -> str:
+    size = decimal(sum(size_bytes for _, size_bytes in written.files))
+    return (
+        f"{written.train_images} images to train with and {written.val_images} to validate with: "
+        f"{len(written.files)} files, {size}"
+    )
 
 
 @click.command("demo", short_help="Write a small real dataset, without a download.")
@@ -17,9 +134,4 @@ def demo(app: App, *, folder: Path) -> None:
 
     They come with scikit-learn: pip install 'mxnet-cluster[demo]'. 1500 are for training, 297 for validation.
     """
-    written = digits.write_demo(folder)
-    size = decimal(sum(size_bytes for _, size_bytes in written.files))
-    app.say(
-        f"{written.train_images} images to train with and {written.val_images} to validate with: "
-        f"{len(written.files)} files, {size}, in {folder}"
-    )
+    app.say(f"{_describe(digits.write_demo(folder))}, in {folder}")

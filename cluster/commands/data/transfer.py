@@ -1,26 +1,58 @@
-"""`cluster data put, get, ls, rm`: between files and S3."""
+"""`cluster data put, get, ls, du, rm, verify`: between files and S3."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from cluster.app import App, pass_app
-from cluster.transfer_progress import describe_transfers, transfer_progress
+from cluster.transfer_progress import describe_others, describe_transfers, transfer_progress
 from provision.errors import UsageError
 from train.s3 import operations as s3
+from train.s3.choice import Plan
 from train.s3.client import S3Object
+from train.s3.contents import Entry
 from train.s3.url import is_s3
+
+_exclude = click.option(
+    "--exclude", multiple=True, metavar="PATTERN", help="Leave out names like this, and folders; can be repeated."
+)
+
+
+def _how_to_copy(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that put and get have in common."""
+    for option in (
+        click.option("-y", "--yes", is_flag=True, help="Do not ask before something is deleted."),
+        click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
+        _exclude,
+        click.option("--delete", is_flag=True, help="Delete from DST what the source does not have."),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command("put", short_help="Copy files, folders and globs to S3.")
 @click.argument("words", metavar="SOURCE... s3://BUCKET/DST", nargs=-1, required=True)
-@click.option("--create-bucket", is_flag=True, help="Make the bucket, private, where there is none.")
+@click.option("--create-bucket", is_flag=True, help="Make the bucket, private and encrypted, where there is none.")
+@click.option("--manifest", is_flag=True, help="Write DST's manifest beside it, for `cluster data verify`.")
+@_how_to_copy
 @pass_app
-def put(app: App, *, words: tuple[str, ...], create_bucket: bool) -> None:
+def put(
+    app: App,
+    *,
+    words: tuple[str, ...],
+    create_bucket: bool,
+    manifest: bool,
+    delete: bool,
+    exclude: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
     """Copy files, folders and globs to S3; `cluster data --help` has the rules for names.
 
-    An object appears when all of it is there. A file that fails does not keep the others from being copied.
+    What is there already with the same content is not sent. An object appears when all of it is there. A file that
+    fails does not keep the others from being copied. The same command goes on with what was interrupted.
     """
     sources, destination = _split(words, "cluster data put SOURCE... s3://BUCKET/FOLDER/")
     if any(is_s3(source) for source in sources) or not is_s3(destination):
@@ -36,19 +68,33 @@ def put(app: App, *, words: tuple[str, ...], create_bucket: bool) -> None:
             destination,
             region=app.config.provision.region,
             create_bucket=create_bucket,
+            manifest=manifest,
+            options=s3.Options(delete=delete, exclude=exclude),
             report=app.report,
             watch=progress.watch,
+            decide=lambda plan: _decide(app, plan, destination, dry_run=dry_run, yes=yes),
         )
-    app.say(f"put {describe_transfers(done, began)} to {destination}")
+    if done.carried_out:
+        app.say(f"put {describe_transfers(done, began)} to {destination}{describe_others(done)}")
 
 
 @click.command("get", short_help="Copy objects, folders and globs from S3.")
 @click.argument("words", metavar="s3://BUCKET/SOURCE... DST", nargs=-1, required=True)
+@_how_to_copy
 @pass_app
-def get(app: App, *, words: tuple[str, ...]) -> None:
+def get(
+    app: App,
+    *,
+    words: tuple[str, ...],
+    delete: bool,
+    exclude: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
     """Copy objects, folders and globs from S3; `cluster data --help` has the rules for names.
 
-    A file appears when all of it is there, and never outside of DST.
+    What is there already with the same content is not fetched. A file appears when all of it is there, and never
+    outside of DST. The same command goes on with what was interrupted.
     """
     usage = "cluster data get s3://BUCKET/SOURCE... DST"
     sources, destination = _split(words, usage)
@@ -60,8 +106,16 @@ def get(app: App, *, words: tuple[str, ...]) -> None:
     app.enter_cloud()
     began = time.monotonic()
     with transfer_progress(app.console) as progress:
-        done = s3.get(sources, destination, region=app.config.provision.region, watch=progress.watch)
-    app.say(f"got {describe_transfers(done, began)} to {destination}")
+        done = s3.get(
+            sources,
+            destination,
+            region=app.config.provision.region,
+            options=s3.Options(delete=delete, exclude=exclude),
+            watch=progress.watch,
+            decide=lambda plan: _decide(app, plan, destination, dry_run=dry_run, yes=yes),
+        )
+    if done.carried_out:
+        app.say(f"got {describe_transfers(done, began)} to {destination}{describe_others(done)}")
 
 
 @click.command("ls", short_help="List buckets, or what is in a folder.")
@@ -78,6 +132,22 @@ def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
         return
     for entry in entries:
         app.print(_as_line(entry))
+
+
+@click.command("du", short_help="Count objects and bytes by folder.")
+@click.argument("url", metavar="s3://BUCKET/FOLDER/")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+@pass_app
+def du(app: App, *, url: str, as_json: bool) -> None:
+    """Count what is below each folder in a folder, and last in all of it: bytes, objects, URL."""
+    app.enter_cloud()
+    usages = s3.du(url, region=app.config.provision.region)
+    if as_json:
+        rows = [{"url": str(row.url), "objects": row.objects, "size_bytes": row.size_bytes} for row in usages]
+        app.print_json({"folders": rows[:-1], "total": rows[-1]})
+        return
+    for row in usages:
+        app.print(f"{row.size_bytes:>15}  {row.objects:>9}  {row.url}")
 
 
 @click.command("rm", short_help="Delete objects, folders and buckets.")
@@ -98,20 +168,68 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
     app.say(f"deleted {count} object{'' if count == 1 else 's'}")
 
 
+@click.command("verify", short_help="Compare a folder in S3 with a local one, or its manifest.")
+@click.argument("url", metavar="s3://BUCKET/FOLDER/")
+@click.argument("local", metavar="[DIR]", required=False)
+@_exclude
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+@pass_app
+def verify(app: App, *, url: str, local: str | None, exclude: tuple[str, ...], as_json: bool) -> None:
+    """Compare what is in S3 with DIR, by content, or without DIR with the manifest that `put --manifest` has written.
+
+    Every difference is named; the exit code is 1 if there is one.
+    """
+    from train.s3 import compare  # noqa: PLC0415 - not for the others
+
+    app.enter_cloud()
+    verdict = compare.verify(url, local, region=app.config.provision.region, exclude=exclude)
+    rows = [{"name": item.name, "difference": item.kind} for item in verdict.differences]
+    if as_json:
+        app.print_json({"compared": verdict.compared, "differences": rows})
+    else:
+        for row in rows:
+            app.print(f"{row['difference']:<8}  {row['name']}")
+    against = local or "its manifest"
+    if rows:
+        app.say(f"{len(rows)} of {verdict.compared} differ between {url} and {against}")
+        raise click.exceptions.Exit(1)
+    app.say(f"{url} and {against} are the same: {verdict.compared} objects")
+
+
+def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool) -> bool:
+    if dry_run:
+        for transfer in plan.transfers:
+            app.print(f"copy    {transfer.source} -> {transfer.destination}")
+        for what in plan.deletions:
+            app.print(f"delete  {what}")
+        app.say(
+            f"{len(plan.transfers)} to copy, {len(plan.unchanged)} unchanged, {len(plan.deletions)} to delete: "
+            "nothing was done"
+        )
+        return False
+    if not plan.deletions:
+        return True
+    question = f"Delete {len(plan.deletions)} files in {destination} that the source does not have?"
+    if app.confirm(question, yes=yes):
+        return True
+    app.say("nothing was done")
+    return False
+
+
 def _split(words: tuple[str, ...], usage: str) -> tuple[tuple[str, ...], str]:
     if len(words) < 2:
         raise UsageError("a source and a destination are needed", hint=usage)
     return words[:-1], words[-1]
 
 
-def _as_document(entry: s3.Entry) -> dict[str, Any]:
+def _as_document(entry: Entry) -> dict[str, Any]:
     if isinstance(entry, S3Object):
         modified = entry.modified.isoformat()
         return {"type": "object", "url": str(entry.url), "size_bytes": entry.size_bytes, "modified": modified}
     return {"type": "folder" if entry.key else "bucket", "url": str(entry)}
 
 
-def _as_line(entry: s3.Entry) -> str:
+def _as_line(entry: Entry) -> str:
     if isinstance(entry, S3Object):
         return f"{entry.size_bytes:>15}  {entry.modified:%Y-%m-%d %H:%M:%S}  {entry.url}"
     return f"{'':>15}  {'':19}  {entry}"

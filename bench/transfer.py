@@ -1,0 +1,171 @@
+"""`cluster data put` and `get` beside s5cmd and aws-cli: one large file, a thousand small ones, and nothing to do."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.rounds import ROUNDS, Timing, render_timings
+
+BIN = Path(sys.executable).parent
+SMALL_FILES = 1000
+SMALL_BYTES = 100_000
+BUCKET = "bench"
+NOTES = """Each command as it is typed, from the start of its process to its end, against bench/s3_sink.py: an S3 in a
+process of its own on this machine, which drops what is put and serves what is got from one file by sendfile, so that it
+is not the bottleneck. All over plain HTTP. `cluster` sends and compares CRC-32 or SHA-256, s5cmd's uploads carry MD5
+and SHA-256, its downloads are not verified. Every put is to names that are not there yet."""
+
+
+@dataclass
+class Bench:
+    """Where things are."""
+
+    folder: Path
+    env: dict[str, str]
+    peaks_kib: dict[str, int] = field(default_factory=dict)
+    puts: int = 0
+
+    def run(self, name: str, *words: str | Path) -> None:
+        """A command to its end; its peak of memory is kept."""
+        process = subprocess.Popen(
+            words, cwd=self.folder, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        assert process.stderr is not None
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError(f"{words}: {said.decode(errors='replace')}")
+        self.peaks_kib[name] = max(self.peaks_kib.get(name, 0), usage.ru_maxrss)
+
+    def new_folder(self) -> str:
+        """A folder in S3 that nobody has put to."""
+        self.puts += 1
+        return f"s3://{BUCKET}/{self.puts}/"
+
+
+def make_data(folder: Path, *, big_bytes: int) -> None:
+    """big: one file. small/: a thousand."""
+    generator = random.Random(1)
+    block = generator.randbytes(1 << 24)
+    with (folder / "big").open("wb") as file:
+        for number in range(big_bytes // len(block)):
+            file.write(number.to_bytes(4, "big") + block[4:])
+    (folder / "small").mkdir()
+    for number in range(SMALL_FILES):
+        begin = number * 1000
+        (folder / "small" / f"{number:05}.rec").write_bytes(block[begin : begin + SMALL_BYTES])
+
+
+@contextmanager
+def running_sink(folder: Path) -> Iterator[str]:
+    """The URL of a sink that serves `big`."""
+    command = [sys.executable, "-m", "bench.s3_sink", str(folder / "big")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+def in_turn(contenders: dict[str, tuple[Callable[[], None], Callable[[], None]]]) -> list[Timing]:
+    """Each contender's (make ready, run), interleaved; only the second is timed, and the first round is not counted."""
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(ROUNDS + 1):
+        for name, (ready, run) in contenders.items():
+            ready()
+            began = time.perf_counter()
+            run()
+            if number:
+                taken[name].append(time.perf_counter() - began)
+    return [Timing(name=name, seconds=tuple(seconds)) for name, seconds in taken.items()]
+
+
+def run(*, big_bytes: int = 1 << 30) -> str:
+    """All of it."""
+    with tempfile.TemporaryDirectory(prefix="bench-transfer-") as name:
+        folder = Path(name)
+        make_data(folder, big_bytes=big_bytes)
+        (folder / "cluster.toml").write_text('name = "bench"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')
+        with running_sink(folder) as url:
+            keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
+            kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CLUSTER_"))}
+            env = {
+                **kept,
+                **keys,
+                "AWS_ENDPOINT_URL": url,
+                "S3_ENDPOINT_URL": url,
+                "XDG_STATE_HOME": str(folder / "state"),
+            }
+            return _measure(Bench(folder=folder, env=env))
+
+
+def _measure(bench: Bench) -> str:
+    def nothing() -> None:
+        """Nothing to make ready."""
+
+    def forget(target: str) -> Callable[[], None]:
+        path = bench.folder / target
+        return lambda: shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    cluster, s5cmd, aws = BIN / "cluster", (BIN / "s5cmd", "--log", "error"), BIN / "aws"
+    put_big = in_turn(
+        {
+            "cluster data put": (
+                nothing,
+                lambda: bench.run("put 1 GiB", cluster, "data", "put", "big", bench.new_folder()),
+            ),
+            "aws s3 cp": (
+                nothing,
+                lambda: bench.run("aws", aws, "s3", "cp", "--quiet", "big", bench.new_folder() + "big"),
+            ),
+            "s5cmd cp": (nothing, lambda: bench.run("s5cmd", *s5cmd, "cp", "big", bench.new_folder())),
+        }
+    )
+    there = f"s3://{BUCKET}/there/"
+    bench.run("once", *s5cmd, "cp", "big", there)
+    get_big = in_turn(
+        {
+            "cluster data get": (
+                forget("ours"),
+                lambda: bench.run("get 1 GiB", cluster, "data", "get", there + "big", "ours"),
+            ),
+            "s5cmd cp": (forget("theirs"), lambda: bench.run("s5cmd", *s5cmd, "cp", there + "big", "theirs")),
+        }
+    )
+    put_small = in_turn(
+        {
+            "cluster data put": (
+                nothing,
+                lambda: bench.run("put small", cluster, "data", "put", "small", bench.new_folder()),
+            ),
+            "aws s3 cp": (
+                nothing,
+                lambda: bench.run("aws", aws, "s3", "cp", "--quiet", "--recursive", "small", bench.new_folder()),
+            ),
+            "s5cmd cp": (nothing, lambda: bench.run("s5cmd", *s5cmd, "cp", "small/", bench.new_folder())),
+        }
+    )
+    tables = [
+        render_timings(title, timings, commands={}).strip().replace("## ", "### ", 1)
+        for title, timings in (
+            ("1 GiB put", put_big),
+            ("1 GiB got", get_big),
+            (f"{SMALL_FILES} files of {SMALL_BYTES // 1000} kB put", put_small),
+        )
+    ]
+    rows = [
+        f"| {name} | {kib / 1024:.0f} MiB |" for name, kib in bench.peaks_kib.items() if name.startswith(("put", "get"))
+    ]
+    memory = "\n".join(["| what | peak of memory |", "|---|---|", *rows])
+    head = f"## Transfers to S3 and from S3\n\n{NOTES}"
+    return "\n\n".join([head, *tables, memory, "- all: `python -m bench transfer`"]) + "\n"

@@ -1,0 +1,258 @@
+"""`cluster data pack, split and info`: files of records."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cluster.app import App, pass_app
+from cluster.commands.data.record_info import as_document, as_lines
+from provision.errors import NotFoundError, UsageError
+from train.data import image_list
+from train.data.encode import ImageOptions, check_library
+from train.data.info import describe_shards
+from train.data.pack import PackPlan, apply_pack, plan_pack
+from train.data.places import Bucket, open_place
+from train.data.shard_writer import WrittenShard
+from train.data.sources import Sources
+from train.data.split import apply_split, check_apart
+from train.s3.url import is_s3
+
+_SHARDS = 16
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_PNG_QUALITY = 9
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: 64MiB, 1GB, 5000."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes; click's own error for what is none."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) *(|[kmg]i?)b?", str(value).strip().lower())
+        size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+        if size <= 0:
+            self.fail(f"{value!r} is not a size such as 256MiB, 1GB or 5000", param, ctx)
+        return size
+
+
+class LabelWidth(click.ParamType[int]):
+    """How many labels: a number from 1 up, or "all", which is 0."""
+
+    name = "label-width"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; click's own error for what is none."""
+        if value == "all":
+            return 0
+        if not str(value).isdecimal() or int(value) < 1:
+            self.fail(f"{value!r} is neither a number from 1 up nor all", param, ctx)
+        return int(value)
+
+
+@click.command("pack", short_help="Pack folders of images into RecordIO shards.")
+@click.argument("source", metavar="DIR|LIST.lst", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="DST|s3://BUCKET/DST/")
+@click.option("--shards", type=click.IntRange(1), help=f"How many shards.  [default: {_SHARDS}]")
+@click.option("--shard-size", type=Size(), metavar="SIZE", help="Instead: the most that a shard holds, such as 256MiB.")
+@click.option("--resize", type=click.IntRange(1), metavar="PIXELS", help="Make the shorter edge so long.")
+@click.option("--center-crop", is_flag=True, help="Take the square in the middle.")
+@click.option("--encoding", type=click.Choice(["jpg", "png"]), default="jpg", show_default=True)
+@click.option("--quality", type=click.IntRange(0, 100), help="jpg: 1 to 100 [default: 95]. png: 0 to 9 [default: 9].")
+@click.option("--color", type=click.Choice(["color", "gray", "unchanged"]), default="color", show_default=True)
+@click.option("--pass-through", is_flag=True, help="The files' bytes as they are.")
+@click.option("--root", type=click.Path(path_type=Path, file_okay=False), help="Where a list's paths begin.")
+@click.option("--label-width", type=LabelWidth(), metavar="N|all", help="How many of a list's labels are packed.")
+@click.option("--exts", default=",".join(image_list.EXTENSIONS), show_default=True, help="Which files are images.")
+@click.option("--shuffle/--no-shuffle", default=None, help="Mix the order.  [default: folders yes, lists no]")
+@click.option("--seed", type=int, default=image_list.SEED, show_default=True, help="Decides the mixed order.")
+@click.option(
+    "--train-ratio", type=float, default=1.0, show_default=True, help="This share to train/, the rest to val/."
+)
+@click.option("--test-ratio", type=float, default=0.0, show_default=True, help="This share to test/.")
+@click.option("--processes", type=click.IntRange(1), help="How many processes encode.  [default: one for each core]")
+@click.option("--skip-broken", is_flag=True, help="Images that cannot be read are named and left out, and no error.")
+@click.option("--replace", is_flag=True, help="Replace the shards that are there.")
+@click.option("--create-bucket", is_flag=True, help="Make the bucket, private, where there is none.")
+@pass_app
+def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_bucket: bool, **options: Any) -> None:
+    """Pack folders of images into RecordIO shards with indexes, as MXNet's im2rec.py does, without MXNet.
+
+    Every sub-folder with images is a label, 0, 1, 2 ... by name. A list has lines of an index, labels and a path, with
+    tabs between them. Shards are DST/part-00000.rec ..., what belongs to them is in DST/index/.
+    """
+    plan = _plan(source, options)
+    _enter(app, [destination])
+    count = sum(len(part.images) for part in plan.parts)
+    folders = [part.folder for part in plan.parts]
+    with (
+        _counting(app, "images", count) as watch,
+        open_place(
+            destination,
+            folders=folders,
+            replace=replace,
+            open_bucket=lambda: _open_bucket(app, create=create_bucket),
+        ) as place,
+    ):
+        done = apply_pack(
+            plan,
+            place,
+            processes=options["processes"] or os.cpu_count() or 1,
+            skip_broken=options["skip_broken"],
+            watch=watch,
+        )
+    for words in done.broken:
+        app.say(f"left out: {words}")
+    left_out = f", {len(done.broken)} left out" if done.broken else ""
+    app.say(f"packed {count - len(done.broken)} images{left_out} into {_describe(done.shards)}, in {destination}")
+
+
+def _plan(source: Path, options: dict[str, Any]) -> PackPlan:
+    shards, shard_bytes = options["shards"], options["shard_size"]
+    if shards and shard_bytes:
+        raise UsageError("--shards and --shard-size: only one of the two decides")
+    image_options = _image_options(options)
+    if not image_options.pass_through:
+        check_library()
+    mixed = options["shuffle"]
+    if source.is_dir():
+        if options["root"] or options["label_width"] is not None:
+            raise UsageError("--root and --label-width are for lists", hint="cluster data pack LIST.lst --root DIR DST")
+        extensions = ["." + word.strip().lstrip(".").lower() for word in options["exts"].split(",")]
+        listed = image_list.list_folder(source, extensions=extensions)
+        mixed = True if mixed is None else mixed
+    elif source.exists():
+        root = options["root"] or source.parent
+        listed = image_list.read_list(source, root=root, label_width=options["label_width"])
+    else:
+        raise NotFoundError(f"{source}: no such folder or list")
+    if mixed:
+        listed = image_list.shuffle(listed, seed=options["seed"])
+    parts = image_list.divide(listed.images, train_ratio=options["train_ratio"], test_ratio=options["test_ratio"])
+    if not shards and not shard_bytes:
+        shards = min(_SHARDS, max(map(len, parts.values())))
+    return plan_pack(listed, parts, image_options, shards=shards, shard_bytes=shard_bytes)
+
+
+def _image_options(options: dict[str, Any]) -> ImageOptions:
+    png = options["encoding"] == "png"
+    quality = options["quality"] if options["quality"] is not None else (_PNG_QUALITY if png else 95)
+    if quality > _PNG_QUALITY if png else quality < 1:
+        raise UsageError(f"--quality {quality}: 1 to 100 for jpg, 0 to 9 for png")
+    if options["pass_through"] and (options["resize"] or options["center_crop"]):
+        raise UsageError("--pass-through leaves the images as they are: without --resize and --center-crop")
+    return ImageOptions(
+        resize=options["resize"],
+        quality=quality,
+        encoding=options["encoding"],
+        center_crop=options["center_crop"],
+        color=options["color"],
+        pass_through=options["pass_through"],
+    )
+
+
+@click.command("split", short_help="Cut .rec files anew, into a number or size of shards.")
+@click.argument("words", metavar="SOURCE... DST", nargs=-1, required=True)
+@click.option("--shards", type=click.IntRange(1), help="How many shards.")
+@click.option("--shard-size", type=Size(), metavar="SIZE", help="Or: the most that a shard holds, such as 256MiB.")
+@click.option("--replace", is_flag=True, help="Replace the shards that are there.")
+@click.option("--create-bucket", is_flag=True, help="Make the bucket, private, where there is none.")
+@pass_app
+def split(
+    app: App,
+    *,
+    words: tuple[str, ...],
+    shards: int | None,
+    shard_size: int | None,
+    replace: bool,
+    create_bucket: bool,
+) -> None:
+    """Cut .rec files anew, into a number or size of shards; SOURCE and DST are here or in S3.
+
+    Records keep their bytes and their order. A file that is cut short or broken is an error that names the byte.
+    """
+    usage = "cluster data split SOURCE... DST --shards N"
+    if len(words) < 2:
+        raise UsageError("a source and a destination are needed", hint=usage)
+    if (shards is None) == (shard_size is None):
+        raise UsageError("either --shards or --shard-size says how to cut", hint=usage)
+    region = _enter(app, words)
+    *names, destination = words
+    sources = Sources(region=region or None)
+    found = sources.find(names)
+    check_apart(found, destination)
+    with (
+        _counting(app, "bytes", sum(shard.size_bytes for shard in found)) as watch,
+        open_place(
+            destination,
+            folders=[""],
+            replace=replace,
+            open_bucket=lambda: _open_bucket(app, create=create_bucket),
+        ) as place,
+    ):
+        written = apply_split(sources, found, place, shards=shards, shard_bytes=shard_size, watch=watch)
+    records = sum(shard.records for shard in written)
+    app.say(f"split {len(found)} files, {records} records, into {_describe(written)}, in {destination}")
+
+
+@click.command("info", short_help="Tell what is in .rec files: records, labels, shards.")
+@click.argument("words", metavar="SOURCE...", nargs=-1, required=True)
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Also what each of N workers would read.")
+@click.option(
+    "--full", is_flag=True, help="Read all that is in S3, also what an index tells about: labels, and checks."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@pass_app
+def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, as_json: bool) -> None:
+    """Tell what is in .rec files: records, bytes, labels, and how they fall on workers.
+
+    A file that is cut short or broken is an error that names the byte.
+    """
+    sources = Sources(region=_enter(app, words, start=False) or None)
+    found = sources.find(words)
+    with _counting(app, "bytes", sum(shard.size_bytes for shard in found)) as watch:
+        shards = describe_shards(sources, found, full=full, watch=watch)
+    document = as_document(shards, workers)
+    if as_json:
+        app.print_json(document)
+    else:
+        for line in as_lines(document, words):
+            app.print(line)
+
+
+def _open_bucket(app: App, *, create: bool) -> Bucket:
+    from train.data.bucket import S3Bucket  # noqa: PLC0415 - slow to import: not for what stays on this machine
+
+    return S3Bucket(region=app.config.provision.region, create=create, report=app.report)
+
+
+def _enter(app: App, words: Sequence[str], *, start: bool = True) -> str:
+    """Point AWS's variables at the cloud where S3 is needed, and give its region; else neither is looked at."""
+    if not any(map(is_s3, words)):
+        return ""
+    app.enter_cloud(start_sandbox=start)
+    return app.config.provision.region
+
+
+@contextmanager
+def _counting(app: App, unit: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn(unit), BarColumn(), count, TimeRemainingColumn(compact=True))
+    with Progress(*columns, console=app.console, transient=True, disable=not app.console.is_terminal) as bars:
+        task = bars.add_task(unit, total=total)
+        yield lambda more: bars.update(task, advance=more)
+
+
+def _describe(shards: Sequence[WrittenShard]) -> str:
+    size = decimal(sum(shard.size_bytes for shard in shards))
+    return f"{len(shards)} shard{'' if len(shards) == 1 else 's'}, {size}"

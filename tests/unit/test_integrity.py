@@ -1,0 +1,151 @@
+"""train/node/integrity.py: what S3 says about an object, as a table, and bytes that are right or wrong by one bit."""
+
+import base64
+import hashlib
+import random
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from train.node import integrity
+
+MIB = 2**20
+CONTENT = random.Random(7).randbytes(18 * MIB + 123)
+
+
+def in_base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
+
+
+def of_parts(digest: Callable[[bytes], bytes], content: bytes, step: int) -> tuple[bytes, int]:
+    digests = [digest(content[begin : begin + step]) for begin in range(0, len(content), step)]
+    return digest(b"".join(digests)), len(digests)
+
+
+def md5(data: bytes) -> bytes:
+    return hashlib.md5(data).digest()
+
+
+def crc32(data: bytes) -> bytes:
+    return zlib.crc32(data).to_bytes(4, "big")
+
+
+def etag(content: bytes, step: int) -> str:
+    digest, parts = of_parts(md5, content, step)
+    return f'"{digest.hex()}-{parts}"'
+
+
+def composite(digest: Callable[[bytes], bytes], step: int) -> str:
+    whole, parts = of_parts(digest, CONTENT, step)
+    return f"{in_base64(whole)}-{parts}"
+
+
+SHA256 = in_base64(hashlib.sha256(CONTENT).digest())
+CRC32 = in_base64(crc32(CONTENT))
+KMS = {"x-amz-server-side-encryption": "aws:kms"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "algorithm", "cut", "certain"),
+    [
+        ({"x-amz-checksum-crc32": CRC32, "x-amz-checksum-type": "FULL_OBJECT"}, "crc32", "any", True),
+        ({"X-Amz-Checksum-CRC32": CRC32, "ETag": etag(CONTENT, 8 * MIB), **KMS}, "crc32", "any", True),
+        ({"x-amz-checksum-sha256": SHA256, "ETag": etag(CONTENT, 8 * MIB)}, "sha256", None, True),
+        ({"x-amz-checksum-sha1": in_base64(hashlib.sha1(CONTENT).digest())}, "sha1", None, True),
+        ({"ETag": f'"{md5(CONTENT).hex()}"', "x-amz-server-side-encryption": "AES256"}, "md5", None, True),
+        ({"etag": etag(CONTENT, 8 * MIB), "x-amz-checksum-crc64nvme": "AAAAAAAAAAA="}, "md5", 8 * MIB, False),
+        ({"etag": etag(CONTENT, 5 * MIB)}, "md5", 5 * MIB, False),
+        ({"etag": etag(CONTENT, 10 * MIB)}, "md5", None, False),  # 10, 15 or 16 MiB
+        ({"etag": etag(CONTENT, 19 * MIB)}, "md5", len(CONTENT), True),  # one part
+        ({"etag": etag(CONTENT, 3 * MIB)}, "md5", None, False),
+        (
+            {"x-amz-checksum-crc32": composite(crc32, 8 * MIB), "x-amz-checksum-type": "COMPOSITE"},
+            "crc32",
+            8 * MIB,
+            False,
+        ),
+        ({"x-amz-checksum-sha256": composite(lambda d: hashlib.sha256(d).digest(), 5 * MIB)}, "sha256", 5 * MIB, False),
+    ],
+)
+def test_what_s3_says(headers: dict[str, str], algorithm: str, cut: Any, certain: bool) -> None:  # noqa: FBT001 - a table
+    check = integrity.find_check(headers, len(CONTENT))
+    assert check.algorithm == algorithm
+    assert check.certain == certain
+    if headers.get("etag") != etag(CONTENT, 3 * MIB):
+        assert check.cut == cut
+    for wrong in (False, True):
+        check = integrity.find_check(headers, len(CONTENT))
+        content = bytearray(CONTENT)
+        content[-7 * MIB] ^= wrong
+        for begin in range(0, len(content), 1_000_003):
+            check.feed(bytes(content[begin : begin + 1_000_003]))
+        assert check.matches() == (not wrong)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"etag": f'"{md5(CONTENT).hex()}"', **KMS},
+        {"etag": f'"{md5(CONTENT).hex()}"', "x-amz-server-side-encryption": "aws:kms:dsse"},
+        {"etag": f'"{md5(CONTENT).hex()}"', "x-amz-server-side-encryption-customer-algorithm": "AES256"},
+        {"etag": f'"{md5(CONTENT).hex()}"', "x-amz-storage-class": "EXPRESS_ONEZONE"},
+        {"etag": '"not-an-md5"', "x-amz-checksum-crc64nvme": "AAAAAAAAAAA="},
+        {"x-amz-checksum-crc32": "%%%"},
+        {"x-amz-checksum-crc32": "AAAA"},
+        {"x-amz-checksum-crc32": CRC32, "x-amz-checksum-type": "COMPOSITE"},
+        {"etag": f'"{md5(CONTENT).hex()}-20000"'},
+    ],
+)
+def test_where_s3_says_nothing_of_use(headers: dict[str, str]) -> None:
+    assert integrity.find_check(headers, len(CONTENT)) is None
+
+
+def test_a_known_part_makes_certain() -> None:
+    headers = {"etag": etag(CONTENT, 10 * MIB)}
+    check = integrity.find_check(headers, len(CONTENT), part_bytes=10 * MIB)
+    assert (check.certain, check.cut) == (True, 10 * MIB)
+
+
+@pytest.mark.parametrize("headers", [{"x-amz-checksum-crc32": CRC32}, {"etag": etag(CONTENT, 8 * MIB)}])
+@pytest.mark.parametrize("missing", [False, True])
+def test_pieces_in_any_order(headers: dict[str, str], missing: bool) -> None:  # noqa: FBT001 - a table
+    check = integrity.find_check(headers, len(CONTENT))
+    begins = list(range(0, len(CONTENT), 8 * MIB))
+    random.Random(3).shuffle(begins)
+    for begin in begins[missing:]:
+        content = CONTENT[begin : begin + 8 * MIB]
+        piece = check.piece(begin, len(content))
+        piece.feed(memoryview(content)[:1000])
+        piece.feed(memoryview(content)[1000:])
+        piece.finish()
+    assert check.matches() == (not missing)
+
+
+def test_pieces_that_cannot_be() -> None:
+    check = integrity.find_check({"etag": etag(CONTENT, 8 * MIB)}, len(CONTENT))
+    with pytest.raises(ValueError, match="cannot be verified in a piece"):
+        check.piece(1, 8 * MIB)
+    with pytest.raises(ValueError, match="were fed of a piece"):
+        check.piece(0, 8 * MIB).finish()
+    with pytest.raises(ValueError, match="cannot be verified in a piece"):
+        integrity.find_check({"x-amz-checksum-sha256": SHA256}, len(CONTENT)).piece(0, 10)
+
+
+def test_an_empty_object() -> None:
+    assert integrity.find_check({"etag": f'"{md5(b"").hex()}"'}, 0).matches()
+    assert integrity.find_check({"x-amz-checksum-crc32": in_base64(crc32(b""))}, 0).matches()
+
+
+def test_less_than_all_is_wrong() -> None:
+    check = integrity.find_check({"x-amz-checksum-crc32": CRC32}, len(CONTENT))
+    check.feed(CONTENT[:-1])
+    assert not check.matches()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 17, 4096, len(CONTENT)])
+def test_crc32_of_two_pieces(cut: int) -> None:
+    first, second = CONTENT[:cut], CONTENT[cut:]
+    assert integrity.combine_crc32(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(CONTENT)

@@ -1,0 +1,183 @@
+"""put and get with a busy S3, bits that turn, processes that are killed: right bytes or an error; nothing is left."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from project import REPOSITORY
+from provision.errors import ClusterError
+from provision.progress import silent
+from s3_server import REGION, Faults, S3Server, faulty_proxy, serve_s3
+from train.s3 import operations as s3
+from train.s3.transfer import PART_BYTES, Unwatched
+
+BUCKET = "datasets"
+SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_000}
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        with serve_s3() as server:
+            patch.setenv("AWS_ENDPOINT_URL", server.url)
+            yield server
+
+
+@pytest.fixture
+def server(shared_server: S3Server) -> Iterator[S3Server]:
+    yield shared_server
+    shared_server.reset()
+
+
+def put(source: Path, destination: str) -> None:
+    s3.put([str(source)], destination, region=REGION, report=silent, watch=lambda _: Unwatched())
+
+
+def get(source: str, destination: Path) -> None:
+    s3.get([source], str(destination), region=REGION, watch=lambda _: Unwatched())
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "faults", [{"busy": 3}, {"sent": 1}, pytest.param({"sent": 2}, marks=pytest.mark.slow)], ids=str
+)
+def test_put_through_faults(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, faults: dict[str, int]
+) -> None:
+    content = random.Random(1).randbytes(SIZES[size])
+    (tmp_path / "x").write_bytes(content)
+    server.put(BUCKET, {})
+    done = Faults(**faults)
+    with faulty_proxy(server.url, done) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        put(tmp_path / "x", f"s3://{BUCKET}/x")
+    assert done.done
+    assert server.read(BUCKET) == {"x": content}
+    assert server.unfinished(BUCKET) == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "faults", [{"busy": 3}, {"received": 1}, pytest.param({"received": 2}, marks=pytest.mark.slow)], ids=str
+)
+def test_get_through_faults(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, faults: dict[str, int]
+) -> None:
+    content = random.Random(1).randbytes(SIZES[size])
+    server.put(BUCKET, {})
+    server.client.put_object(Bucket=BUCKET, Key="x", Body=content)
+    done = Faults(**faults)
+    with faulty_proxy(server.url, done) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        get(f"s3://{BUCKET}/x", tmp_path / "x")
+    assert done.done
+    assert (tmp_path / "x").read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_always_damaged_is_an_error(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    content = random.Random(1).randbytes(SIZES[size])
+    server.put(BUCKET, {})
+    (tmp_path / "up").write_bytes(content)
+    with faulty_proxy(server.url, Faults(sent=10**6)) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with pytest.raises(ClusterError):
+            put(tmp_path / "up", f"s3://{BUCKET}/x")
+    assert server.read(BUCKET) == {}
+    server.client.put_object(Bucket=BUCKET, Key="x", Body=content)
+    with faulty_proxy(server.url, Faults(received=10**6)) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with pytest.raises(ClusterError):
+            get(f"s3://{BUCKET}/x", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+COMMAND = """
+import sys
+from train.s3 import operations as s3
+from train.s3.transfer import Unwatched
+from provision.progress import silent
+verb, source, destination = sys.argv[1:]
+more = {"report": silent} if verb == "put" else {}
+getattr(s3, verb)([source], destination, region="eu-west-1", watch=lambda _: Unwatched(), **more)
+"""
+
+
+def run_and_kill(verb: str, source: str, destination: str, *, after_s: float | None) -> bool:
+    """Run put or get in a process of its own; whether it was killed before it was done."""
+    process = subprocess.Popen([sys.executable, "-c", COMMAND, verb, source, destination], cwd=REPOSITORY)
+    try:
+        process.wait(timeout=after_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+    code = process.wait()
+    assert code in {0, -signal.SIGKILL}
+    return code != 0
+
+
+@pytest.mark.parametrize(
+    "times", [pytest.param(2), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+@pytest.mark.parametrize("verb", ["put", "get"])
+def test_killed_at_random_moments(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, times: int
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    generator = random.Random(5)
+    contents = {
+        f"{number}.rec": generator.randbytes(size) for number, size in enumerate([100, 500_000, 3_000_000, 20_000_000])
+    }
+    local = tmp_path / "local"
+    local.mkdir()
+    server.put(BUCKET, {})
+    for name, content in contents.items():
+        (local / name).write_bytes(content)
+        if verb == "get":
+            server.client.put_object(Bucket=BUCKET, Key=f"0/{name}", Body=content)
+    began = time.monotonic()
+    run_and_kill(verb, *_ends(verb, local, tmp_path, 0), after_s=None)
+    whole_s = time.monotonic() - began
+    for number in range(1, times + 1):
+        if verb == "get":
+            for name in contents:
+                server.client.copy_object(
+                    Bucket=BUCKET, Key=f"{number}/{name}", CopySource={"Bucket": BUCKET, "Key": f"0/{name}"}
+                )
+        ends = _ends(verb, local, tmp_path, number)
+        for _ in range(2):
+            run_and_kill(verb, *ends, after_s=generator.uniform(0.2, 1.1) * whole_s)
+        run_and_kill(verb, *ends, after_s=None)
+        if verb == "put":
+            found = {
+                name: server.client.get_object(Bucket=BUCKET, Key=f"{number}/{name}")["Body"].read()
+                for name in contents
+            }
+            left = server.unfinished(BUCKET)
+        else:
+            folder = tmp_path / f"out{number}"
+            found = {name: (folder / name).read_bytes() for name in contents}
+            left = [path.name for path in folder.iterdir() if path.name not in contents]
+        assert found == contents
+        assert left == []
+        assert list((tmp_path / "state" / "cluster" / "uploads").glob("*")) == []
+
+
+def _ends(verb: str, local: Path, tmp_path: Path, number: int) -> tuple[str, str]:
+    if verb == "put":
+        return f"{local}/", f"s3://{BUCKET}/{number}/"
+    return f"s3://{BUCKET}/{number}/", str(tmp_path / f"out{number}")

@@ -1,0 +1,88 @@
+"""Where S3 is and who asks, as every AWS tool finds it: the environment, AWS_PROFILE, ~/.aws, SSO, an instance's role.
+
+botocore knows all of these, and takes a quarter of a second to load. Where the environment says everything by itself,
+it is not asked: that is as long as a thousand small files take.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.errors import AwsError, ConfigError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+_FRESH_FOR = timedelta(minutes=2)
+"""For how long obstore keeps what it was given; botocore renews in time what ends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Endpoint:
+    """How obstore reaches S3. authorities: PEM, beside those of the system. credentials: asked again now and then."""
+
+    url: str | None
+    authorities: str | None
+    credentials: "Callable[[], S3Credential]" = field(repr=False)
+
+
+def find_endpoint(*, region: str) -> S3Endpoint:
+    """As botocore would find it. Raises AwsError where there are no credentials, ConfigError for AWS_CA_BUNDLE."""
+    env = os.environ
+    url = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
+    # A configuration file may name an endpoint, too, and a bundle; in the environment they have precedence.
+    nothing_else = url or not Path(env.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser().exists()
+    if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY") and nothing_else:
+        return S3Endpoint(
+            url=url, authorities=_read_authorities(env.get("AWS_CA_BUNDLE")), credentials=_of_environment(env)
+        )
+    return _ask_botocore(region)
+
+
+def _of_environment(env: Mapping[str, str]) -> "Callable[[], S3Credential]":
+    keys: S3Credential = {
+        "access_key_id": env["AWS_ACCESS_KEY_ID"],
+        "secret_access_key": env["AWS_SECRET_ACCESS_KEY"],
+        "token": env.get("AWS_SESSION_TOKEN") or None,
+        "expires_at": None,
+    }
+    return lambda: keys
+
+
+def _ask_botocore(region: str) -> S3Endpoint:
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - see the top
+    from botocore.session import get_session  # noqa: PLC0415 - see the top
+
+    try:
+        session = get_session()
+        credentials: Any = session.get_credentials()
+        # Its endpoint is that of AWS_ENDPOINT_URL, of a profile's endpoint_url, or AWS's own for the region.
+        url = session.create_client("s3", region_name=region).meta.endpoint_url
+        bundle = session.get_config_variable("ca_bundle")
+    except BotoCoreError as error:
+        raise AwsError(f"S3 cannot be used: {error}", hint="aws sts get-caller-identity") from error
+    if credentials is None:
+        raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+
+    def fresh() -> "S3Credential":
+        frozen = credentials.get_frozen_credentials()
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": datetime.now(UTC) + _FRESH_FOR,
+        }
+
+    return S3Endpoint(url=url, authorities=_read_authorities(bundle), credentials=fresh)
+
+
+def _read_authorities(path: str | None) -> str | None:
+    if not path:
+        return None
+    try:
+        return Path(path).read_text(encoding="ascii", errors="ignore")
+    except OSError as error:
+        raise ConfigError(f'AWS_CA_BUNDLE = "{path}": cannot be read: {error.strerror}') from error

@@ -1,0 +1,163 @@
+"""What is in S3, and its deletion: what `cluster data ls, du` and `rm` do. Names and refusals are s3fs's."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from provision.errors import ClusterError, NotFoundError, UsageError
+from train.s3.client import S3Client, S3Object, open_s3
+from train.s3.find import find_objects
+from train.s3.listing import Listing
+from train.s3.transfer import open_wire
+from train.s3.url import S3Url, has_glob, parse_url
+
+_DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
+Result = TypeVar("Result")
+# What a listing shows: an object, or a bucket or folder as its URL.
+Entry = S3Object | S3Url
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """How much is below a folder, or in an object that stands by itself."""
+
+    url: S3Url
+    objects: int
+    size_bytes: int
+
+
+def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry, ...]:
+    """The account's buckets (no URL), or what stands in a folder, sorted: objects, and folders as URLs.
+
+    recursive: all objects below the folder instead, without folders. A URL without a trailing slash is an
+    object or a folder. Raises UsageError, NotFoundError where there is nothing, AwsError.
+    """
+    where = parse_url(url) if url else None
+
+    async def run(client: S3Client) -> tuple[Entry, ...]:
+        if where is None:
+            buckets = (await client.call("list_buckets")).get("Buckets", [])
+            return tuple(S3Url(bucket=bucket["Name"]) for bucket in buckets)
+        return await _list(client, where, recursive=recursive)
+
+    return _run(run, region)
+
+
+def du(url: str, *, region: str) -> tuple[Usage, ...]:
+    """What each folder and object in a folder amounts to, sorted, and last the folder itself.
+
+    Raises UsageError, NotFoundError where there is nothing, AwsError.
+    """
+    where = parse_url(url)
+    listing = Listing(open_wire(region=region))
+    found = find_objects(listing, [where]) if where.key else listing.list_objects(where)
+    sizes = [(item.url, item.size_bytes) for item in found]
+    base = where.key if not where.key or where.key.endswith("/") or has_glob(where.key) else where.key + "/"
+    folders: dict[S3Url, list[int]] = {}
+    for item_url, size_bytes in sizes:
+        name, slash, _ = item_url.key.removeprefix(base).partition("/")
+        group = S3Url(bucket=where.bucket, key=base + name + slash) if item_url.key.startswith(base) else item_url
+        folders.setdefault(group, []).append(size_bytes)
+    parts = [Usage(url=group, objects=len(each), size_bytes=sum(each)) for group, each in sorted(folders.items())]
+    total = Usage(url=where, objects=len(sizes), size_bytes=sum(size for _, size in sizes))
+    return (*parts, total)
+
+
+def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ...]:
+    """The names of the buckets that `rm` would delete as a whole. Raises UsageError, also where not `recursive`."""
+    targets = [parse_url(url) for url in urls]
+    buckets = tuple(dict.fromkeys(target.bucket for target in targets if not target.key))
+    if buckets and not recursive:
+        raise UsageError(
+            f"s3://{buckets[0]}/ is a whole bucket, nothing was deleted", hint="add --recursive if you mean it"
+        )
+    return buckets
+
+
+def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
+    """Delete objects, and with `recursive` folders and buckets with all they hold; returns how many objects.
+
+    Raises UsageError for a folder or bucket without `recursive`, NotFoundError where there is nothing,
+    AwsError, and ClusterError that names each object that could not be deleted.
+    """
+    targets = [parse_url(url) for url in urls]
+    buckets = find_whole_buckets(urls, recursive=recursive)
+
+    listing = Listing(open_wire(region=region))
+    keys = _keys_to_delete(listing, targets, recursive=recursive)
+
+    async def run(client: S3Client) -> int:
+        for bucket, names in keys.items():
+            await _delete(client, bucket, names)
+        for bucket in buckets:
+            await client.call("delete_bucket", Bucket=bucket)
+        return sum(len(names) for names in keys.values())
+
+    return _run(run, region)
+
+
+def delete_objects(urls: Sequence[S3Url], *, region: str) -> None:
+    """Delete these objects. Raises AwsError, and ClusterError that names each object that could not be deleted."""
+    keys: dict[str, list[str]] = {}
+    for url in urls:
+        keys.setdefault(url.bucket, []).append(url.key)
+
+    async def run(client: S3Client) -> None:
+        for bucket, names in keys.items():
+            await _delete(client, bucket, names)
+
+    if keys:
+        _run(run, region)
+
+
+def _run(work: Callable[[S3Client], Awaitable[Result]], region: str) -> Result:
+    import asyncio  # noqa: PLC0415 - slow to import, and put needs none of it
+
+    async def connected() -> Result:
+        async with open_s3(region=region) as client:
+            return await work(client)
+
+    return asyncio.run(connected())
+
+
+async def _list(client: S3Client, where: S3Url, *, recursive: bool) -> tuple[Entry, ...]:
+    if where.key and not where.key.endswith("/"):
+        # A key sorts before every longer one that begins with it.
+        async for item in client.list_objects(where, limit=1):
+            if item.url == where:
+                return (item,)
+        where = S3Url(bucket=where.bucket, key=where.key + "/")
+    listing = client.list_objects(where) if recursive else client.list_level(where)
+    entries = [entry async for entry in listing]
+    if where.key and not entries:
+        raise NotFoundError(f"{where}: no such object or folder", hint=f"cluster data ls s3://{where.bucket}/")
+    shown = [entry for entry in entries if not isinstance(entry, S3Object) or not entry.url.key.endswith("/")]
+    return tuple(sorted(shown, key=lambda entry: entry.url if isinstance(entry, S3Object) else entry))
+
+
+def _keys_to_delete(listing: Listing, targets: Sequence[S3Url], *, recursive: bool) -> dict[str, tuple[str, ...]]:
+    """The keys by bucket, each once."""
+    keys: dict[str, dict[str, None]] = {}
+    for target in targets:
+        names = keys.setdefault(target.bucket, {})
+        if not target.key:
+            names.update({item.url.key: None for item in listing.list_objects(target)})
+            continue
+        for item in find_objects(listing, [target], with_markers=True):
+            if not recursive and not item.alone and (not has_glob(target.key) or "/" in item.name):
+                raise UsageError(
+                    f"{target}: {item.url} is in a folder, nothing was deleted",
+                    hint="add --recursive if you mean the folder with all that is in it",
+                )
+            names[item.url.key] = None
+    return {bucket: tuple(names) for bucket, names in keys.items()}
+
+
+async def _delete(client: S3Client, bucket: str, keys: Sequence[str]) -> None:
+    failed: list[str] = []
+    for begin in range(0, len(keys), _DELETE_AT_ONCE):
+        objects = [{"Key": key} for key in keys[begin : begin + _DELETE_AT_ONCE]]
+        response = await client.call("delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+        failed += [f"s3://{bucket}/{error['Key']}: {error['Message']}" for error in response.get("Errors", ())]
+    if failed:
+        raise ClusterError(f"{len(failed)} of {len(keys)} objects were not deleted:\n  " + "\n  ".join(failed))

@@ -1,0 +1,95 @@
+"""Threads that carry out tasks, of which some bring more."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+Task = Callable[[], None]
+LEAVE_S = 2.0
+"""How long an interrupted crew waits for requests that are on their way."""
+
+
+class Stopped(Exception):
+    """The crew was told to stop while a task was at work."""
+
+
+class Crew:
+    """So many threads. A task may add others, which come before those that wait: what was begun is finished first."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._changed = threading.Condition()
+        self._urgent: deque[Task] = deque()
+        self._waiting: Iterator[Task] = iter(())
+        self._at_work = 0
+        self._stopped = False
+        self._broken: BaseException | None = None
+
+    def run(self, tasks: Iterable[Task]) -> None:
+        """Carry out all tasks and all that they add. Raises what a task raises, and then tells the others to stop."""
+        self._waiting = iter(tasks)
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._size)]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException:  # an interrupt
+            self._stop(None)
+            until = time.monotonic() + LEAVE_S
+            for thread in threads:
+                if thread.ident is not None:  # it was started
+                    thread.join(max(0.0, until - time.monotonic()))
+            raise
+        if self._broken is not None:
+            raise self._broken
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task is at work."""
+        with self._changed:
+            return not self._at_work
+
+    def add(self, tasks: Iterable[Task]) -> None:
+        """More tasks, before all others: called by a task."""
+        with self._changed:
+            self._urgent.extendleft(reversed(list(tasks)))
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """For tasks that take long, now and then. Raises Stopped."""
+        if self._stopped:
+            raise Stopped
+
+    def _stop(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._stopped = True
+            self._broken = self._broken or error
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (task := self._take()) is not None:
+            try:
+                task()
+            except Stopped:
+                return
+            except BaseException as error:  # noqa: BLE001 - raised by run
+                self._stop(error)
+            finally:
+                with self._changed:
+                    self._at_work -= 1
+                    self._changed.notify_all()
+
+    def _take(self) -> Task | None:
+        """The next task; None when there will be no more."""
+        with self._changed:
+            while not self._stopped:
+                task = self._urgent.popleft() if self._urgent else next(self._waiting, None)
+                if task is not None:
+                    self._at_work += 1
+                    return task
+                if not self._at_work:
+                    return None
+                self._changed.wait()
+        return None

@@ -1,0 +1,215 @@
+"""One object from S3, verified by what S3 says about it: in one request, or in parts that a later run goes on with."""
+
+import hashlib
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from provision.errors import AwsError, ClusterError
+from train.node import integrity
+from train.s3.client import explain
+from train.s3.content import feed, find_certain_check
+from train.s3.landing import Landing, checksum
+from train.s3.parts import PART_BYTES, DamagedError
+from train.s3.plan import Download
+from train.s3.wire import UnsureError, Wire
+
+Check = Callable[[], None]
+_TRIES = 4
+_BLOCK_BYTES = 2**20
+_ASK = -1
+_MD5 = re.compile(r'"([0-9a-f]{32})"')
+_DAMAGED = "what came from S3 is not what S3 says that it keeps: nothing was written"
+
+
+def get_small(wire: Wire, download: Download) -> int:
+    """Get an object of which the listing says enough; returns its size in bytes.
+
+    Raises UnsureError where it does not, or where what came is not that; ClusterError's kinds, OSError.
+    """
+    said = _MD5.fullmatch(download.etag)
+    if said is None:
+        raise UnsureError
+    content = wire.get_small(download.source, etag=download.etag)
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != said[1]:
+        raise UnsureError
+    with _landing(download) as landing:
+        landing.write(content, 0)
+        landing.publish()
+    return len(content)
+
+
+def get_whole(wire: Wire, download: Download, check: Check) -> int:
+    """Get an object in one request; returns its size in bytes. Raises ClusterError's kinds, OSError."""
+    with _landing(download) as landing:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                length, right = _fetch_whole(wire, download, landing, check)
+            except BrokenReadError as error:
+                if attempt == _TRIES:
+                    raise explain_broken(error, download) from error
+                _pause(attempt)
+                continue
+            if right:
+                landing.publish()
+                return length
+        raise AwsError(_DAMAGED, hint="run the command again")
+
+
+def _fetch_whole(wire: Wire, download: Download, landing: Landing, check: Check) -> tuple[int, bool]:
+    """(how many bytes came, whether they are the right ones)."""
+    response = _ask(wire, download, ChecksumMode="ENABLED")
+    verify = _find_check(wire, download, response["ResponseMetadata"]["HTTPHeaders"])
+    length = 0
+    for block in _read(response["Body"], check):
+        if verify is not None:
+            verify.feed(block)
+        landing.write(block, length)
+        length += len(block)
+    return length, length == download.size_bytes and (verify is None or verify.matches())
+
+
+def _pause(attempt: int) -> None:
+    time.sleep(0.1 * 2**attempt)
+
+
+@contextmanager
+def _landing(download: Download) -> Iterator[Landing]:
+    """A landing that is gone when the block ends in an error."""
+    landing = Landing(download)
+    try:
+        landing.forget()
+        yield landing
+    except BaseException:
+        landing.remove()
+        raise
+
+
+class PartsDownload:
+    """An object that comes in parts; see parts.InParts. To ask what S3 says about it is a part, too."""
+
+    def __init__(self, wire: Wire, download: Download, check: Check) -> None:
+        self._wire = wire
+        self._download = download
+        self._check = check
+        self._told: Mapping[str, str] = {}
+        self._crcs: dict[int, int] = {}
+
+    def begin(self) -> Sequence[int]:
+        """Open the file, which may have what an earlier run has fetched."""
+        self._landing = Landing(self._download)
+        return range(_ASK, -(-self._download.size_bytes // PART_BYTES))
+
+    def move(self, number: int) -> int:
+        """Fetch a part, unless it is there."""
+        if number == _ASK:
+            self._told = self._wire.find_headers(self._download.source, IfMatch=self._download.etag)
+            return 0
+        begin = number * PART_BYTES
+        length = min(PART_BYTES, self._download.size_bytes - begin)
+        crc = self._landing.read_record(number)
+        if crc is None or checksum(self._landing.descriptor, begin, length) != crc:
+            crc = self._fetch(begin, length)
+            self._landing.record(number, crc)
+        self._crcs[begin] = crc
+        return length
+
+    def _fetch(self, begin: int, length: int) -> int:
+        for attempt in range(1, _TRIES + 1):
+            at, crc = begin, 0
+            try:
+                for block in self._read_range(begin, length, surely=attempt > 1):
+                    crc = zlib.crc32(block, crc)
+                    self._landing.write(block, at)
+                    at += len(block)
+            except BrokenReadError as error:
+                if attempt == _TRIES:
+                    raise explain_broken(error, self._download) from error
+                _pause(attempt)
+                continue
+            if at == begin + length:
+                return crc
+        raise AwsError(f"S3 sent {at - begin} bytes where {length} were asked for", hint="run the command again")
+
+    def _read_range(self, begin: int, length: int, *, surely: bool) -> Iterator[memoryview]:
+        """Its blocks; surely: by botocore, which says what is wrong. Raises BrokenReadError, ClusterError's kinds."""
+        if not surely:
+            try:
+                for block in self._wire.get_range(self._download.source, begin, length, etag=self._download.etag):
+                    self._check()
+                    yield block
+            except UnsureError as error:
+                raise BrokenReadError from error
+            return
+        wanted = f"bytes={begin}-{begin + length - 1}"
+        yield from _read(_ask(self._wire, self._download, Range=wanted)["Body"], self._check)
+
+    def finish(self) -> None:
+        """Give the file its name, if it is what S3 says."""
+        if not self._is_right():
+            self._landing.forget()
+            raise DamagedError(_DAMAGED)
+        self._landing.publish()
+
+    def _is_right(self) -> bool:
+        verify = _find_check(self._wire, self._download, self._told)
+        if verify is None:
+            return True
+        if verify.cut != integrity.ANY:
+            self._landing.close_records()
+            return feed(verify, self._landing.path)
+        for begin, crc in self._crcs.items():
+            verify.add(begin, min(PART_BYTES, self._download.size_bytes - begin), crc.to_bytes(4, "big"))
+        return bool(verify.matches())
+
+    def give_up(self, *, resumable: bool) -> None:
+        """Leave what is there to a later run, or delete it."""
+        if resumable:
+            self._landing.leave()
+        else:
+            self._landing.remove()
+
+
+class BrokenReadError(Exception):
+    """The connection broke while an answer's body was read."""
+
+
+def explain_broken(error: BrokenReadError, download: Download) -> ClusterError:
+    """What to tell about it."""
+    cause = error.__cause__
+    reason = cause if isinstance(cause, Exception) else error
+    return explain(reason, "get_object", bucket=download.source.bucket, key=download.source.key)
+
+
+def _ask(wire: Wire, download: Download, **more: Any) -> dict[str, Any]:
+    return wire.call(
+        "get_object", Bucket=download.source.bucket, Key=download.source.key, IfMatch=download.etag, **more
+    )
+
+
+def _read(body: Any, check: Check) -> Iterator[memoryview]:
+    """The blocks of an answer's body; each is good until the next one is asked for. Raises BrokenReadError."""
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - loaded by whoever got the body
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415 - as above
+
+    block = memoryview(bytearray(_BLOCK_BYTES))
+    with body:
+        while True:
+            check()
+            try:
+                count = body.readinto(block)
+            except (BotoCoreError, HTTPError, OSError) as error:
+                raise BrokenReadError from error
+            if not count:
+                return
+            yield block[:count]
+
+
+def _find_check(wire: Wire, download: Download, told: Mapping[str, str]) -> Any:
+    def find_headers(**more: Any) -> Mapping[str, str]:
+        return wire.find_headers(download.source, IfMatch=download.etag, **more)
+
+    return find_certain_check(find_headers, download.size_bytes, told)

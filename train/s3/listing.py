@@ -1,0 +1,50 @@
+"""What is in S3, by the fastest way that is sure: obstore where it can tell, botocore where it cannot or S3 refuses."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from train.s3.client import S3Object, read_object
+from train.s3.url import S3Url
+from train.s3.wire import UnsureError, Wire
+
+
+class Listing:
+    """Asks S3 what there is."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def find_object(self, url: S3Url) -> S3Object | None:
+        """The object of exactly this name. Raises ClusterError's kinds."""
+        try:
+            return self._wire.find_object(url)
+        except UnsureError:
+            found = self._ask_botocore(url, limit=1)
+        # A key sorts before every longer one that begins with it.
+        return found[0] if found and found[0].url == url else None
+
+    def list_objects(self, folder: S3Url) -> Sequence[S3Object]:
+        """The objects whose keys begin with the URL's, sorted, with markers of folders. Raises ClusterError's kinds."""
+        try:
+            found = list(self._wire.list_folder(folder))
+        except UnsureError:
+            return self._ask_botocore(folder)
+        return sorted(found, key=lambda item: item.url)
+
+    def list_some(self, folder: S3Url) -> Sequence[S3Object]:
+        """A few of them: for who wants to know whether it is allowed, and whether there is such a bucket."""
+        try:
+            return list(islice(self._wire.list_folder(folder), 1))
+        except UnsureError:
+            return self._ask_botocore(folder, limit=1)
+
+    def _ask_botocore(self, folder: S3Url, limit: int | None = None) -> list[S3Object]:
+        request: dict[str, Any] = {"Bucket": folder.bucket, "Prefix": folder.key, "MaxKeys": limit or 1000}
+        found: list[S3Object] = []
+        while True:
+            page = self._wire.call("list_objects_v2", **request)
+            found += [read_object(folder.bucket, item) for item in page.get("Contents", ())]
+            if limit or not page.get("IsTruncated"):
+                return found
+            request["ContinuationToken"] = page["NextContinuationToken"]
