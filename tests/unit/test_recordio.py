@@ -4,7 +4,7 @@ import io
 import struct
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from provision.errors import ClusterError
@@ -14,7 +14,10 @@ from train.data.recordio import (
     decode_image,
     encode_image,
     encode_record,
+    find_head,
     read_records,
+    scan_heads,
+    scan_records,
 )
 
 # Payloads that are likely to hold the magic number, whole or in pieces, at any alignment.
@@ -125,3 +128,38 @@ def test_a_short_image_record_is_refused(payload: bytes) -> None:
 def test_an_image_record_needs_a_label() -> None:
     with pytest.raises(ValueError, match="label"):
         encode_image(ImageRecord(labels=(), record_id=0, image=b""))
+
+
+@settings(deadline=None)
+@given(st.lists(PAYLOADS | st.binary(max_size=6000), max_size=6))
+def test_heads_are_where_the_records_are(payloads: list[bytes]) -> None:
+    records = list(map(encode_record, payloads))
+    content = b"".join(records)
+    heads = list(scan_heads(io.BytesIO(content), name="x.rec", size_bytes=len(content)))
+    assert [content[head.offset :][: head.size_bytes] for head in heads] == records
+    scanned = list(scan_records(io.BytesIO(content), name="x.rec"))
+    assert [it.content for it in scanned] == records
+    assert [it.offset for it in scanned] == [head.offset for head in heads]
+    for begin in range(0, len(content), 4):
+        following = [head.offset for head in heads if head.offset >= begin]
+        assert find_head(content[begin:]) == (following[0] - begin if following else None)
+
+
+def test_heads_tell_the_labels() -> None:
+    # An id whose lower half is the magic number: the record is in parts, and its header in the first two.
+    odd: int = struct.unpack("<I", MAGIC)[0]
+    images = [
+        ImageRecord(labels=(3.0,), record_id=1, image=bytes(9000)),
+        ImageRecord(labels=(3.0, 4.5), record_id=odd, image=b"png"),
+        ImageRecord(labels=tuple(map(float, range(900))), record_id=2, image=b""),
+    ]
+    content = b"".join(encode_record(encode_image(image)) for image in images) + encode_record(b"no image")
+    heads = list(scan_heads(io.BytesIO(content), name="x.rec", size_bytes=len(content)))
+    assert [head.labels for head in heads] == [*(image.labels for image in images), None]
+
+
+@pytest.mark.parametrize("cut", [1, 4, 8, 13])
+def test_heads_of_a_file_that_is_cut_short(cut: int) -> None:
+    content = encode_record(b"whole") + encode_record(b"cut" + MAGIC * 3 + b"end")
+    with pytest.raises(ClusterError, match=r"x\.rec: .* at byte \d+: "):
+        list(scan_heads(io.BytesIO(content[:-cut]), name="x.rec", size_bytes=len(content) - cut))

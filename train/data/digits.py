@@ -5,7 +5,6 @@ Recognition of Handwritten Digits"). They are scaled to MNIST's form: 28 by 28 p
 20 by 20, 0 for paper and 255 for ink. The same call writes the same bytes.
 """
 
-import io
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from provision.errors import ClusterError
 from train.data import idx
-from train.data.recordio import ImageRecord, encode_image, encode_record
+from train.data.convert import LabelledImage, Written, shard_name, write_shards
 
 SIDE = 28
 _INK_SIDE = 20  # MNIST's own: a border of four pixels on every side
@@ -33,16 +32,7 @@ class Digit:
     pixels: bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
-    """What `write_demo` wrote: how many images of each part, and the files with their sizes in bytes."""
-
-    train_images: int
-    val_images: int
-    files: tuple[tuple[Path, int], ...]
-
-
-def write_demo(folder: Path) -> Written:
+def write_demo(folder: Path, *, shards: int = _TRAIN_SHARDS) -> Written:
     """Write the digits into `folder`, as MNIST's four idx files and as RecordIO shards of PNG images.
 
     The shards are train/part-0000N.rec and val/part-00000.rec. About a sixth of every digit is in the
@@ -56,21 +46,17 @@ def write_demo(folder: Path) -> Written:
         idx.TRAIN_LABELS: _idx_labels(train),
         idx.VAL_IMAGES: _idx_images(val),
         idx.VAL_LABELS: _idx_labels(val),
-        "val/part-00000.rec": _shard(val, first_id=0),
     }
-    begin = 0
-    for number in range(_TRAIN_SHARDS):
-        end = len(train) * (number + 1) // _TRAIN_SHARDS
-        contents[f"train/part-{number:05}.rec"] = _shard(train[begin:end], first_id=begin)
-        begin = end
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            (folder / name).write_bytes(content)
+        write_shards(map(_image, train), count=len(train), folder=folder, part="train", shards=shards)
+        write_shards(map(_image, val), count=len(val), folder=folder, part="val", shards=1)
+        names = [*contents, *(shard_name("train", number) for number in range(shards)), shard_name("val", 0)]
+        files = tuple((folder / name, (folder / name).stat().st_size) for name in sorted(names))
     except OSError as error:
         raise ClusterError(f"cannot write the demo data: {error.filename}: {error.strerror}") from error
-    files = tuple((folder / name, len(content)) for name, content in sorted(contents.items()))
     return Written(train_images=len(train), val_images=len(val), files=files)
 
 
@@ -131,17 +117,5 @@ def _idx_labels(digits: Sequence[Digit]) -> bytes:
     return idx.encode_idx((len(digits),), bytes(digit.label for digit in digits))
 
 
-def _shard(digits: Sequence[Digit], *, first_id: int) -> bytes:
-    records = bytearray()
-    for record_id, digit in enumerate(digits, start=first_id):
-        payload = encode_image(ImageRecord(labels=(float(digit.label),), record_id=record_id, image=_png(digit.pixels)))
-        records += encode_record(payload)
-    return bytes(records)
-
-
-def _png(pixels: bytes) -> bytes:
-    from PIL import Image  # noqa: PLC0415 - an extra; load_digits has said so where it is missing
-
-    file = io.BytesIO()
-    Image.frombytes("L", (SIDE, SIDE), pixels).save(file, format="PNG", optimize=False)
-    return file.getvalue()
+def _image(digit: Digit) -> LabelledImage:
+    return LabelledImage(label=digit.label, mode="L", width=SIDE, height=SIDE, pixels=digit.pixels)

@@ -17,7 +17,7 @@ labels.
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from provision.errors import ClusterError
 
@@ -27,6 +27,8 @@ MAX_PAYLOAD_BYTES = (1 << _LENGTH_BITS) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _IMAGE_HEADER = struct.Struct("<IfQQ")
+_HEAD_BYTES = 4096
+"""So much of a record is read for its labels: the image's header, and a thousand of them."""
 
 
 def encode_record(payload: bytes) -> bytes:
@@ -47,35 +49,137 @@ def encode_record(payload: bytes) -> bytes:
     return bytes(encoded)
 
 
-def read_records(file: BinaryIO, *, name: str) -> Iterator[bytes]:
-    """Every payload in the file, from where it stands to its end.
+class Readable(Protocol):
+    """What gives so many bytes, and fewer only at its end."""
 
-    `name` is what an error calls the file. Raises ClusterError, with the offset in bytes from where reading
-    began, where the file is cut short or is not RecordIO.
+    def read(self, size: int, /) -> bytes:
+        """The next bytes."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedRecord:
+    """A record as it stands in a file, all parts and padding, and where it begins there."""
+
+    offset: int
+    content: bytes
+
+
+def scan_records(file: Readable, *, name: str, offset: int = 0) -> Iterator[EncodedRecord]:
+    """Every record in the file, from where it stands, which is `offset`, to its end.
+
+    `name` is what an error calls the file. Raises ClusterError, with the offset in bytes, where the file is cut short
+    or is not RecordIO.
     """
-    offset = 0
     parts: list[bytes] = []
+    begin = offset
     while header := file.read(_PART.size):
-        begin = offset
-        if len(header) < _PART.size:
-            raise _broken(name, begin, "the file ends inside a record's header")
-        magic, field = _PART.unpack(header)
-        if header[: len(MAGIC)] != MAGIC:
-            raise _broken(name, begin, f"expected the magic number 0xced7230a, found {magic:#010x}")
-        flag, length = field >> _LENGTH_BITS, field & MAX_PAYLOAD_BYTES
+        flag, length = parse_part(header, name=name, offset=offset, inside=bool(parts))
         padded = length + -length % 4
         body = file.read(padded)
         if len(body) < padded:
-            raise _broken(name, begin, f"the file ends inside a record of {length} bytes")
-        if flag > _LAST or (flag in (_WHOLE, _FIRST)) == bool(parts):
-            raise _broken(name, begin, f"a record part of kind {flag} stands where it cannot")
+            raise broken(name, offset, f"the file ends inside a record of {length} bytes")
+        parts += (header, body)
         offset += _PART.size + padded
-        parts.append(body[:length])
         if flag in (_WHOLE, _LAST):
-            yield MAGIC.join(parts)
+            yield EncodedRecord(offset=begin, content=b"".join(parts))
             parts = []
+            begin = offset
     if parts:
-        raise _broken(name, offset, "the file ends between two parts of a record")
+        raise broken(name, offset, "the file ends between two parts of a record")
+
+
+def parse_part(header: bytes, *, name: str, offset: int, inside: bool) -> tuple[int, int]:
+    """The kind and the length of the record part whose 8 bytes of header stand at `offset`.
+
+    inside: it follows another part of the same record. Raises ClusterError where such a part cannot stand.
+    """
+    if len(header) < _PART.size:
+        raise broken(name, offset, "the file ends inside a record's header")
+    magic, field = _PART.unpack(header)
+    if header[: len(MAGIC)] != MAGIC:
+        raise broken(name, offset, f"expected the magic number 0xced7230a, found {magic:#010x}")
+    flag, length = field >> _LENGTH_BITS, field & MAX_PAYLOAD_BYTES
+    if flag > _LAST or (flag in (_WHOLE, _FIRST)) == inside:
+        raise broken(name, offset, f"a record part of kind {flag} stands where it cannot")
+    return flag, length
+
+
+def decode_record(content: bytes) -> bytes:
+    """The payload of one record, given as it stands in the file."""
+    parts = []
+    at = 0
+    while at < len(content):
+        length = _PART.unpack_from(content, at)[1] & MAX_PAYLOAD_BYTES
+        begin = at + _PART.size
+        parts.append(content[begin : begin + length])
+        at = begin + length + -length % 4
+    return MAGIC.join(parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordHead:
+    """Where a record stands, how long it is there, and its labels where its payload begins as an image's does."""
+
+    offset: int
+    size_bytes: int
+    labels: tuple[float, ...] | None
+
+
+def scan_heads(file: BinaryIO, *, name: str, size_bytes: int) -> Iterator[RecordHead]:
+    """Every record in a file of that size, which stands at its beginning, without reading what is not looked at.
+
+    Raises ClusterError as `scan_records` does.
+    """
+    offset = 0
+    while offset < size_bytes:
+        begin = offset
+        payload = b""
+        flag = _FIRST
+        while flag in (_FIRST, _MIDDLE):
+            header = file.read(_PART.size)
+            if not header:
+                raise broken(name, offset, "the file ends between two parts of a record")
+            flag, length = parse_part(header, name=name, offset=offset, inside=offset > begin)
+            padded = length + -length % 4
+            if offset + _PART.size + padded > size_bytes:
+                raise broken(name, offset, f"the file ends inside a record of {length} bytes")
+            wanted = padded if flag != _WHOLE else min(padded, _HEAD_BYTES)
+            body = file.read(wanted)
+            payload += (MAGIC if offset > begin else b"") + body[:length]
+            file.seek(padded - wanted, 1)
+            offset += _PART.size + padded
+        yield RecordHead(offset=begin, size_bytes=offset - begin, labels=_find_labels(payload))
+
+
+def _find_labels(payload: bytes) -> tuple[float, ...] | None:
+    """The labels in the beginning of an image's payload; None where it is none, or has more than are looked at."""
+    if len(payload) < _IMAGE_HEADER.size:
+        return None
+    flag, label, _, _ = _IMAGE_HEADER.unpack_from(payload)
+    if flag == 0:
+        return (label,)
+    if len(payload) < _IMAGE_HEADER.size + 4 * flag:
+        return None
+    return struct.unpack_from(f"<{flag}f", payload, _IMAGE_HEADER.size)
+
+
+def read_records(file: BinaryIO, *, name: str) -> Iterator[bytes]:
+    """Every payload in the file, from where it stands to its end. Raises ClusterError as `scan_records` does."""
+    return (decode_record(record.content) for record in scan_records(file, name=name))
+
+
+def find_head(words: bytes) -> int | None:
+    """Where the first record begins in bytes that begin at a multiple of four of their file; None where none does.
+
+    The last four bytes are not looked at: they may be a magic number without its length.
+    """
+    at = words.find(MAGIC)
+    while 0 <= at <= len(words) - _PART.size:
+        if at % 4 == 0 and _PART.unpack_from(words, at)[1] >> _LENGTH_BITS in (_WHOLE, _FIRST):
+            return at
+        at = words.find(MAGIC, at + 1)
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,5 +236,6 @@ def _part(flag: int, body: bytes) -> bytes:
     return MAGIC + struct.pack("<I", flag << _LENGTH_BITS | len(body)) + body
 
 
-def _broken(name: str, offset: int, what: str) -> ClusterError:
+def broken(name: str, offset: int, what: str) -> ClusterError:
+    """The error for a file that is not whole."""
     return ClusterError(f"{name}: not a whole RecordIO file, at byte {offset}: {what}")

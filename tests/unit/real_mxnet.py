@@ -1,0 +1,72 @@
+"""A Python of this machine with the real MXNet, made once and kept: what we write must be what it reads."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pythons import find_python
+
+UV = str(Path(sys.executable).parent / "uv")
+PACKAGES = ("mxnet==1.7.0.post2", "numpy==1.23.5", "opencv-python-headless==4.11.0.86")
+VERSIONS = ("3.11", "3.10", "3.9", "3.8")  # that NumPy has no wheels for later ones
+
+
+def real_mxnet() -> str:
+    """The path of a Python that can import mxnet and cv2. The test is skipped where no Python can."""
+    python = next(filter(None, map(find_python, VERSIONS)), None)
+    if python is None:
+        pytest.skip(f"MXNet needs one of Python {', '.join(VERSIONS)}")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests"
+    base.mkdir(parents=True, exist_ok=True)
+    made = base / "-".join(["mxnet", "1.7.0.post2", *Path(python).name.split("python")[1:]])
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (made / "complete").exists():
+            subprocess.run([UV, "venv", "--quiet", "--clear", "--python", python, made], check=True)
+            subprocess.run(
+                [UV, "pip", "install", "--quiet", "--python", made / "bin" / "python", *PACKAGES], check=True
+            )
+            (made / "complete").touch()
+    return str(made / "bin" / "python")
+
+
+def run_mxnet(program: str, *words: str | Path, env: dict[str, str] | None = None) -> list[str]:
+    """What a program prints that runs with MXNet; `mx` is imported. Lines."""
+    done = subprocess.run(
+        [real_mxnet(), "-W", "ignore", "-c", "import sys\nimport mxnet as mx\n" + textwrap.dedent(program), *words],
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+# Prints, for each number of parts, the labels in each part, in the order in which ImageRecordIter gives them.
+LABELS_BY_PART = """
+def labels(count, part):
+    try:
+        records = mx.io.ImageRecordIter(
+            path_imgrec=sys.argv[1], data_shape=(3, 8, 8), batch_size=1, num_parts=count, part_index=part,
+            preprocess_threads=1, prefetch_buffer=1)
+    except StopIteration:
+        return []  # the part is empty
+    return [int(batch.label[0].asscalar()) for batch in records]
+
+for count in map(int, sys.argv[2].split(",")):
+    for part in range(count):
+        print(*labels(count, part))
+"""
+
+
+def labels_by_part(path: str, counts: Sequence[int], env: dict[str, str] | None = None) -> list[list[int]]:
+    """For each of these numbers of parts, each part's labels."""
+    lines = run_mxnet(LABELS_BY_PART, path, ",".join(map(str, counts)), env=env)
+    return [[int(word) for word in line.split()] for line in lines]

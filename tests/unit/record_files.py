@@ -1,0 +1,41 @@
+"""Files of records for tests: small images, with payloads that are hard to read where it is asked for."""
+
+import io
+import random
+import struct
+from pathlib import Path
+
+from PIL import Image
+
+from train.data.recordio import MAGIC, ImageRecord, encode_image, encode_record
+
+
+def small_jpeg(number: int = 0) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (number % 256, 80, 160)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def image_record(number: int, *, extra: bytes = b"") -> bytes:
+    """A record with that id and label; `extra` follows the image, where decoders do not look."""
+    image = small_jpeg(number) + extra
+    return encode_record(encode_image(ImageRecord(labels=(float(number),), record_id=number, image=image)))
+
+
+def write_uneven(folder: Path, counts: tuple[int, ...] = (23, 1, 9), *, seed: int = 7) -> list[Path]:
+    """Shards of very different sizes, records of all lengths, magic numbers in every third; ids count through."""
+    source = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 0
+    paths = []
+    for shard, count in enumerate(counts):
+        content = bytearray()
+        for _ in range(count):
+            extra = source.randbytes(source.choice([0, 1, 40, 1000, 30_000]))
+            if number % 3 == 0:
+                extra += (MAGIC + struct.pack("<I", 5)) * 3 + extra[:7]
+            content += image_record(number, extra=extra)
+            number += 1
+        paths.append(folder / f"part-{shard:05}.rec")
+        paths[-1].write_bytes(content)
+    return paths

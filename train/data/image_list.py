@@ -1,0 +1,153 @@
+"""Which pictures are to be packed, with their labels: from a folder, or from a list file as im2rec.py writes it.
+
+A line of a list file is an index, one or more labels and a path, with tabs between them. In a folder every sub-folder
+that holds pictures is a label, 0, 1, 2 ... in the order of their names, and the pictures are numbered in that order.
+"""
+
+import math
+import os
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import ClusterError, NotFoundError, UsageError
+
+EXTENSIONS = (".jpeg", ".jpg", ".png")
+SEED = 100
+"""im2rec.py's own: its list of a folder and ours are in the same order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedImage:
+    """A line of a list: `path` is below the root folder, `index` becomes the record's id."""
+
+    index: int
+    labels: tuple[float, ...]
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageList:
+    """Pictures in their order, the folder that their paths begin in, and the sub-folders by label, where they are."""
+
+    root: Path
+    images: tuple[ListedImage, ...]
+    label_names: tuple[str, ...] = ()
+
+
+def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> ImageList:
+    """The pictures in a folder and below, in the order of their names, links followed.
+
+    Raises NotFoundError where there are none, ClusterError for a folder that cannot be read and for a name that a list
+    cannot hold.
+    """
+    images: list[ListedImage] = []
+    labels: dict[str, int] = {}
+    for folder, name in _walk(root):
+        if Path(name).suffix.lower() not in extensions:
+            continue
+        path = os.path.relpath(f"{folder}/{name}", root)
+        if not {"\t", "\n", "\r"}.isdisjoint(path):
+            raise ClusterError(f"{root}: {path!r}: a list cannot hold a name with a tab or a line break")
+        label = labels.setdefault(os.path.relpath(folder, root), len(labels))
+        images.append(ListedImage(index=len(images), labels=(float(label),), path=path))
+    if not images:
+        raise NotFoundError(f"{root}: no files that end with {', '.join(extensions)}", hint="--exts says which to take")
+    return ImageList(root=root, images=tuple(images), label_names=tuple(labels))
+
+
+def _walk(root: Path) -> Iterator[tuple[str, str]]:
+    """Every regular file below, as its folder and its name."""
+
+    def refuse(error: OSError) -> None:
+        raise ClusterError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    seen = set()
+    for folder, below, names in os.walk(root, followlinks=True, onerror=refuse):
+        real = os.path.realpath(folder)
+        if real in seen:  # a link that leads back
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort()
+        yield from ((folder, name) for name in sorted(names) if Path(folder, name).is_file())
+
+
+def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
+    """The pictures of a list file.
+
+    label_width: how many labels each record gets, 0 for all that its line has; None where every line has one.
+    Raises NotFoundError, UsageError where the labels are not as many, ClusterError that names a line which is none.
+    """
+    try:
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        raise NotFoundError(f"{file}: no such file") from None
+    except OSError as error:
+        raise ClusterError(f"{file}: cannot be read: {error.strerror}") from error
+    images = []
+    lines: dict[int, int] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{file}, line {number}"
+        image = _parse_line(line, where=where, label_width=label_width)
+        first = lines.setdefault(image.index, number)
+        if first != number:
+            raise ClusterError(f"{where}: line {first} has the index {image.index}, too")
+        images.append(image)
+    if not images:
+        raise NotFoundError(f"{file}: no line")
+    return ImageList(root=root, images=tuple(images))
+
+
+def _parse_line(line: str, *, where: str, label_width: int | None) -> ListedImage:
+    words = [word.strip() for word in line.split("\t")]
+    try:
+        index = int(words[0])
+        labels = tuple(map(float, words[1:-1]))
+    except ValueError:
+        index, labels = -1, ()
+    if index < 0 or not labels or not words[-1]:
+        raise ClusterError(f"{where}: not an index, labels and a path with tabs between them: {line.strip()[:80]!r}")
+    if label_width is None and len(labels) > 1:
+        raise UsageError(
+            f"{where}: there are {len(labels)} labels",
+            hint="--label-width N packs the first N of each line, --label-width all packs all",
+        )
+    if label_width and len(labels) < label_width:
+        raise UsageError(f"{where}: {len(labels)} labels where --label-width {label_width} wants more")
+    return ListedImage(index=index, labels=labels[: label_width or len(labels)], path=words[-1])
+
+
+def shuffle(listed: ImageList, *, seed: int) -> ImageList:
+    """The same pictures in an order that only the seed decides. Pure."""
+    images = list(listed.images)
+    random.Random(seed).shuffle(images)  # noqa: S311 - an order, not a secret
+    return ImageList(root=listed.root, images=tuple(images), label_names=listed.label_names)
+
+
+def divide(
+    images: Sequence[ListedImage], *, train_ratio: float, test_ratio: float
+) -> dict[str, tuple[ListedImage, ...]]:
+    """The parts `test`, `train` and `val` (the rest), cut in this order as im2rec.py cuts; empty ones are left out.
+
+    All in one part, named "", where train_ratio is 1. Pure. Raises UsageError for ratios that cannot be.
+    """
+    if not (0 < train_ratio <= 1 and 0 <= test_ratio < 1) or train_ratio + test_ratio > 1 + 1e-9:
+        raise UsageError(
+            f"--train-ratio {train_ratio:g} and --test-ratio {test_ratio:g} are more than there is, or less"
+        )
+    if train_ratio == 1:
+        return {"": tuple(images)}
+    test = int(len(images) * test_ratio)
+    all_used = math.isclose(train_ratio + test_ratio, 1)
+    rest = len(images) if all_used else test + int(len(images) * train_ratio)
+    parts = {"test": images[:test], "train": images[test:rest], "val": images[rest:]}
+    return {name: tuple(part) for name, part in parts.items() if part}
+
+
+def render_line(image: ListedImage) -> str:
+    """A picture's line of a list, as im2rec.py writes it."""
+    return "\t".join([str(image.index), *(f"{label:f}" for label in image.labels), image.path]) + "\n"

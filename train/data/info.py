@@ -1,0 +1,109 @@
+"""What is in shards: what `cluster data info` tells.
+
+On this machine every record is looked at, but only its first bytes are read. In S3 a shard that has an index is counted
+by it, and only its last record is read, unless all are asked for.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from provision.errors import ClusterError
+from train.data.parts import count_part, find_part
+from train.data.recordio import broken, scan_heads, scan_records
+from train.data.sources import Shard, Sources
+from train.s3.url import is_s3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardInfo:
+    """starts: the sorted offsets of its records. labels: by their values, None where they were not read.
+
+    without_labels: records that are no image's. scanned: every record was looked at.
+    """
+
+    name: str
+    size_bytes: int
+    starts: Sequence[int]
+    labels: Counter[tuple[float, ...]] | None
+    without_labels: int
+    scanned: bool
+
+    @property
+    def record_sizes(self) -> list[int]:
+        """What each record takes in the file, in bytes."""
+        ends = [*self.starts[1:], self.size_bytes]
+        return [end - start for start, end in zip(self.starts, ends, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartInfo:
+    """What one of several workers reads."""
+
+    records: int
+    size_bytes: int
+
+
+def describe_shards(
+    sources: Sources, shards: Sequence[Shard], *, full: bool, watch: Callable[[int], None]
+) -> tuple[ShardInfo, ...]:
+    """Look into the shards. full: read all of them, also in S3. watch: told of so many more bytes that were passed.
+
+    Raises ClusterError that names the file and the byte where one is broken, or its index does not fit it.
+    """
+    found = []
+    for shard in shards:
+        index = sources.read_index(shard) if is_s3(shard.name) and not full else None
+        found.append(_scan(sources, shard) if index is None else _trust(sources, shard, index))
+        watch(shard.size_bytes)
+    return tuple(found)
+
+
+def share_out(shards: Sequence[ShardInfo], workers: int) -> tuple[PartInfo, ...]:
+    """What each of so many workers reads, by MXNet's rule. Pure."""
+    sizes = [shard.size_bytes for shard in shards]
+    starts = [shard.starts for shard in shards]
+    parts = [find_part(sizes, workers, rank) for rank in range(workers)]
+    return tuple(
+        PartInfo(records=count_part(starts, part), size_bytes=sum(it.end - it.begin for it in part)) for part in parts
+    )
+
+
+def _scan(sources: Sources, shard: Shard) -> ShardInfo:
+    starts = array("Q")
+    labels: Counter[tuple[float, ...]] = Counter()
+    without = 0
+    with sources.open(shard) as file:
+        for head in scan_heads(file, name=shard.name, size_bytes=shard.size_bytes):
+            starts.append(head.offset)
+            if head.labels is None:
+                without += 1
+            else:
+                labels[head.labels] += 1
+    return ShardInfo(
+        name=shard.name,
+        size_bytes=shard.size_bytes,
+        starts=starts,
+        labels=labels,
+        without_labels=without,
+        scanned=True,
+    )
+
+
+def _trust(sources: Sources, shard: Shard, index: bytes) -> ShardInfo:
+    """The shard as its index has it, if that fits: it must begin at 0, and its last record must end with the file."""
+    try:
+        starts = array("Q", sorted(int(line.split(b"\t")[1]) for line in index.splitlines()))
+    except (ValueError, IndexError, OverflowError):
+        raise ClusterError(f"{shard.name}: its index (.idx) is none", hint="--full goes without it") from None
+    if not starts or starts[0] or starts[-1] >= shard.size_bytes:
+        raise ClusterError(f"{shard.name}: its index (.idx) is of another file", hint="--full goes without it")
+    with sources.open(shard, begin=starts[-1]) as file:
+        last = next(scan_records(file, name=shard.name, offset=starts[-1]))
+    end = starts[-1] + len(last.content)
+    if end != shard.size_bytes:
+        raise broken(shard.name, end, "its index (.idx) ends there, the file does not")
+    return ShardInfo(
+        name=shard.name, size_bytes=shard.size_bytes, starts=starts, labels=None, without_labels=0, scanned=False
+    )

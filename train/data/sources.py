@@ -1,0 +1,166 @@
+"""Record files to read, on this machine or in S3: which there are, and their bytes."""
+
+import errno
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from provision.errors import ClusterError, NotFoundError
+from train.data.places import INDEX_FOLDER
+from train.data.read_ahead import open_ahead
+from train.s3.url import SCHEME, has_glob, is_s3, parse_url
+
+if TYPE_CHECKING:
+    import s3fs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """A file of records: its path or s3:// URL, and its size."""
+
+    name: str
+    size_bytes: int
+
+
+class Sources:
+    """Finds and opens files. S3 is not asked for anything before one of its URLs is."""
+
+    def __init__(self, *, region: str | None = None) -> None:
+        self._region = region
+        self._made: s3fs.S3FileSystem | None = None
+
+    def find(self, words: Sequence[str], *, suffix: str = ".rec") -> tuple[Shard, ...]:
+        """The files that are named, by themselves, by a glob or by the folder that they are directly in.
+
+        In the order of the words, and of their names within each; of folders and globs only what ends with `suffix`,
+        without empty files. Raises NotFoundError where there is nothing, UsageError, AwsError.
+        """
+        found: list[Shard] = []
+        for word in words:
+            listed = self._find_s3(word, suffix) if is_s3(word) else _find_local(word, suffix)
+            if not listed:
+                raise NotFoundError(f"{word}: no {suffix} file there" if suffix else f"{word}: no file there")
+            found += listed
+        return tuple(found)
+
+    @contextmanager
+    def open(self, shard: Shard, *, begin: int = 0, end: int | None = None) -> Iterator[BinaryIO]:
+        """The file from byte `begin` on. end: where reading will probably end; what is behind comes, too, but slower.
+
+        Raises ClusterError; also while it is read from S3, where that fails in the end or the object has changed.
+        """
+        with ExitStack() as stack:
+            if is_s3(shard.name):
+                fetch = stack.enter_context(self._fetching(shard))
+                yield stack.enter_context(open_ahead(fetch, size_bytes=shard.size_bytes, begin=begin, end=end))
+                return
+            try:
+                file = stack.enter_context(Path(shard.name).open("rb"))
+                file.seek(begin)
+            except OSError as error:
+                raise ClusterError(f"{shard.name}: cannot be read: {error.strerror}") from error
+            yield file
+
+    @contextmanager
+    def _fetching(self, shard: Shard) -> Iterator[Callable[[int, int], bytes]]:
+        """What fetches a range of an object, as it is now: later it is an error if that has changed."""
+        with self._explained(shard.name):
+            remote = self._s3.open(shard.name, cache_type="none")
+
+        def fetch(begin: int, end: int) -> bytes:
+            with self._explained(shard.name):
+                content: bytes = remote.cache.fetcher(begin, end)
+            if len(content) != end - begin:
+                raise ClusterError(f"{shard.name}: S3 sent {len(content)} bytes where {end - begin} were asked for")
+            return content
+
+        with remote:
+            yield fetch
+
+    def read(self, name: str) -> bytes | None:
+        """All of a small file; None where there is none."""
+        try:
+            if not is_s3(name):
+                return Path(name).read_bytes()
+            with self._explained(name):
+                content: bytes = self._s3.cat_file(name)
+                return content
+        except (FileNotFoundError, NotFoundError):
+            return None
+
+    def read_index(self, shard: Shard) -> bytes | None:
+        """The index of a file of records, as MXNet writes it (.idx): beside it, or in the folder that pack makes."""
+        folder, slash, name = shard.name.rpartition("/")
+        stem = name.removesuffix(".rec")
+        for place in (f"{folder}{slash}{INDEX_FOLDER}/{stem}.idx", f"{folder}{slash}{stem}.idx"):
+            content = self.read(place)
+            if content is not None:
+                return content
+        return None
+
+    @property
+    def _s3(self) -> "s3fs.S3FileSystem":
+        if self._made is None:
+            import s3fs  # noqa: PLC0415 - slow to import: not for what is on this machine
+
+            where = {"region_name": self._region} if self._region else {}
+            self._made = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True, client_kwargs=where)
+        return self._made
+
+    def _find_s3(self, word: str, suffix: str) -> list[Shard]:
+        url = parse_url(word)
+        path = f"{url.bucket}/{url.key}"
+        with self._explained(word):
+            if has_glob(url.key):
+                entries = list(self._s3.glob(path, detail=True).values())
+            elif not url.key or url.key.endswith("/"):
+                entries = self._s3.ls(path, detail=True)
+            else:
+                entry = self._s3.info(path)
+                if entry["type"] == "file":
+                    return [_shard(entry)]
+                entries = self._s3.ls(path, detail=True)
+        files = [entry for entry in entries if entry["type"] == "file" and entry["name"].endswith(suffix)]
+        return sorted((_shard(entry) for entry in files if entry["size"]), key=lambda shard: shard.name)
+
+    @contextmanager
+    def _explained(self, word: str) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as above
+
+        from train.s3.client import explain  # noqa: PLC0415 - as above
+
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{word}: no such object or folder") from error
+        except (ClientError, BotoCoreError, OSError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EBUSY:  # s3fs's FileExpired
+                raise ClusterError(f"{word}: it was changed while it was read", hint="run the command again") from error
+            url = parse_url(word)
+            raise explain(error, "get_object", bucket=url.bucket, key=url.key) from error
+
+
+def _shard(entry: dict[str, Any]) -> Shard:
+    return Shard(name=SCHEME + entry["name"], size_bytes=entry["size"])
+
+
+def _find_local(word: str, suffix: str) -> list[Shard]:
+    path = Path(word)
+    try:
+        if path.is_dir():
+            candidates = [os.fspath(child) for child in path.iterdir()]
+        elif path.exists():
+            return [Shard(name=word, size_bytes=path.stat().st_size)]
+        elif has_glob(word):
+            candidates = glob.glob(word, recursive=True)  # noqa: PTH207 - the pattern may be absolute
+        else:
+            raise NotFoundError(f"{word}: no such file or folder")
+        files = [name for name in sorted(candidates) if name.endswith(suffix) and Path(name).is_file()]
+        shards = [Shard(name=name, size_bytes=Path(name).stat().st_size) for name in files]
+    except OSError as error:
+        raise ClusterError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    return [shard for shard in shards if shard.size_bytes]
