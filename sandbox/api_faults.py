@@ -1,4 +1,4 @@
-"""Faults between the client and the API: refused, broken and lost calls, and S3 connections that end too early."""
+"""Faults between the client and the API: refused, broken and lost calls, S3's bytes cut short or changed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -6,6 +6,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from sandbox.api_log import CALL_KEY, FAULT_KEY
 from sandbox.faults import Fault, FaultBook
+from sandbox.flips import find_refusal, flip, flip_upload
 from sandbox.refusals import Refusal, deny, refuse, render_xml, send
 
 CHUNK_BYTES = 64 * 1024
@@ -81,6 +82,17 @@ class ApiFaults:
         if fault := self._book.take("s3-cut", **context):
             environ[FAULT_KEY] = fault.text
             return self._cut(environ, start_response, fault)
+        if fault := self._book.take("s3-flip", **context):
+            environ[FAULT_KEY] = fault.text
+            return self._flip(environ, start_response, fault)
+        return self._app(environ, start_response)
+
+    def _flip(self, environ: WSGIEnvironment, start_response: StartResponse, fault: Fault) -> Iterable[bytes]:
+        at_byte = int(fault.parameters.get("at_byte", "0"))
+        if environ["REQUEST_METHOD"] not in ("PUT", "POST"):
+            return [flip(b"".join(self._app(environ, start_response)), at_byte)]
+        if flip_upload(environ, at_byte) and (refusal := find_refusal(environ)):
+            return refuse(environ, start_response, "s3", refusal)
         return self._app(environ, start_response)
 
     def _cut(self, environ: WSGIEnvironment, start_response: StartResponse, fault: Fault) -> Iterable[bytes]:

@@ -113,6 +113,13 @@ KINDS: dict[str, Kind] = {
             parameters=(OPERATION, KEY,
                         Parameter(name="after_bytes", allowed="bytes let through; default 0", check=is_whole)),
         ),
+        Kind(
+            name="s3-flip",
+            summary="one byte of the object's bytes is another, in whichever direction they go",
+            parameters=(OPERATION, KEY,
+                        Parameter(name="at_byte", allowed="which byte of those sent, from 0 on; default 0",
+                                  check=is_whole)),
+        ),
         Kind(name="no-boot", summary="the next instance's host never comes up", parameters=(ZONE, TYPE)),
         Kind(name="no-sshd", summary="the next instance's host comes up without sshd", parameters=(ZONE, TYPE)),
         Kind(

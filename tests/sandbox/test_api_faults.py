@@ -1,5 +1,6 @@
 """Each fault of the API, one test at least, as botocore's client meets it; armed by the command's own function."""
 
+import hashlib
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from botocore.exceptions import (
     ClientError,
     ConnectionClosedError,
+    FlexibleChecksumError,
     IncompleteReadError,
     ResponseStreamingError,
     SSLError,
@@ -288,6 +290,47 @@ def test_an_upload_is_cut_and_leaves_no_object(s3: Client, phantom: RunningSandb
     assert "cut" not in {entry["Key"] for entry in s3.list_objects_v2(Bucket="faults")["Contents"]}
     s3.put_object(Bucket="faults", Key="cut", Body=b"y" * MIB)
     s3.delete_object(Bucket="faults", Key="cut")
+
+
+@pytest.mark.parametrize(("at_byte", "flipped"), [(0, 0), (1000, 1000), (9 * MIB, MIB - 1)])
+@pytest.mark.usefixtures("s3")
+def test_a_byte_of_a_download_is_another(phantom: RunningSandbox, at_byte: int, flipped: int) -> None:
+    arm(phantom, f"s3-flip operation=GetObject key=digits/0 at_byte={at_byte}")
+    careless = client("s3", s3={"addressing_style": "path"}, response_checksum_validation="when_required")
+    bodies = [careless.get_object(Bucket="faults", Key="digits/0")["Body"].read() for _ in range(2)]
+    assert bodies[1] == b"x" * MIB
+    assert [at for at, byte in enumerate(bodies[0]) if byte != ord("x")] == [flipped]
+
+
+def test_a_changed_byte_is_noticed_by_the_checksum(s3: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "s3-flip operation=GetObject")
+    with pytest.raises(FlexibleChecksumError):
+        s3.get_object(Bucket="faults", Key="digits/0")["Body"].read()
+
+
+def test_an_upload_with_a_checksum_is_refused_for_its_changed_byte(s3: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "s3-flip operation=PutObject at_byte=1000")
+    with pytest.raises(ClientError) as caught:
+        s3.put_object(Bucket="faults", Key="flipped", Body=b"y" * MIB)
+    assert code_of(caught) == "BadDigest"
+    assert "flipped" not in {entry["Key"] for entry in s3.list_objects_v2(Bucket="faults")["Contents"]}
+
+
+def test_a_part_without_a_checksum_is_stored_with_its_changed_byte(phantom: RunningSandbox) -> None:
+    plain = client("s3", s3={"addressing_style": "path", "payload_signing_enabled": False},
+                   request_checksum_calculation="when_required")  # fmt: skip
+    plain.create_bucket(Bucket="flips")
+    arm(phantom, "s3-flip operation=UploadPart at_byte=1000")
+    target = {"Bucket": "flips", "Key": "flipped"}
+    upload = plain.create_multipart_upload(**target)["UploadId"]
+    part = plain.upload_part(**target, UploadId=upload, PartNumber=1, Body=b"y" * MIB)
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    plain.complete_multipart_upload(**target, UploadId=upload, MultipartUpload=parts)
+    stored = plain.get_object(**target)["Body"].read()
+    assert [at for at, byte in enumerate(stored) if byte != ord("y")] == [1000]
+    assert part["ETag"] == f'"{hashlib.md5(stored).hexdigest()}"'
+    plain.delete_object(**target)
+    plain.delete_bucket(Bucket="flips")
 
 
 # --- arming

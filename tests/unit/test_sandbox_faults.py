@@ -23,6 +23,7 @@ from sandbox.faults import FaultBook, FaultError, parse_fault
         ("throttle rate=0.25 seed=7", {"rate": "0.25", "seed": "7"}, None),
         ("throttle rate=1 count=5", {"rate": "1"}, 5),
         ("s3-cut key='a b' after_bytes=0", {"key": "a b", "after_bytes": "0"}, 1),
+        ("s3-flip operation=UploadPart at_byte=9", {"operation": "UploadPart", "at_byte": "9"}, 1),
         ("partition a=i-1 b=i-2", {"a": "i-1", "b": "i-2"}, 1),
     ],
 )
