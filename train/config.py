@@ -6,11 +6,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
 from bootstrap.config import FOLDER_URL_PATTERN, check_command
+from train.choices import ENV_NAME_PATTERN, KvStore, Launcher
 
-KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device"]
-Launcher = Literal["ssh", "local", "mpi"]
 GcType = Literal["none", "2bit"]
-ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 EnvName = Annotated[str, Field(pattern=ENV_NAME_PATTERN)]
 # What can stand on a command line or in an environment: all but NUL.
 Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
@@ -18,6 +16,8 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 HOST_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.:-]*$"
 # A folder of the nodes; "" is none. Not /: what is copied there would lie over the system.
 FOLDER_PATTERN = r"^((/|~/)[^/\x00][^\x00]*)?$"
+# MXNet's readers take ; # and ? in a path for something else.
+CACHE_PATTERN = r"^(auto|(/|~/)[A-Za-z0-9_.][A-Za-z0-9_./ +-]*)$"
 _DURATION = re.compile(r"([1-9][0-9]*)(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_DURATION_S = 30 * 86400
@@ -180,4 +180,19 @@ class DataConfig(BaseModel):
         default=None,
         pattern=FOLDER_URL_PATTERN,
         description='the folder in S3 that jobs write to, "s3://BUCKET/FOLDER/": $CLUSTER_RESULTS_URL for the script',
+    )
+    mode: Literal["auto", "native", "stage"] = Field(
+        default="auto",
+        description='how MXNet reads s3://: "native": by itself; "stage": from local files that are fetched for it; '
+        '"auto": by itself where it can',
+    )
+    cache_gib: Literal["auto"] | Annotated[float, Strict(strict=False), Field(gt=0, allow_inf_nan=False)] = Field(
+        default="auto",
+        description='for "stage": how many GiB are kept on a node at most; "auto": as many as its disk has room for',
+    )
+    cache_dir: str = Field(
+        default="auto",
+        pattern=CACHE_PATTERN,
+        description='for "stage": the folder of a node that data is kept in: "/data/cache", "~/cache"; "auto": on its '
+        "fastest disk",
     )

@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "train" / "node"))  # by path, as on the nodes
 import instance_credentials
+import stage_store
 
 KEYS = {"AccessKeyId": "ASIA1", "SecretAccessKey": "s", "Token": "t", "Expiration": "2000-01-01T00:00:00Z"}
 ROLES = instance_credentials.ROLES
@@ -139,3 +141,39 @@ def test_an_answer_that_cannot_be_read_shows_nothing_of_it(metadata: Metadata) -
 def test_an_end_in_less_than_six_hours_is_told(now: int, said: str | None) -> None:
     lines = instance_credentials.render_expiry("2000-01-01T00:00:00Z", now)
     assert lines == [] if said is None else said in lines[0]
+
+
+def end_in(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+
+
+def test_staging_asks_for_the_next_keys_before_its_own_end(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata.give(Expiration=end_in(3600))
+    keys = stage_store.InstanceKeys(metadata.address)
+    assert (keys.find().access_key, keys.find().token) == ("ASIA1", "t")
+    assert len(metadata.asked) == 3
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + 3600 - stage_store.RENEW_BEFORE_S + 1)
+    metadata.give(AccessKeyId="ASIA2", Expiration=end_in(3600))
+    assert keys.find().access_key == "ASIA2"
+
+
+def test_staging_goes_on_with_the_keys_that_it_has_while_there_are_no_others(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = stage_store.InstanceKeys(metadata.address)
+    with pytest.raises(instance_credentials.CredentialsError):
+        keys.find()
+    metadata.give(Expiration=end_in(3600))
+    keys.find()
+    metadata.pages = {}
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + 3500)
+    assert keys.find().access_key == "ASIA1"
+
+
+def test_a_job_that_stages_is_told_nothing_of_their_end(metadata: Metadata) -> None:
+    metadata.give(Expiration=end_in(600))
+    job: dict[str, Any] = {"nodes_credentials": True, "env": {"CLUSTER_DATA_MODE": "stage"}}
+    assert instance_credentials.take(job, metadata.address) == []
+    assert job["secrets"]["AWS_ACCESS_KEY_ID"] == "ASIA1"

@@ -38,8 +38,11 @@ def answer(message):
 
 
 def submit_job(words):
-    """Make a job."""
-    said = submit.submit(json.loads(sys.stdin.buffer.readline().decode("utf-8")))
+    """Make a job, when the order comes: we are started ahead of it, and it may turn out that there is none."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return
+    said = submit.submit(json.loads(line.decode("utf-8")))
     answer(said)
     if "job" in said and "--follow" in words:
         follow.Follower(said["job"], 0, 1).run(wait=True)

@@ -53,22 +53,22 @@ class Store(object):
     its kinds, and OSError for files on this machine.
     """
 
-    def __init__(self, env):
+    def __init__(self, env, find_keys=None):
+        """find_keys: gives the Keys for each request, in place of those of the environment. It may raise OSError."""
         self.region = _first(env, "S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
         suffix = ".cn" if self.region.startswith("cn-") else ""
         endpoint = _first(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT")
         endpoint = endpoint or "s3.%s.amazonaws.com%s" % (self.region, suffix)
         parts = urllib.parse.urlsplit(endpoint if "://" in endpoint else "https://" + endpoint)
         self._secure = parts.scheme != "http"
+        self._context = None  # for TLS; slow to make
         self._host = parts.netloc
         self._is_aws = AWS_HOST.fullmatch(self._host) is not None
         self._verified = self._is_aws or env.get("S3_VERIFY_SSL") != "0"
-        access_key = _first(env, "AWS_ACCESS_KEY_ID", "S3_ACCESS_KEY_ID")
-        secret_key = _first(env, "AWS_SECRET_ACCESS_KEY", "S3_SECRET_ACCESS_KEY")
-        if not access_key or not secret_key:
-            raise StoreError("there are no AWS credentials here: AWS_ACCESS_KEY_ID is not set", code="NoCredentials")
-        token = _first(env, "AWS_SESSION_TOKEN", "S3_SESSION_TOKEN")
-        self._keys = aws_signature.Keys(access_key, secret_key, token)
+        if find_keys is None:
+            keys = _keys_of(env)
+            find_keys = lambda: keys  # noqa: E731 - the one line that there is to it
+        self._find_keys = find_keys
 
     def put_file(self, path, url):
         """Write a file's content, as long as it is now, to an object: complete, or not at all. 5 GiB at most."""
@@ -106,10 +106,15 @@ class Store(object):
         self._read(url, sink)
         return b"".join(sink.parts)
 
-    def list(self, url):
-        """The objects whose URLs begin with this one, as Entry, in the order of their keys; asks as it goes."""
+    def list(self, url, delimiter=""):
+        """The objects whose URLs begin with this one, as Entry, in the order of their keys; asks as it goes.
+
+        delimiter: leaves out those that have it further on.
+        """
         bucket, prefix = split_url(url)
         query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
+        if delimiter:
+            query["delimiter"] = delimiter
         while query is not None:
             request = self._request("GET", bucket, "", query, {})
             entries, following = _parse_page(
@@ -167,9 +172,11 @@ class Store(object):
 
     def _send(self, request, body=b"", size=0):
         """Sign a request and send it; the answer, which is no refusal. Raises Broken and Refused of object_wire."""
-        signed = aws_signature.sign(request, self._keys, self.region, time.time())
+        signed = aws_signature.sign(request, self._find_keys(), self.region, time.time())
         target = request.path + ("?" + request.query if request.query else "")
-        exchange = object_wire.Exchange(request.host, secure=self._secure, verified=self._verified)
+        if self._secure and self._context is None:
+            self._context = object_wire.make_context(verified=self._verified)
+        exchange = object_wire.Exchange(request.host, self._context)
         return exchange.send(request.method, target, signed, object_wire.pieces(body, size))
 
     def _try(self, url, attempt):
@@ -227,6 +234,14 @@ def split_object_url(url):
     if not key:
         raise ValueError("%s: the name of an object is missing" % url)
     return bucket, key
+
+
+def _keys_of(env):
+    access_key = _first(env, "AWS_ACCESS_KEY_ID", "S3_ACCESS_KEY_ID")
+    secret_key = _first(env, "AWS_SECRET_ACCESS_KEY", "S3_SECRET_ACCESS_KEY")
+    if not access_key or not secret_key:
+        raise StoreError("there are no AWS credentials here: AWS_ACCESS_KEY_ID is not set", code="NoCredentials")
+    return aws_signature.Keys(access_key, secret_key, _first(env, "AWS_SESSION_TOKEN", "S3_SESSION_TOKEN"))
 
 
 def _first(env, *names):

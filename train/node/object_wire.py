@@ -60,12 +60,9 @@ class Refused(Exception):
 class Exchange(object):
     """One connection, for one request: nothing is left open between them."""
 
-    def __init__(self, host, secure, verified):
-        if secure:
-            context = ssl.create_default_context()
-            if not verified:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
+    def __init__(self, host, context):
+        """context: for TLS; None for none."""
+        if context is not None:
             self._connection = http.client.HTTPSConnection(host, timeout=CONNECT_TIMEOUT_S, context=context)
         else:
             self._connection = http.client.HTTPConnection(host, timeout=CONNECT_TIMEOUT_S)
@@ -131,6 +128,11 @@ class Answer(object):
         """A header's value, or None."""
         return self._response.getheader(name)
 
+    def headers(self):
+        """All headers, a dict, for an answer without a body: one to HEAD."""
+        self._connection.close()
+        return dict(self._response.getheaders())
+
     def read(self):
         """The whole body. Raises Broken."""
         return b"".join(self.chunks(PIECE_BYTES))
@@ -164,6 +166,15 @@ class Answer(object):
         code = _find("Code", text) or {404: "NotFound", 403: "AccessDenied"}.get(self.status, str(self.status))
         region = self.header("x-amz-bucket-region") or _find("Region", text)
         return Refused(self.status, code, _find("Message", text) or self._response.reason, region)
+
+
+def make_context(verified):
+    """How TLS is spoken. verified: the other side's certificate is looked at."""
+    context = ssl.create_default_context()
+    if not verified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def explain(refusal, url, region):

@@ -27,6 +27,8 @@ def make(order):
     own.update(_network(order, own))
     own["CLUSTER_HOST"] = order["host"]
     own["CLUSTER_OUTPUT_DIR"] = make_output_dir(order["job"])
+    if order["role"] == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
+        own["CLUSTER_MXNET_HOOK"] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stage_hook.py")
     own[processes.JOB_VARIABLE] = order["job"]
     if order["setup"] is None:
         return dict(base(), **own)

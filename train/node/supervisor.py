@@ -227,7 +227,7 @@ class Supervisor(object):
         if state != self.state:
             self.state = self.record["state"] = state
             self.log.put({"state": state})
-            self.save_soon()
+            self.hub.after("record", 0.0, self.save)  # who reads the record just now is to see it
 
     def save_soon(self):
         """Have the record on the disk, a moment later: much happens at once."""

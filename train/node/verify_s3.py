@@ -1,7 +1,8 @@
-"""Does MXNet itself read an object of S3 here, as a job would? Run by the environment's Python for `cluster verify`.
+"""Can a job read an object of S3 here, by MXNet itself or staged? Run by the environment's Python for `cluster verify`.
 
 An order on stdin: {"uri": ..., "env": {...}, "secrets": {...}, "nodes_credentials": true for the instance's own}. One
-JSON line: {"read": bytes of its first record}, {"error": MXNet's words} or {"credentials": why there are none}.
+JSON line: {"read": bytes of its first record}, {"error": MXNet's words} or {"credentials": why there are none}; where
+MXNet was built without S3, {"staged": bytes that stage.py's way gives} or {"refused": why it gives none, "code": ...}.
 
 Python 3.6 and later, standard library only, but for MXNet.
 """
@@ -11,6 +12,10 @@ import os
 import sys
 
 import instance_credentials
+import stage_store
+
+NO_S3 = "DMLC_USE_S3"  # in what MXNet says where it was built without
+SOME_BYTES = 65536
 
 
 def main():
@@ -33,5 +38,19 @@ def read(order):
     try:
         record = mx.recordio.MXRecordIO(order["uri"], "r").read()
     except mx.base.MXNetError as error:
-        return {"error": str(error)}
+        return read_staged(order["uri"]) if NO_S3 in str(error) else {"error": str(error)}
     return {"read": len(record or b"")}
+
+
+def read_staged(uri):
+    """The same, as stage.py reads: listed, and then its beginning."""
+    store = stage_store.Store(os.environ)
+    pieces = []
+    try:
+        entry = next(found for found in store.list(uri) if found.url == uri)
+        store.read_range(entry, 0, min(entry.size_bytes, SOME_BYTES), lambda _, piece: pieces.append(piece))
+    except StopIteration:
+        return {"refused": "it is gone", "code": "NoSuchKey"}
+    except OSError as error:
+        return {"refused": str(error), "code": getattr(error, "code", "")}
+    return {"staged": sum(len(piece) for piece in pieces)}

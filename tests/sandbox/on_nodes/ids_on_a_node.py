@@ -1,0 +1,38 @@
+"""What MXNet's readers give each of N workers, by the records' ids: run as a job. Its argument is the folder in S3.
+
+A line from each worker, "IDS {...}": the ids of its own part; from worker 0 also those of all parts, one after the
+other, by how many workers there might be.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+import mxnet as mx
+
+
+def read_ids(part: int, count: int, **settings: Any) -> list[int]:
+    """The ids of a part, over two epochs."""
+    try:
+        reader = mx.io.ImageRecordIter(
+            path_imgrec=sys.argv[1], data_shape=(1, 4, 4), batch_size=1, num_parts=count, part_index=part,
+            preprocess_threads=1, verbose=False, **settings
+        )  # fmt: skip
+    except StopIteration:  # the part has no record
+        return []
+    return [int(batch.label[0].asscalar()) for _ in range(2) for batch in ([] if reader.reset() else reader)]
+
+
+store = mx.kv.create(os.environ["CLUSTER_KV_STORE"])
+told = {"own": read_ids(store.rank, store.num_workers)}
+if store.rank == 0:
+    for workers in (1, 2, 3, 5):
+        told[str(workers)] = [read_ids(part, workers) for part in range(workers)]
+    told["shuffled"] = [read_ids(part, 3, shuffle=True, shuffle_chunk_size=1) for part in range(3)]
+    records = mx.recordio.MXRecordIO(sys.argv[1] + "s-1.rec", "r")
+    told["by name"] = [mx.recordio.unpack(record)[0].id for record in iter(records.read, None)]
+    if os.environ.get("CLUSTER_DATA_MODE") == "stage":  # MXNet itself reads no index from S3
+        dataset = mx.gluon.data.RecordFileDataset(sys.argv[1].replace("/ids/", "/indexed/") + "one.rec")
+        told["indexed"] = [mx.recordio.unpack(dataset[at])[0].id for at in range(len(dataset))]
+sys.stdout.write("IDS " + json.dumps(told) + "\n")

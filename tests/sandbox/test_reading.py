@@ -1,0 +1,156 @@
+"""Training reads s3:// with the real MXNet: every record once per epoch, natively and from staged files."""
+
+import json
+import random
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from project import REPOSITORY, Project
+from s3_server import serve_s3
+from stage_steps import find_held, staging
+from train.data.recordio import ImageRecord, encode_image, encode_record
+
+pytestmark = pytest.mark.sandbox
+
+COUNTS = (1, 40, 7, 150, 2, 2, 60)
+"""Records of the shards: one is larger than the part of any of 2, 3 or 5 workers, others are smaller than a part."""
+URL, INDEXED_URL = "s3://cluster-demo/ids/", "s3://cluster-demo/indexed/"
+
+
+@pytest.fixture(scope="module")
+def nodes(two_nodes: Project) -> Project:
+    folder = two_nodes.directory / "ids"
+    folder.mkdir()
+    numbers = iter(range(sum(COUNTS)))
+    for shard, count in enumerate(COUNTS):
+        records = [encode_record(encode_image(image(next(numbers)))) for _ in range(count)]
+        (folder / f"s-{shard}.rec").write_bytes(b"".join(records))
+    two_nodes.run("data", "put", "--create-bucket", "ids/", URL)
+    write_indexed(two_nodes.directory / "indexed")
+    two_nodes.run("data", "put", "indexed/", INDEXED_URL)
+    shutil.copy(REPOSITORY / "tests" / "sandbox" / "on_nodes" / "ids_on_a_node.py", two_nodes.directory)
+    return two_nodes
+
+
+def write_indexed(folder: Path) -> None:
+    """Five records in one file, and the index that Gluon's data sets read beside it."""
+    folder.mkdir()
+    records = [encode_record(encode_image(image(number))) for number in range(5)]
+    begins = [sum(map(len, records[:number])) for number in range(5)]
+    (folder / "one.rec").write_bytes(b"".join(records))
+    (folder / "one.idx").write_text("".join(f"{number}\t{begin}\n" for number, begin in enumerate(begins)))
+
+
+def image(number: int) -> ImageRecord:
+    """A grey image of 4 by 4 pixels as PNG, whose label is its number."""
+    pixels = zlib.compress(b"".join(b"\0" + bytes([number % 256] * 4) for _ in range(4)))
+    header = struct.pack(">IIBBBBB", 4, 4, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")]
+    png = b"".join(struct.pack(">I", len(d)) + t + d + struct.pack(">I", zlib.crc32(t + d)) for t, d in chunks)
+    return ImageRecord(labels=(float(number),), record_id=number, image=b"\x89PNG\r\n\x1a\n" + png)
+
+
+@pytest.fixture
+def toml(nodes: Project) -> Iterator[str]:
+    """The text of cluster.toml for the test's job; put back afterwards."""
+    kept = (nodes.directory / "cluster.toml").read_text()
+    text = re.sub(r"^args = .*$", f'args = ["{URL}"]', kept, flags=re.MULTILINE)
+    yield re.sub(r"^script = .*$", 'script = "ids_on_a_node.py"', text, flags=re.MULTILINE)
+    nodes.write(kept)
+
+
+def ids_of(nodes: Project) -> tuple[list[dict[str, Any]], str]:
+    """What the workers of the job told, and all of its output."""
+    done = nodes.run("train", "--plain")
+    return [json.loads(line) for line in re.findall(r"\] IDS (\{.*\})", done.stdout)], done.stdout + done.stderr
+
+
+def check_each_once(told: list[dict[str, Any]]) -> None:
+    wanted = sorted([*range(sum(COUNTS))] * 2)  # two epochs
+    assert sorted(number for worker in told for number in worker["own"]) == wanted
+    assert len(told) == 2
+    (first,) = [worker for worker in told if "1" in worker]
+    for way in ("1", "2", "3", "5", "shuffled"):
+        assert sorted(number for part in first[way] for number in part) == wanted, way
+    assert first["by name"] == list(range(1, 41))
+    assert first.get("indexed", list(range(5))) == list(range(5))
+
+
+@pytest.mark.parametrize("mode", [pytest.param("native", marks=pytest.mark.slow), "stage"])
+def test_every_record_once_per_epoch(nodes: Project, toml: str, mode: str) -> None:
+    nodes.write(toml.replace("[data]\n", f'[data]\nmode = "{mode}"\n'))
+    told, output = ids_of(nodes)
+    check_each_once(told)
+    assert any("indexed" in worker for worker in told) == (mode == "stage")
+    assert {"native": "read by MXNet itself", "stage": "read from files staged on the nodes"}[mode] in output
+
+
+@pytest.mark.slow
+def test_a_wheel_that_cannot_read_s3_does_by_staging(project: Project, nodes: Project, toml: str) -> None:
+    shutil.copytree(nodes.directory / "ids", project.directory / "ids")
+    shutil.copy(nodes.directory / "ids_on_a_node.py", project.directory)
+    project.write(toml.replace("[bootstrap]\n", '[bootstrap]\nmxnet = "mxnet==1.9.1"\n'))
+    project.run("up", timeout_s=600)
+    project.run("data", "put", "--create-bucket", "ids/", URL)
+    write_indexed(project.directory / "indexed")
+    project.run("data", "put", "indexed/", INDEXED_URL)
+    told, output = ids_of(project)
+    check_each_once(told)
+    assert "read from files staged on the nodes (mxnet==1.9.1 cannot read s3://)" in output
+
+
+@pytest.mark.slow
+def test_staging_needs_no_keys_but_the_nodes_own(project: Project) -> None:
+    text = (REPOSITORY / "cluster.toml").read_text().replace("nodes = 2\n", "nodes = 1\n")
+    text = re.sub(r"^# instance_profile = .*$", 'instance_profile = "auto"', text, flags=re.MULTILINE)
+    text = re.sub(r"^# results = .*$", 'results = "s3://cluster-demo/results/"', text, flags=re.MULTILINE)
+    text = text.replace("# sync = []", 'sync = ["keyless.py"]')
+    project.write(text.replace("[data]\n", '[data]\nmode = "stage"\n'))
+    project.run("data", "demo", "digits")
+    project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+    (project.directory / "keyless.py").write_text(
+        "import os\n"
+        "for name in ('AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY', 'AWS_SESSION_TOKEN'): del os.environ[name]\n"
+        "import mxnet as mx\n"
+        "url = 's3://cluster-demo/digits/'\n"
+        "for _ in mx.io.ImageRecordIter(path_imgrec=url + 'val/', data_shape=(1, 28, 28), batch_size=1): break\n"
+        "print('READ')\n"
+    )
+    project.run("up")
+    done = project.run("train", "--kv-store", "local", "-n", "1", "--", "python", "keyless.py")
+    assert "] READ" in done.stdout
+    assert "the nodes' instance profile; read from files staged on the nodes" in done.stderr
+    assert "cannot renew" not in done.stdout + done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)), check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(("umount", str(folder)), check=True)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with serve_s3() as server:
+        server.put("data", {"small": b"1" * 1000, "large": random.Random(1).randbytes(5 << 20)})
+        with staging(server.url, small_disk, CLUSTER_DATA_CACHE_GIB="1") as stage:
+            error = stage.ask("s3://data/large")["error"]
+            assert error == f"the disk of {small_disk} is full: a larger volume, or a smaller [data] cache_gib"
+            assert stage.read("s3://data/small") == [b"1" * 1000]
+            assert list((small_disk / "incoming").iterdir()) == []
+        assert find_held(small_disk) == 1000
+        server.reset()

@@ -1,0 +1,103 @@
+"""Who reads s3:// in a job, and what the user is told of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from job_world import node, plan
+from provision.errors import ConfigError
+from train.config import DataConfig, TrainConfig
+from train.placement import Placement
+from train.reading import Reading, guess_ranks, plan_reading, reading_environment, reading_warnings, render_reading
+
+READS, CANNOT = "mxnet==1.7.0.post2", "mxnet==1.9.1"
+
+
+@pytest.mark.parametrize(
+    ("mode", "library", "chosen", "why"),
+    [
+        ("auto", READS, "native", f"{READS} can"),
+        ("auto", CANNOT, "stage", f"{CANNOT} cannot read s3://"),
+        ("auto", "mxnet-cu112==1.9.1", "stage", "mxnet-cu112==1.9.1 cannot read s3://"),
+        ("auto", "source@v1.7.x", "stage", "source@v1.7.x may not read s3://"),
+        ("native", READS, "native", f"{READS} can"),
+        ("native", "source@v1.7.x", "native", "as [data] mode says"),
+        ("stage", READS, "stage", "as [data] mode says"),
+    ],
+)
+def test_who_reads(mode: Any, library: str, chosen: str, why: str) -> None:
+    reading = plan_reading(DataConfig(mode=mode), library=library)
+    assert (reading.mode, reading.why) == (chosen, why)
+
+
+def test_mxnet_is_not_made_to_read_what_it_cannot() -> None:
+    with pytest.raises(ConfigError, match=r'data.mode = "native": mxnet==1.9.1 cannot read s3://') as error:
+        plan_reading(DataConfig(mode="native"), library=CANNOT)
+    assert error.value.hint == 'set [data] mode = "stage", or "auto"'
+
+
+@pytest.mark.parametrize(
+    ("max_duration", "options", "said"),
+    [
+        ("none", {"credentials_left_s": 3600.0}, None),  # said beside where S3 is
+        ("2h", {"credentials_left_s": 3600.0}, "after 1 h"),
+        ("1h", {"credentials_left_s": 3600.0}, None),
+        ("2h", {}, None),
+        ("7h", {"nodes_credentials": True}, "after 6 h"),
+        ("6h", {"nodes_credentials": True}, None),
+    ],
+)
+def test_a_job_longer_than_its_credentials(max_duration: str, options: dict[str, Any], said: str | None) -> None:
+    config = TrainConfig(max_duration=max_duration)
+    warnings = reading_warnings(plan_reading(DataConfig(), library=READS, **options), config)
+    assert [said in warning for warning in warnings if said] == [True] * (said is not None)
+    assert reading_warnings(plan_reading(DataConfig(mode="stage"), library=READS, **options), config) == ()
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        (Reading(mode="native", why="it can"), "read by MXNet itself (it can)"),
+        (
+            Reading(mode="native", why="it can", limit_s=43199.5),
+            "read by MXNet itself (it can), for 11 h 59 min at most",
+        ),
+        (Reading(mode="stage", why="it cannot"), "read from files staged on the nodes (it cannot)"),
+    ],
+)
+def test_the_limit_is_said_before_the_start(reading: Reading, said: str) -> None:
+    assert render_reading(reading) == said
+
+
+def placement(**workers: int) -> Placement:
+    """Nodes a, b, c with addresses of different lengths."""
+    nodes = {name: node(5 + number) for number, name in enumerate("abc")}
+    named = tuple(replace(nodes[name], host=replace(nodes[name].host, name=name)) for name in workers)
+    return Placement(nodes=named, hostfile=(), workers=workers, servers={})
+
+
+def test_ranks_are_guessed_as_ps_lite_gives_them() -> None:
+    assert guess_ranks(placement(a=1, b=2, c=0)) == ["a", "b", "b"]
+    assert guess_ranks(placement(b=1, c=1)) == ["c", "b"]
+
+
+def test_what_workers_are_told() -> None:
+    stage = plan_reading(DataConfig(mode="stage"), library=READS)
+    data = DataConfig(mode="stage", cache_gib=20, cache_dir="/data/cache")
+    assert reading_environment(stage, data, placement(a=1, b=1), nodes_credentials=True) == {
+        "CLUSTER_DATA_MODE": "stage",
+        "CLUSTER_DATA_RANKS": "a b",
+        "CLUSTER_DATA_CACHE_GIB": "20.0",
+        "CLUSTER_DATA_CACHE_DIR": "/data/cache",
+        "CLUSTER_DATA_CREDENTIALS": "instance",
+    }
+    native = plan_reading(DataConfig(), library=READS)
+    assert reading_environment(native, data, placement(a=1), nodes_credentials=True) == {}
+
+
+def test_a_job_tells_its_workers() -> None:
+    data = DataConfig(url="s3://bucket/d/", mode="stage")
+    assert plan(TrainConfig(), 2, data=data).env["CLUSTER_DATA_RANKS"] == "node-1 node-0"
+    said = plan(TrainConfig(max_duration="2h"), 2, credentials_left_s=60.0).warnings
+    assert [line for line in said if 'set [data] mode = "stage"' in line]

@@ -1,0 +1,62 @@
+"""Which disk of a node staged data goes to."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from project import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "train" / "node"))  # by path, as on the nodes
+import stage_disk
+
+MOUNTS = """\
+/dev/nvme0n1p1 / ext4 rw 0 0
+proc /proc proc rw 0 0
+/dev/nvme1n1 {0}/ebs ext4 rw 0 0
+/dev/nvme2n1p1 {0}/own xfs rw 0 0
+"""
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> str:
+    """What is mounted: the root volume, another EBS volume, and a disk of the instance's own."""
+    for name in ("ebs", "own"):
+        (tmp_path / name).mkdir()
+    for name, model in (("nvme0n1", "Amazon Elastic Block Store"), ("nvme1n1", "Amazon Elastic Block Store")):
+        (tmp_path / name).write_text(f"{model}\n")
+    (tmp_path / "nvme2n1").write_text("Amazon EC2 NVMe Instance Storage        \n")
+    (tmp_path / "mounts").write_text(MOUNTS.format(tmp_path))
+    return str(tmp_path / "mounts")
+
+
+def test_the_instances_own_disk_is_found(mounts: str, tmp_path: Path) -> None:
+    assert stage_disk.find_instance_stores(mounts, model=f"{tmp_path}/%s") == [f"{tmp_path}/own"]
+
+
+def test_data_goes_to_the_home_folder_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mounts").write_text("proc /proc proc rw 0 0\n")
+    folder = stage_disk.find_folder({}, mounts=str(tmp_path / "mounts"))
+    assert folder == str(tmp_path / ".cluster" / "data")
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+
+
+def test_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert stage_disk.find_folder({"CLUSTER_DATA_CACHE_DIR": "~/cache"}) == str(tmp_path / "cache")
+
+
+def test_how_much_may_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gib = 1 << 30
+    assert stage_disk.find_limit({"CLUSTER_DATA_CACHE_GIB": "1.5"}, str(tmp_path), 0) == 3 * gib // 2
+    for total, free, held, limit in (
+        (1000, 400, 100, 450),  # 5 % of the disk are left
+        (20, 10, 3, 11),  # 2 GiB
+        (20, 2, 0, 1),  # half of what is free
+    ):
+        usage = shutil._ntuple_diskusage(total * gib, (total - free) * gib, free * gib)  # type: ignore[attr-defined]
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
+        assert stage_disk.find_limit({}, str(tmp_path), held * gib) == limit * gib

@@ -1,0 +1,101 @@
+"""How a job's workers read their data from S3: MXNet itself, or from local files that are staged for it. Pure.
+
+train/node/stage.py stages; how a worker's Python is made to read what it staged, stage_hook.py beside it tells.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from provision.errors import ConfigError
+from provision.oracle.mxnet_wheels import find_wheel
+from train.config import DataConfig, TrainConfig
+from train.placement import Placement
+
+INSTANCE_CREDENTIALS_S = 6 * 3600
+"""How long those of an instance profile are valid at most; a job that starts may find them half used up."""
+_STAGE = 'set [data] mode = "stage"'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """mode: who reads from S3, MXNet ("native") or stage.py. why: in a few words, for the reader.
+
+    limit_s: for how many seconds MXNet can read, which cannot renew its credentials; None where nothing ends, or
+    where it is not known.
+    """
+
+    mode: Literal["native", "stage"]
+    why: str
+    limit_s: float | None = None
+
+
+def plan_reading(
+    data: DataConfig, *, library: str, nodes_credentials: bool = False, credentials_left_s: float | None = None
+) -> Reading:
+    """Decide for a job; library: "mxnet==1.7.0.post2", "source@v1.7.x".
+
+    nodes_credentials: it uses those of the nodes' instance profile. credentials_left_s: for how long the others are
+    valid, where that is known. Raises ConfigError where MXNet is to read s3:// itself and is known not to.
+    """
+    wheel = find_wheel(library)
+    reads = wheel.reads_s3 if wheel is not None else None
+    if data.mode == "native" and reads is False:
+        raise ConfigError(f'data.mode = "native": {library} cannot read s3://', hint=f'{_STAGE}, or "auto"')
+    limit_s = INSTANCE_CREDENTIALS_S if nodes_credentials else credentials_left_s
+    if data.mode == "native" or (data.mode == "auto" and reads):
+        return Reading(mode="native", why=f"{library} can" if reads else "as [data] mode says", limit_s=limit_s)
+    if data.mode == "stage":
+        return Reading(mode="stage", why="as [data] mode says")
+    return Reading(mode="stage", why=f"{library} {'cannot' if reads is False else 'may not'} read s3://")
+
+
+def reading_environment(
+    reading: Reading, data: DataConfig, placement: Placement, *, nodes_credentials: bool
+) -> dict[str, str]:
+    """What a job's processes get to read so."""
+    if reading.mode == "native":
+        return {}
+    env = {"CLUSTER_DATA_MODE": "stage", "CLUSTER_DATA_RANKS": " ".join(guess_ranks(placement))}
+    if data.cache_gib != "auto":
+        env["CLUSTER_DATA_CACHE_GIB"] = repr(data.cache_gib)
+    if data.cache_dir != "auto":
+        env["CLUSTER_DATA_CACHE_DIR"] = data.cache_dir
+    if nodes_credentials:
+        env["CLUSTER_DATA_CREDENTIALS"] = "instance"
+    return env
+
+
+def guess_ranks(placement: Placement) -> list[str]:
+    """The nodes of the workers by the ranks that these will probably get.
+
+    ps-lite gives them by address, as text and backwards (its src/van.cc, ProcessAddNodeCommandAtScheduler). Where it
+    is otherwise, data is fetched ahead of need for nobody.
+    """
+    nodes = sorted(placement.of_workers, key=lambda node: node.host.private_ip, reverse=True)
+    return [node.host.name for node in nodes for _ in range(placement.workers[node.host.name])]
+
+
+def reading_warnings(reading: Reading, config: TrainConfig) -> tuple[str, ...]:
+    """What the user should know of a job that is to run longer than it can read."""
+    limit_s, wanted_s = reading.limit_s, config.max_duration_s
+    if limit_s is None or wanted_s is None or wanted_s <= limit_s:
+        return ()
+    said = (
+        f'train.max_duration = "{config.max_duration}": the credentials that this job reads S3 with end before, after '
+        f"{render_left(limit_s)}, and MXNet cannot renew them: {_STAGE}"
+    )
+    return (said,)
+
+
+def render_left(seconds: float) -> str:
+    """A time that is left, in hours and minutes: "11 h 59 min"."""
+    minutes = int(seconds // 60)
+    return f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def render_reading(reading: Reading) -> str:
+    """The reading in a few words, as it stands behind where S3 is. Pure."""
+    if reading.mode == "stage":
+        return f"read from files staged on the nodes ({reading.why})"
+    end = f", for {render_left(reading.limit_s)} at most" if reading.limit_s is not None else ""
+    return f"read by MXNet itself ({reading.why}){end}"
