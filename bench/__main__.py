@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.rounds import describe_machine
 
-BENCHMARKS = ("startup", "train", "sandbox", "provision", "distribute", "ready")
+BENCHMARKS = ("startup", "train", "sandbox", "provision", "distribute", "ready", "transfer", "reading", "pack")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 HEAD = "# Results\n\nWhat `make bench` showed last. Nothing here is asserted by a test.\n"
 

@@ -2,9 +2,9 @@
 
 By hand means: over ssh on the head, the wheel's own tools/launch.py (with Thread.isAlive put back, as every Python
 since 3.9 needs it), the same processes on each node, the same script and arguments, and on every node a file with the
-environment, as the guides say. Once with the settings that `cluster train` chooses, once with launch.py's defaults,
-which leave OMP_NUM_THREADS unset. What `cluster train` does beside that counts for it: looking at the nodes, temporary
-credentials, supervision, the record, the search for what is left.
+environment, as the guides say; ssh is OpenSSH as it comes. Once with the settings that `cluster train` chooses, once
+with launch.py's defaults, which leave OMP_NUM_THREADS unset. What `cluster train` does beside that counts for it:
+looking at the nodes, temporary credentials, supervision, the record, the search for what is left.
 """
 
 import json

@@ -1,22 +1,21 @@
 """From running nodes to nodes that can train: all side by side, each as soon as it can be reached."""
 
 import shlex
-import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from bootstrap.agents import BaseChangedError
 from bootstrap.built import Builds, Built
 from bootstrap.bundle import Bundle, Bundles
 from bootstrap.config import BootstrapConfig
-from bootstrap.connection import Host, NodeConnection, wait_for_connection
+from bootstrap.connection import Host, NodeConnection
+from bootstrap.connections import Connections
 from bootstrap.cuda import find_warnings
 from bootstrap.distribute import Distribution, SetUp
 from bootstrap.facts import NodeFacts, gather_facts
-from bootstrap.first_contact import Console
 from bootstrap.host_keys import HostKeyPins
 from bootstrap.internal_ssh import authorize_script, authorized_line, known_hosts_text
 from bootstrap.plan import NodeStep, PlaceTree, RunSetup, SendFile, plan_node, plan_setup
@@ -64,41 +63,6 @@ class Trees:
     def all(self) -> tuple[Tree, ...]:
         """Those that there are."""
         return (self.code,) if self.project is None else (self.code, self.project)
-
-
-class Connections:
-    """The open connections to a cluster's nodes, by instance id. A context manager: leaving it hangs up."""
-
-    def __init__(self, *, private_key: Path, pins: HostKeyPins, console: Console, wait_s: float) -> None:
-        self._private_key = private_key
-        self._pins = pins
-        self._console = console
-        self._wait_s = wait_s
-        self._open: dict[str, NodeConnection] = {}
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for connection in self._open.values():
-            connection.close()
-
-    def get(self, host: Host) -> NodeConnection:
-        """The connection to a host, opened if need be. Raises ConnectError, AwsError."""
-        connection = self._open.get(host.instance_id)
-        if connection is None:
-            connection = wait_for_connection(
-                host, private_key=self._private_key, pins=self._pins, console=self._console, timeout_s=self._wait_s
-            )
-            with self._lock:
-                self._open[host.instance_id] = connection
-        return connection
-
-    @property
-    def pins(self) -> HostKeyPins:
-        """The host keys of this cluster."""
-        return self._pins
 
 
 def bootstrap(
@@ -161,7 +125,7 @@ class _Bootstrap:
     def prepare(self, host: Host) -> ReadyNode:
         """Make one node ready. Raises ClusterError."""
         connection = self.connections.get(host)
-        facts = gather_facts(connection, python=self.config.python)
+        facts = self.connections.take_facts(host) or gather_facts(connection, python=self.config.python)
         first = plan_setup(facts, commands=self.config.setup)
         if first:
             self._set_up(connection, facts, first, done="[bootstrap] setup has run")

@@ -13,7 +13,7 @@ from cluster.live import JobDisplay
 from cluster.stopping import stop
 from provision.errors import ClusterError, JobError
 from train.events import Result
-from train.head import Head, HeadGoneError
+from train.head import Head, HeadGoneError, Talk
 from train.run import STOPPED, Follower, Started, check_result, render_left, submit
 
 Choice = Literal["stop", "leave", "continue"]
@@ -66,9 +66,9 @@ class Interrupts:
         self.number = number
 
 
-def start(app: App, head: Head, order: Mapping[str, Any]) -> None:
-    """Hand a job over and leave it: `--detach`. Raises as train.run.submit does."""
-    started = submit(head, order, follow=False)
+def start(app: App, head: Head, order: Mapping[str, Any], *, talk: Talk | None = None) -> None:
+    """Hand a job over and leave it: `--detach`. talk: see train.run.submit; raises as that does."""
+    started = submit(head, order, follow=False, talk=talk)
     app.print(started.id)
     waits = " when the one that runs has ended" if started.state == "queued" else ""
     app.say(
@@ -77,14 +77,14 @@ def start(app: App, head: Head, order: Mapping[str, Any]) -> None:
     )
 
 
-def attend(app: App, head: Head, order: Mapping[str, Any], *, plain: bool) -> int:
+def attend(app: App, head: Head, order: Mapping[str, Any], *, plain: bool, talk: Talk | None = None) -> int:
     """Hand a job over and follow it to its end; 0, or 130 when it was left running or taken back.
 
-    plain: without a view at the bottom of the terminal.
+    talk: see train.run.submit. plain: without a view at the bottom of the terminal.
     Raises JobError with the exit code of the first process that failed, and as train.run.submit does.
     """
     with Interrupts() as interrupts:
-        started = _submit(head, order)
+        started = _submit(head, order, talk)
         if interrupts.number:  # before it was known to have begun
             stop(app, head, started.id)
             app.say(f"interrupted: job {started.id} was not begun, or ended at once")
@@ -108,9 +108,9 @@ def attend(app: App, head: Head, order: Mapping[str, Any], *, plain: bool) -> in
     return 0
 
 
-def _submit(head: Head, order: Mapping[str, Any]) -> Started:
+def _submit(head: Head, order: Mapping[str, Any], talk: Talk | None) -> Started:
     try:
-        return submit(head, order, follow=True)
+        return submit(head, order, follow=True, talk=talk)
     except KeyboardInterrupt:  # the second one: the head does not answer
         raise JobError(
             f"interrupted: it is not known whether job {order['job']} was begun",

@@ -3,29 +3,26 @@
 import fcntl
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bootstrap.apply import Connections, ReadyNode, Trees, bootstrap
-from bootstrap.bundle import cache_dir
 from bootstrap.connection import Host
+from bootstrap.connections import Connections
 from bootstrap.first_contact import Console
 from bootstrap.host_keys import HostKeyPins
 from bootstrap.private_key import load_private_key
 from cluster.app import App
-from provision.aws import make_clients
-from provision.console import find_host_fingerprints, find_last_console_lines
 from provision.errors import ClusterError, NotFoundError
 from provision.model import ClusterState, Node
 from provision.progress import Event, Report
-from train.payload import collect_trees
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+    from bootstrap.apply import ReadyNode
     from cluster.config import ClusterConfig
     from train.s3.store import S3Store
 
@@ -35,20 +32,41 @@ ANSWER_TIMEOUT_S = 15.0
 
 @contextmanager
 def ready_nodes(
-    app: App, state: ClusterState, *, wait_s: float = ANSWER_TIMEOUT_S
-) -> Iterator[tuple[tuple[ReadyNode, ...], str]]:
+    app: App, state: ClusterState | Callable[[], ClusterState], *, wait_s: float = ANSWER_TIMEOUT_S
+) -> Iterator[tuple[tuple["ReadyNode", ...], str]]:
     """Connect to a cluster's nodes and bring them up to date; the nodes, head first, and the script's path on each.
 
+    state: a function finds it out meanwhile: then the nodes are first tried where they were the last time.
     wait_s: how long nodes may take to answer, in seconds. The connections end with the block.
     Raises NotFoundError when there is no cluster, ClusterError for what goes wrong on the nodes.
     """
     config = app.config
-    hosts = find_hosts(app, state)
     if app.files.find_public_key() is None:
+        find_hosts(app, state() if callable(state) else state)  # that there is no cluster counts first
         raise ClusterError(
             f"the private key of cluster {config.name} is not on this machine ({app.files.private_key})",
             hint="run this where the cluster was made, or cluster down",
         )
+    pins = HostKeyPins(app.files.known_hosts)
+    console = open_console(config.provision.region)
+    with Connections(private_key=app.files.private_key, pins=pins, console=console, wait_s=wait_s) as connections:
+        with one_at_a_time(app.files.root, report=app.report):
+            if callable(state):
+                connections.begin(_last_hosts(app), python=config.bootstrap.python)
+            nodes, script = _prepare(app, state, connections)
+        yield nodes, script
+
+
+def _prepare(
+    app: App, state: ClusterState | Callable[[], ClusterState], connections: Connections
+) -> tuple[tuple["ReadyNode", ...], str]:
+    # Slow to import: beside the connections that have been begun.
+    from bootstrap.apply import Trees, bootstrap  # noqa: PLC0415
+    from bootstrap.bundle import cache_dir  # noqa: PLC0415
+    from train.payload import collect_trees  # noqa: PLC0415
+
+    config = app.config
+    hosts = find_hosts(app, state() if callable(state) else state)
     payload = collect_trees(
         config.train.script,
         sync=config.bootstrap.sync,
@@ -57,23 +75,30 @@ def ready_nodes(
         cache=cache_dir(),
         report=app.report,
     )
-    pins = HostKeyPins(app.files.known_hosts)
-    pins.keep_only(host.instance_id for host in hosts)
-    console = open_console(config.provision.region)
-    with Connections(private_key=app.files.private_key, pins=pins, console=console, wait_s=wait_s) as connections:
-        with one_at_a_time(app.files.root, report=app.report):
-            nodes = bootstrap(
-                hosts,
-                cluster=config.name,
-                config=config.bootstrap,
-                trees=Trees(code=payload.code, project=payload.project),
-                connections=connections,
-                cache=cache_dir(),
-                report=app.report,
-                store=open_store(config, report=app.report),
-            )
-        folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
-        yield nodes, f"{folder}/{payload.script}"
+    connections.pins.keep_only(host.instance_id for host in hosts)
+    nodes = bootstrap(
+        hosts,
+        cluster=config.name,
+        config=config.bootstrap,
+        trees=Trees(code=payload.code, project=payload.project),
+        connections=connections,
+        cache=cache_dir(),
+        report=app.report,
+        store=open_store(config, report=app.report),
+    )
+    with suppress(ClusterError):  # on a full disk, say: without it the next command takes a little longer
+        app.files.keep_addresses({host.instance_id: host.address for host in hosts})
+    folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
+    return nodes, f"{folder}/{payload.script}"
+
+
+def _last_hosts(app: App) -> tuple[Host, ...]:
+    """The nodes as far as they can be known without EC2."""
+    user = app.config.provision.user
+    return tuple(
+        Host(name=id_, instance_id=id_, address=address, private_ip=address, user=user, is_head=False)
+        for id_, address in app.files.addresses().items()
+    )
 
 
 def open_store(config: "ClusterConfig", *, report: Report) -> "S3Store | None":
@@ -91,16 +116,25 @@ def open_console(region: str) -> Console:
 
     @cache
     def make_ec2() -> "EC2Client":
+        from provision.aws import make_clients  # noqa: PLC0415 - boto3 is slow to import, and mostly not needed
+
         return make_clients(region).ec2
 
     def ec2() -> "EC2Client":
         with making:  # a cache alone would let every thread make a client
             return make_ec2()
 
-    return Console(
-        find_fingerprints=lambda instance_id: find_host_fingerprints(ec2(), instance_id),
-        find_last_lines=lambda instance_id: find_last_console_lines(ec2(), instance_id),
-    )
+    def find_fingerprints(instance_id: str) -> frozenset[str]:
+        from provision.console import find_host_fingerprints  # noqa: PLC0415 - as above
+
+        return find_host_fingerprints(ec2(), instance_id)
+
+    def find_last_lines(instance_id: str) -> tuple[str, ...]:
+        from provision.console import find_last_console_lines  # noqa: PLC0415 - as above
+
+        return find_last_console_lines(ec2(), instance_id)
+
+    return Console(find_fingerprints=find_fingerprints, find_last_lines=find_last_lines)
 
 
 @contextmanager

@@ -75,50 +75,50 @@ class Clients:
 
     def __init__(self, session: boto3.session.Session, *, region: str) -> None:
         self.region = region
-        self._session = session
+        self.session = session
         self._making = threading.RLock()  # a session may not make two clients at once
 
     @cached_property
     def ec2(self) -> EC2Client:
         """EC2, patient with throttling."""
         with self._making:
-            return _patient(self._session.client("ec2", config=_PATIENT))
+            return _patient(self.session.client("ec2", config=_PATIENT))
 
     @cached_property
     def run_ec2(self) -> EC2Client:
         """EC2 without retries."""
         with self._making:
-            return self._session.client("ec2", config=_ONCE)
+            return self.session.client("ec2", config=_ONCE)
 
     @cached_property
     def ssm(self) -> SSMClient:
         """Systems Manager, for its public parameters."""
         with self._making:
-            return _patient(self._session.client("ssm", config=_PATIENT))
+            return _patient(self.session.client("ssm", config=_PATIENT))
 
     @cached_property
     def sts(self) -> STSClient:
         """STS: who we are."""
         with self._making:
-            return _patient(self._session.client("sts", config=_PATIENT))
+            return _patient(self.session.client("sts", config=_PATIENT))
 
     @cached_property
     def iam(self) -> IAMClient:
         """IAM: the nodes' role."""
         with self._making:
-            return _patient(self._session.client("iam", config=_PATIENT))
+            return _patient(self.session.client("iam", config=_PATIENT))
 
     @cached_property
     def s3(self) -> S3Client:
         """S3, for what an interrupted upload left."""
         with self._making:
-            return _patient(self._session.client("s3", config=_PATIENT))
+            return _patient(self.session.client("s3", config=_PATIENT))
 
     @cached_property
     def service_quotas(self) -> ServiceQuotasClient:
         """Service Quotas: how many vCPUs may run."""
         with self._making:
-            return self._session.client("service-quotas", config=_BRIEF)
+            return self.session.client("service-quotas", config=_BRIEF)
 
     @cached_property
     def pricing(self) -> PricingClient:
@@ -127,7 +127,7 @@ class Clients:
             region = PRICING_REGIONS.get(self.region.partition("-")[0], "us-east-1")
             if self.region.startswith("cn-") or "gov" in self.region:
                 region = self.region  # other partitions, which know nothing of these
-            return self._session.client("pricing", region_name=region, config=_BRIEF)
+            return self.session.client("pricing", region_name=region, config=_BRIEF)
 
 
 def _patient(client: C) -> C:

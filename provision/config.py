@@ -7,17 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
+from provision.choices import MAX_NODES, Market, SshAddress
 from provision.errors import ConfigError
 
 NAME_PATTERN: Pattern[str] = regex(r"[a-z][a-z0-9-]{0,31}")
 """A cluster's name, to be matched in full: it becomes part of EC2 names, tags, file and host names."""
-
-SshAddress = Literal["public", "private"]
-Market = Literal["on-demand", "spot"]
-
-MAX_NODES = 1000
-"""One RunInstances and one TerminateInstances call take no more
-(https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html)."""
 
 _WIDEST_SSH_PREFIX = 8
 

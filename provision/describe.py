@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from provision.aws import aws_errors
-from provision.keys import normal_public_key
 from provision.model import (
     TAG_INDEX,
     TAG_NAME,
@@ -64,6 +63,12 @@ def describe_cluster(ec2: EC2Client, *, name: str) -> ClusterState:
             security_groups=_find_security_groups(ec2, name=name),
             placement_group=_find_placement_group(ec2, name=name),
         )
+
+
+def describe_nodes(ec2: EC2Client, *, name: str) -> ClusterState:
+    """The cluster's nodes, and nothing else of it: one call, for those who only use them. Raises AwsError."""
+    instances = describe_instances(ec2, name=name)
+    return ClusterState(name=name, nodes=instances.live, ending=instances.ending, ended=instances.ended)
 
 
 def describe_instances(ec2: EC2Client, *, name: str) -> Instances:
@@ -188,6 +193,8 @@ def _find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
     )["KeyPairs"]
     if not found:
         return None
+    from provision.keys import normal_public_key  # noqa: PLC0415 - slow to import: not for who only wants the nodes
+
     key = found[0]
     return KeyPair(
         key_name=key["KeyName"],

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class Launch:
 
 
 class ClusterFiles:
-    """One folder of one cluster: private key, known hosts, journal of launches. Made at the first write."""
+    """One folder of one cluster: private key, known hosts, journal of launches, addresses. Made at the first write."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -38,6 +38,7 @@ class ClusterFiles:
         self.journal = root / "journal.json"
         self.making = root / "making.json"
         self.lock_file = root / "lock"
+        self.addresses_file = root / "addresses.json"
 
     def find_public_key(self) -> str | None:
         """The public half of the private key as `type body`; None when there is no private key.
@@ -139,7 +140,7 @@ class ClusterFiles:
 
     def forget(self) -> None:
         """Removes all files of the cluster, and the folder unless something else is in it."""
-        for path in (self.private_key, self.known_hosts, self.journal, self.making, self.lock_file):
+        for path in self._all:
             self._remove(path)
             self._remove(path.with_name(f"{path.name}.new"))
         try:
@@ -151,9 +152,30 @@ class ClusterFiles:
     @property
     def exist(self) -> bool:
         """Whether there is anything to forget."""
-        return any(
-            path.exists() for path in (self.private_key, self.known_hosts, self.journal, self.making, self.lock_file)
+        return any(path.exists() for path in self._all)
+
+    @property
+    def _all(self) -> tuple[Path, ...]:
+        return (
+            self.private_key,
+            self.known_hosts,
+            self.journal,
+            self.making,
+            self.lock_file,
+            self.addresses_file,
         )
+
+    def addresses(self) -> dict[str, str]:
+        """Where the nodes were when they were last reached, by instance id. A hint: EC2 says where they are."""
+        try:
+            return {str(key): str(value) for key, value in json.loads(self.addresses_file.read_bytes()).items()}
+        except (OSError, ValueError, AttributeError):
+            return {}
+
+    def keep_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Remember where the nodes are; writes only what is new. Raises ClusterError."""
+        if self.addresses() != addresses:
+            self._write(self.addresses_file, json.dumps(dict(addresses), indent=1).encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from botocore.exceptions import ClientError
 
 from provision.aws import NOT_FOUND_TIMEOUT_S, error_code
-from provision.config import SshAddress
+from provision.choices import SshAddress
 from provision.context import Context
 from provision.describe import Instances, describe_instances
 from provision.errors import AwsError, CapacityError

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from provision.config import MAX_NODES, Market, SshAddress
+from provision.choices import MAX_NODES, Market, SshAddress
 from provision.errors import NotFoundError
 
 Role = Literal["head", "worker"]

@@ -1,6 +1,6 @@
 """Decides what `stop`, `start` and `allow` have to do. Pure; nothing here calls AWS."""
 
-from provision.config import SshAddress
+from provision.choices import SshAddress
 from provision.errors import ClusterError, NotFoundError
 from provision.model import ClusterState, Node, SecurityGroup, format_indices, resource_name
 from provision.plan import Plan

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from provision.allocation import STOPPED_BY_CALL
 from provision.aws import error_code, translate_refusal
-from provision.config import SshAddress
+from provision.choices import SshAddress
 from provision.context import Context
 from provision.describe import describe_instances
 from provision.errors import AwsError

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from bootstrap.apply import ReadyNode
 from provision.errors import ClusterError, JobError
-from train.config import DataConfig, KvStore, TrainConfig
+from train.choices import KvStore
+from train.config import DataConfig, TrainConfig
 from train.events import Event, Process, Result
 from train.job import Job, new_job_id, plan_job
 from train.payload import NODE_DIR, SCRIPTS_DIR

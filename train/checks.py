@@ -1,13 +1,16 @@
 """Whether a job makes sense, before anything of it starts: what is refused, and what is warned of. Pure."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from provision.errors import ConfigError
 from train.config import TrainConfig
+from train.data_checks import Fault, find_costs, find_faults
 from train.placement import Placement, share_gpus
+from train.reading import guess_ranks
 from train.survey import Data
 
 # launch.py's and the supervisor's own: a job with others of these would not find its scheduler, or not be found.
@@ -15,7 +18,6 @@ RESERVED = frozenset(
     {"DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "CLUSTER_JOB_ID"}
 )
 _OF_DATA = ("--data-dir", "--data-train", "--benchmark")
-_RECORD_SCRIPTS = ("train_cifar10.py", "train_imagenet.py")
 _WITH_CUDA = re.compile(r"mxnet-cu[0-9]|source@")
 P3_SINCE = (1, 7)
 
@@ -32,7 +34,9 @@ class Wanted:
     """A job as it would be. shipped: the name of this project's own script that it runs, None for what is the user's.
 
     is_command: it runs the words after --, or a job file's. library: "mxnet==1.7.0.post2", "source@v1.7.x".
-    data: what lies in [data] url; None when that is not known, or not set.
+    data: what lies in [data] url; None when that is not known, or not set. region: the nodes'.
+    nodes_credentials: the job has the nodes' own, and not those of this machine. staged: its data is read from files
+    that are fetched to the nodes.
     """
 
     config: TrainConfig
@@ -43,6 +47,9 @@ class Wanted:
     has_files: bool
     data_url: str | None = None
     data: Data | None = None
+    region: str | None = None
+    nodes_credentials: bool = False
+    staged: bool = False
 
     @property
     def workers(self) -> int:
@@ -71,10 +78,14 @@ class Wanted:
         return self.config.kv_store.startswith("dist")
 
     @property
+    def reads_something_else(self) -> bool:
+        """Whether it is one of this project's scripts that has been told to."""
+        return self.shipped is not None and any(word.partition("=")[0] in _OF_DATA for word in self.config.args)
+
+    @property
     def reads_data_url(self) -> bool:
         """Whether it is one of this project's scripts that has not been told to read something else."""
-        told = any(word.partition("=")[0] in _OF_DATA for word in self.config.args)
-        return self.data_url is not None and self.shipped is not None and not told
+        return self.data_url is not None and self.shipped is not None and not self.reads_something_else
 
     @property
     def fewest_gpus(self) -> int:
@@ -84,11 +95,42 @@ class Wanted:
 
 def check(wanted: Wanted) -> tuple[str, ...]:
     """What the user should know of a job. Raises ConfigError, with all that is wrong, when it makes no sense."""
-    problems = [problem for rule in _ERRORS for problem in rule(wanted)]
+    faults = _find_faults(wanted)
+    certain = [Problem(fault.said, fault.hint) for fault in faults if fault.certain and wanted.reads_data_url]
+    problems = [problem for rule in _ERRORS for problem in rule(wanted)] + certain
     if problems:
         hints = [problem.hint for problem in problems if problem.hint]
         raise ConfigError("\n".join(problem.said for problem in problems), hint=hints[0] if hints else None)
-    return tuple(said for rule in _WARNINGS for said in rule(wanted))
+    costs = _find_costs(wanted)
+    return (
+        *(said for rule in _WARNINGS for said in rule(wanted)),
+        *(f"{fault.said} ({fault.hint})" for fault in faults),
+        *costs,
+    )
+
+
+def _find_faults(wanted: Wanted) -> tuple[Fault, ...]:
+    """With the data. What a script of the user's reads is not known: for it they are warnings."""
+    if wanted.data is None or wanted.data_url is None or wanted.reads_something_else:
+        return ()
+    faults = find_faults(
+        wanted.data,
+        wanted.data_url,
+        region=wanted.region,
+        script=wanted.shipped,
+        nodes_credentials=wanted.nodes_credentials,
+    )
+    return tuple(faults)
+
+
+def _find_costs(wanted: Wanted) -> tuple[str, ...]:
+    if wanted.data is None or wanted.data_url is None or wanted.reads_something_else:
+        return ()
+    if wanted.is_command and not wanted.staged:
+        return ()
+    ranks = Counter(guess_ranks(wanted.placement))
+    costs = find_costs(wanted.data, wanted.data_url, workers=ranks, script=wanted.shipped, staged=wanted.staged)
+    return tuple(costs)
 
 
 def _kv_store(wanted: Wanted) -> Iterator[Problem]:
@@ -193,19 +235,6 @@ def _reserved(wanted: Wanted) -> Iterator[Problem]:
             yield Problem(f"train.{key}: {name} is set for each process by launch.py and the supervisor alone")
 
 
-def _data(wanted: Wanted) -> Iterator[Problem]:
-    data, url = wanted.data, wanted.data_url
-    if data is None or not wanted.reads_data_url:
-        return
-    put = f"cluster data put FOLDER {url}"
-    if not data.bucket_exists:
-        yield Problem(f'data.url = "{url}": there is no such bucket', f"cluster data put --create-bucket FOLDER {url}")
-    elif data.complete and not data.objects:
-        yield Problem(f'data.url = "{url}": there is nothing to read', put)
-    elif data.complete and not data.in_train and wanted.shipped in _RECORD_SCRIPTS:
-        yield Problem(f'data.url = "{url}": {wanted.shipped} reads the .rec files of its train/: there are none', put)
-
-
 def _more_workers_than_nodes(wanted: Wanted) -> Iterator[str]:
     config, nodes = wanted.config, len(wanted.placement.of_workers)
     asked_for = config.launcher == "local" or len(set(config.hosts)) < len(config.hosts)
@@ -249,18 +278,6 @@ def _not_passed_on(wanted: Wanted) -> Iterator[str]:
         yield f"train.{' and train.'.join(keys)}: not given to a command, which is passed on word for word"
 
 
-def _few_records(wanted: Wanted) -> Iterator[str]:
-    data = wanted.data
-    if data is None or wanted.is_command or not data.complete:
-        return
-    records = data.in_train or data.records
-    if 0 < records < wanted.workers:
-        yield (
-            f"{wanted.data_url} has {_count(records, '.rec file')} for {wanted.workers} workers: each reads its "
-            f"part of the bytes, some of the same file (im2rec.py --chunks {wanted.workers} makes as many)"
-        )
-
-
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
@@ -273,7 +290,6 @@ _ERRORS: Sequence[Callable[[Wanted], Iterator[Problem]]] = (
     _gpus,
     _files,
     _reserved,
-    _data,
 )
 _WARNINGS: Sequence[Callable[[Wanted], Iterator[str]]] = (
     _more_workers_than_nodes,
@@ -281,5 +297,4 @@ _WARNINGS: Sequence[Callable[[Wanted], Iterator[str]]] = (
     _device_store,
     _gpu_warnings,
     _not_passed_on,
-    _few_records,
 )

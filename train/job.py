@@ -11,6 +11,7 @@ from bootstrap.wheels import choose_mxnet
 from train.checks import Wanted, check
 from train.config import DataConfig, TrainConfig
 from train.placement import Placement, find_hosts, place
+from train.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.settings import Threads, choose_gpus, choose_threads, job_name, script_options
 from train.survey import Survey
 
@@ -37,7 +38,7 @@ class Job:
     nodes_credentials: it uses the credentials of the head's instance profile, which supervise.py reads there.
     setup: the digest of [bootstrap] setup, whose exports its processes get, None when there are none.
     library, code, project: MXNet, and the digests of this project's files on the nodes and of the user's.
-    results_url: [data] results. warnings: what the user should know.
+    results_url: [data] results. reading: how its workers read s3://. warnings: what the user should know.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Job:
     project: str | None
     owner: str | None
     results_url: str | None
+    reading: Reading
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -127,13 +129,15 @@ def plan_job(
     env: Mapping[str, str],
     command: Sequence[str] = (),
     nodes_credentials: bool = False,
+    credentials_left_s: float | None = None,
     mxnet: str = "auto",
     survey: Survey | None = None,
 ) -> Job:
     """Decide what a job is; `script` is its absolute path on the nodes, `command` replaces it. Pure.
 
     nodes: the cluster's, the head first. env: variables that the cluster sets; [train] env goes over them.
-    nodes_credentials: see Job. mxnet: [bootstrap]'s. survey: what AWS was asked, where it was.
+    nodes_credentials: see Job. credentials_left_s: of the others, where that is known. mxnet: [bootstrap]'s.
+    survey: what AWS was asked, where it was.
     Raises ConfigError for what makes no sense.
     """
     head = nodes[0]
@@ -149,8 +153,16 @@ def plan_job(
         has_files=head.project_dir is not None,
         data_url=data.url,
         data=survey.data,
+        region=survey.region,
+        nodes_credentials=nodes_credentials,
     )
-    warnings = check(wanted)
+    reading = plan_reading(
+        data,
+        library=wanted.library,
+        nodes_credentials=nodes_credentials,
+        credentials_left_s=credentials_left_s,
+    )
+    warnings = (*check(replace(wanted, staged=reading.mode == "stage")), *reading_warnings(reading, config))
     gpus, shares = choose_gpus(config, wanted.gpus, most_workers=placement.most_workers)
     target = _expand(config.sync_dst_dir, home=head.facts.home)
     options = script_options(config, gpus=gpus, shipped=is_shipped)
@@ -178,9 +190,11 @@ def plan_job(
         project=_base(head.project_dir) if head.project_dir else None,
         owner=survey.owner,
         results_url=_folder(data.results),
+        reading=reading,
         warnings=warnings,
     )
-    return replace(job, env={**_environment(job, data), **env, **config.env})
+    staging = reading_environment(reading, data, placement, nodes_credentials=nodes_credentials)
+    return replace(job, env={**_environment(job, data), **staging, **env, **config.env})
 
 
 def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:

@@ -21,8 +21,8 @@ S3 = (
     ),
     Mistake(
         "compile with DMLC_USE_S3=1",
-        "this wheel cannot read s3:// by itself: mxnet==1.7.0.post2 can, and others that docs/configuration.md lists; "
-        "or copy the data to the nodes",
+        'this wheel cannot read s3:// by itself: [data] mode = "stage", or "auto", has what it reads fetched to the '
+        "nodes",
     ),
     Mistake(
         "NoSuchBucket",
@@ -40,14 +40,14 @@ S3 = (
     ),
     Mistake(
         "ExpiredToken",
-        "the job's credentials have run out, and MXNet cannot renew them: start it again; see instance_profile in "
-        "docs/configuration.md for how long they last",
+        "the job's credentials have run out, and MXNet cannot renew them: start it again; an instance_profile and "
+        '[data] mode = "stage" have them renewed',
         pattern=r"\bExpiredToken(?:Exception)?\b",
     ),
     Mistake(
         "AccessDenied",
         "S3 refuses: the credentials need s3:GetObject and s3:ListBucket for [data] url, s3:PutObject for results "
-        "(cluster verify, cluster iam-policy)",
+        '(cluster verify, cluster iam-policy); instance_profile = "auto" gets them for a new [data] url by cluster up',
         pattern=r"\bAccessDenied\b",
     ),
     Mistake(
@@ -68,7 +68,7 @@ S3 = (
     Mistake(
         "SlowDown",
         "S3 asks for fewer requests at once: fewer --data-nthreads or workers, or the data under several prefixes",
-        pattern=r"<Code>SlowDown</Code>|\(SlowDown\)",
+        pattern=r"<Code>SlowDown</Code>|\(SlowDown\)|S3 says SlowDown",
     ),
     Mistake(
         "S3_ACCESS_KEY_ID to use S3",
@@ -84,15 +84,18 @@ S3 = (
     ),
     Mistake(
         "Invalid RecordIO F",
-        "this .rec is damaged, or was cut short: compare its size (cluster data ls), put it again",
+        "a file that is read is no whole .rec file: one that was cut short (cluster data info), or another file in the "
+        "folder, such as an .idx: MXNet reads all that is in it",
     ),
     Mistake(
         "RecordIOWriter",
-        "this .rec is damaged, or was cut short: compare its size (cluster data ls), put it again",
+        "a file that is read is no whole .rec file: one that was cut short (cluster data info), or another file in the "
+        "folder, such as an .idx: MXNet reads all that is in it",
         pattern=r"Check failed: (?:p|header)\[0\] == RecordIOWriter: ?:kMagic",
     ),
     Mistake(
         "file do not align by 4 bytes",
-        "this .rec is damaged, or was cut short: compare its size (cluster data ls), put it again",
+        "a file that is read is no whole .rec file: one that was cut short (cluster data info), or another file in the "
+        "folder, such as an .idx: MXNet reads all that is in it",
     ),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bootstrap.apply import ReadyNode
 from bootstrap.connection import Host
 from provision.errors import ConfigError
-from train.config import Launcher
+from train.choices import Launcher
 
 SSH_PORT = "22"
 

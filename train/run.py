@@ -40,14 +40,21 @@ class Started:
     talk: Talk | None
 
 
-def submit(head: Head, order: Mapping[str, Any], *, follow: bool, look: Look = never) -> Started:
-    """Hand a job to the head's supervisor.
+def open_submission(head: Head, *, follow: bool) -> Talk:
+    """Start what takes an order on the head, before the order is known. Raises ConnectError and the like."""
+    return head.open("submit", *(["--follow"] if follow else []))
+
+
+def submit(
+    head: Head, order: Mapping[str, Any], *, follow: bool, look: Look = never, talk: Talk | None = None
+) -> Started:
+    """Hand a job to the head's supervisor. talk: of open_submission, with the same `follow`.
 
     When the connection breaks before the answer comes, the head is asked whether it has the job.
     Raises RefusedError, ConnectError, ClusterError for what the head says.
     """
     job = str(order["job"])
-    talk = head.open("submit", *(["--follow"] if follow else []))
+    talk = talk or open_submission(head, follow=follow)
     state: JobState | None = None
     try:
         talk.send(json.dumps(order).encode() + b"\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from train.config import TrainConfig
 from train.placement import Placement, share_gpus
+from train.reading import render_reading
 
 if TYPE_CHECKING:
     from train.job import Job
@@ -107,7 +108,7 @@ def _s3(job: Job) -> str:
         return ""
     endpoint = f" at {job.env['S3_ENDPOINT']}" if "S3_ENDPOINT" in job.env else ""
     credentials = "the nodes' instance profile" if job.nodes_credentials else "temporary ones of yours"
-    return f"S3: {region}{endpoint}, credentials: {credentials}"
+    return f"S3: {region}{endpoint}, credentials: {credentials}; {render_reading(job.reading)}"
 
 
 def _variables(job: Job) -> str:

@@ -1,19 +1,20 @@
-"""What AWS is asked while the nodes are looked at, so that it costs no time: what there is to read, and who asks."""
+"""What is known of a job's data and its owner before it starts; surveyor.py asks AWS for it."""
 
-import threading
+from collections import Counter
 from dataclasses import dataclass
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from provision.aws import Clients
-from provision.errors import ClusterError
-from train.s3.url import parse_url
-
-MAX_PAGES = 10
-"""Of a listing, a thousand objects each: a job does not wait for the whole of a large folder to be listed."""
-# A job can do without these answers. OSError, ValueError: botocore's, for a CA bundle or an endpoint that is none.
-_UNKNOWN = (BotoCoreError, ClusterError, OSError, ValueError)
 _VALIDATION = ("val/", "validation/", "test/")
+_TRAINING = "train/"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """What S3 refuses, to whoever has this machine's credentials. what: "listed" or "read". code, words: S3's."""
+
+    what: str
+    where: str
+    code: str
+    words: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +22,11 @@ class Data:
     """What lies in [data] url. records: .rec files, without those of folders for validation; in_train: those of train/.
 
     complete: all that is there was counted.
+    folder: where training finds its records below the URL ("train/", or ""). sizes: of the .rec files that stand there
+    themselves, in S3's order, in bytes. others: what else stands there and is not empty.
+    region: the bucket's, None when it is not known. at_aws: it was asked at AWS's own endpoint.
+    refused: what S3 refuses; not_records: the URL of a .rec file that is no RecordIO file; cut_short: the key below the
+    URL of one that is not whole, to judge by its size.
     """
 
     objects: int
@@ -28,71 +34,48 @@ class Data:
     in_train: int = 0
     complete: bool = True
     bucket_exists: bool = True
+    folder: str = ""
+    sizes: tuple[int, ...] = ()
+    others: tuple[str, ...] = ()
+    region: str | None = None
+    at_aws: bool = True
+    refused: Refusal | None = None
+    not_records: str | None = None
+    cut_short: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """data: None when it is not known, as where this machine may not list it. owner: an ARN, None when not known."""
+    """data: None when it is not known, as where this machine may not list it. owner: an ARN, None when not known.
+
+    region: the job's.
+    """
 
     data: Data | None = None
     owner: str | None = None
+    region: str | None = None
 
 
-class Surveyor:
-    """Looks in a thread of its own, which ends with the program; `result` waits for it."""
+def count(items: list[tuple[str, int]], *, complete: bool) -> Data:
+    """What these are: names below the URL with sizes in bytes, in S3's order. Pure.
 
-    def __init__(self, clients: Clients, *, url: str | None) -> None:
-        self._clients = clients
-        self._url = url
-        self._survey = Survey()
-        self._thread = threading.Thread(target=self._look, daemon=True, name="survey")
-        self._thread.start()
-
-    def result(self, timeout_s: float = 10.0) -> Survey:
-        """What was found; what could not be found within that time is not known. Does not raise."""
-        self._thread.join(timeout_s)
-        return self._survey
-
-    def _look(self) -> None:
-        owner = find_owner(self._clients)
-        self._survey = Survey(owner=owner)
-        self._survey = Survey(owner=owner, data=find_data(self._clients, self._url) if self._url else None)
-
-
-def find_owner(clients: Clients) -> str | None:
-    """Who asks, as the tags of the cluster have it; None where AWS does not say."""
-    try:
-        return clients.sts.get_caller_identity()["Arn"]
-    except (ClientError, *_UNKNOWN):
-        return None
-
-
-def find_data(clients: Clients, url: str) -> Data | None:
-    """Count what lies below [data] url; None when this machine may not, or S3 does not answer."""
-    try:
-        folder = parse_url(url)
-        prefix = folder.key if not folder.key or folder.key.endswith("/") else f"{folder.key}/"
-        keys: list[str] = []
-        request: dict[str, str] = {}
-        for _ in range(MAX_PAGES):
-            page = clients.s3.list_objects_v2(Bucket=folder.bucket, Prefix=prefix, **request)  # type: ignore[arg-type]
-            keys += [item["Key"].removeprefix(prefix) for item in page.get("Contents", ())]
-            if not page.get("IsTruncated"):
-                return _count(keys, complete=True)
-            request = {"ContinuationToken": page["NextContinuationToken"]}
-    except ClientError as error:
-        missing = error.response.get("Error", {}).get("Code") == "NoSuchBucket"
-        return Data(objects=0, records=0, bucket_exists=False) if missing else None
-    except _UNKNOWN:
-        return None
-    return _count(keys, complete=False)
-
-
-def _count(keys: list[str], *, complete: bool) -> Data:
-    records = [key for key in keys if key.endswith(".rec") and not key.startswith(_VALIDATION)]
+    MXNet reads what stands in a folder itself and is not empty, whatever it is called, and nothing of its folders.
+    """
+    there = [(key, size_bytes) for key, size_bytes in items if size_bytes]
+    records = [key for key, _ in there if key.endswith(".rec") and not key.startswith(_VALIDATION)]
+    in_folders = Counter(key[: key.rfind("/") + 1] for key in records)
+    # What the project's scripts read, else the folder that has the most.
+    chosen = (folder for folder in (_TRAINING, "") if in_folders[folder])
+    folder = next(chosen, max(in_folders, key=lambda name: in_folders[name], default=""))
+    inside = [(key, size) for key, size in there if key.startswith(folder) and "/" not in key[len(folder) :]]
     return Data(
-        objects=sum(bool(key) and not key.endswith("/") for key in keys),
+        objects=sum(bool(key) and not key.endswith("/") for key, _ in items),
         records=len(records),
-        in_train=sum(key.startswith("train/") for key in records),
+        in_train=sum(key.startswith(_TRAINING) for key in records),
         complete=complete,
+        folder=folder,
+        # Its records are padded up to a multiple of four bytes.
+        cut_short=next((key for key, size in inside if key.endswith(".rec") and size % 4), None),
+        sizes=tuple(size for key, size in inside if key.endswith(".rec")),
+        others=tuple(key[len(folder) :] for key, _ in inside if not key.endswith(".rec")) if in_folders else (),
     )

@@ -1,11 +1,12 @@
-"""Whether MXNet itself reads what [data] url names: an object to try, a probe for the nodes, and what its end means."""
+"""Whether a job could read what [data] url names: an object to try, a probe for the nodes, and what its end means."""
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from typing import Any
 
 from bootstrap.apply import ReadyNode
 from bootstrap.verify_checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
@@ -18,7 +19,7 @@ TIMEOUT_S = 90.0
 MAX_LISTED = 1000
 NOTHING_THERE: Status = "warning"
 """Nodes are verified before the data is put there as well: what is not there yet is no fault of theirs."""
-MODULES = ("instance_credentials", "verify_s3")
+MODULES = ("aws_signature", "instance_credentials", "object_wire", "object_store", "stage_store", "verify_s3")
 # What dmlc-core puts into a URL as it is.
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -93,7 +94,7 @@ def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
 
 
 def s3_probe(found: S3Url, access: S3Access) -> Probe:
-    """Read the object with MXNet as a job would: where S3 is and who asks are `access`."""
+    """Read the object as a job would, with MXNet if that can: where S3 is and who asks are `access`."""
     folder = files("train").joinpath("node")
     return Probe(
         check="s3",
@@ -127,7 +128,19 @@ def _judge(result: ProbeResult, *, node: str, uri: str, endpoint: str) -> Meanin
         return Meaning(status="failed", said="there are no credentials", cause=said["credentials"], hint=hint)
     if "read" in said:
         return Meaning(status="ok", said=f"read by MXNet, a record of {said['read']} bytes")
+    if "error" not in said:
+        return _judge_staged(said, node=node, uri=uri, endpoint=endpoint)
     return explain_error(said["error"], node=node, uri=uri, endpoint=endpoint)
+
+
+def _judge_staged(said: Mapping[str, Any], *, node: str, uri: str, endpoint: str) -> Meaning:
+    if "staged" in said:
+        return Meaning(status="ok", said=f"read as it is staged for this MXNet wheel, {said['staged']} bytes")
+    code, words = said["code"], said["refused"]
+    if code and code != "Broken":  # object_store.py's word for a connection
+        return _explain_refusal(code, words, uri=uri)
+    hint = f"cluster exec --node {node} -- curl -sS -m 10 https://{endpoint}"
+    return Meaning(status="failed", said=f"{endpoint} cannot be reached", cause=words[:300], hint=hint)
 
 
 def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
@@ -139,12 +152,6 @@ def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
     ask = f"cluster exec --node {node} -- curl -sS -m 10 https://{endpoint}"
     known = {
         "Invalid RecordIO": Meaning(status="ok", said="read by MXNet; it is no RecordIO file"),
-        "DMLC_USE_S3": Meaning(
-            status="warning",
-            said="this MXNet wheel does not read s3://",
-            cause="it was built without S3; the table of wheels in docs/configuration.md has those that were not",
-            hint='[bootstrap] mxnet = "mxnet==1.7.0.post2" in cluster.toml, or a script that fetches its own records',
-        ),
         "curl_easy_perform": Meaning(
             status="failed",
             said=f"{endpoint} cannot be reached",

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bootstrap.apply import Connections
 from bootstrap.connection import Host
+from bootstrap.connections import Connections
 from bootstrap.host_keys import HostKeyPins
 from bootstrap.side_by_side import on_all
 from cluster.app import App

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
-from bootstrap.apply import Connections
 from bootstrap.connection import Host
+from bootstrap.connections import Connections
 from bootstrap.distribute import Distribution, SetUp
 from bootstrap.host_keys import HostKeyPins
 from bootstrap.shelf import describe_file

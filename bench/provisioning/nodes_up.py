@@ -50,7 +50,7 @@ def launch(app: App) -> ClusterState:
 def log_in(app: App, state: ClusterState) -> None:
     """A connection to every node, side by side."""
     # As in bring_up.py: what ssh needs is imported when there are nodes.
-    from bootstrap.apply import Connections  # noqa: PLC0415 - see above
+    from bootstrap.connections import Connections  # noqa: PLC0415 - see above
     from bootstrap.host_keys import HostKeyPins  # noqa: PLC0415
     from bootstrap.side_by_side import on_all  # noqa: PLC0415
     from cluster.session import BOOT_TIMEOUT_S, find_hosts, open_console  # noqa: PLC0415

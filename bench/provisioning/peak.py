@@ -16,12 +16,12 @@ def peak_mb(pid: int | None = None) -> float:
 
 def main() -> None:
     """Run the command in this process."""
-    from cluster.main import main as cluster_main  # noqa: PLC0415 - not for those who only want peak_mb
+    from cluster.main import run  # noqa: PLC0415 - not for those who only want peak_mb
 
     told = Path(sys.argv[1])
     sys.argv = ["cluster", *sys.argv[2:]]
     try:
-        cluster_main()
+        sys.exit(run())
     finally:
         told.write_text(f"{peak_mb():.1f}\n")
 

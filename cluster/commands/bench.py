@@ -17,6 +17,7 @@ from provision.errors import ClusterError
 from provision.progress import Event
 from train.bench_jobs import choose_counts, choose_workload, measure_kvstore, measure_scaling
 from train.bench_network import Pair, measure_network
+from train.choices import KvStore
 from train.cluster_bench import (
     Scaling,
     kvstore_document,
@@ -26,7 +27,6 @@ from train.cluster_bench import (
     render_scaling,
     scaling_document,
 )
-from train.config import KvStore
 from train.events import ENDED, Result
 from train.events import Event as JobEvent
 from train.head import Head

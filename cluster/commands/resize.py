@@ -6,7 +6,7 @@ from cluster.app import App, pass_app
 from cluster.bring_up import bring_up, find_wishes
 from cluster.config import load_config
 from provision.aws import make_clients
-from provision.config import MAX_NODES
+from provision.choices import MAX_NODES
 from provision.lifecycle import prepare_resize
 
 

@@ -1,24 +1,17 @@
 """`cluster train`."""
 
-from contextlib import closing
-from functools import partial
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cluster.app import App, pass_app
-from cluster.attach import attend, start
-from cluster.beside import begin
 from cluster.commands import train_options
-from cluster.job_head import head_of
-from cluster.session import ready_nodes
-from provision.aws import make_clients
-from provision.describe import describe_cluster
 from provision.progress import Event
-from train.job import new_job_id, plan_job
-from train.s3.environment import find_s3_access
-from train.settings import render_settings
-from train.survey import Surveyor
+from train.asking import Asking, Question
+
+if TYPE_CHECKING:
+    from provision.model import ClusterState
 
 
 @click.command(
@@ -38,35 +31,32 @@ def command(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str,
     and 0 when all of them went well. The job needs this machine no more once it runs: Ctrl-C asks whether to stop it
     or to leave it running, and without a terminal leaves it; `cluster logs -f` goes on with its output.
     """
-    request = train_options.read(options, command_words)
-    app.overrides |= request.overrides
-    config = app.config
-    app.enter_cloud()
-    clients = make_clients(config.provision.region)
-    surveyor = Surveyor(clients, url=config.data.url)
-    provision = config.provision
-    find_access = begin(partial(find_s3_access, region=provision.region, instance_profile=provision.instance_profile))
-    state = describe_cluster(clients.ec2, name=config.name)
-    with ready_nodes(app, state) as (nodes, script):
-        access = find_access()
-        job = plan_job(
-            config.train,
-            nodes,
-            job_id=new_job_id(),
-            script=script,
-            data=config.data,
-            env=access.env,
-            command=request.command,
-            nodes_credentials=access.of_nodes,
-            mxnet=config.bootstrap.mxnet,
-            survey=surveyor.result(),
+    with Asking() as asking:
+        request = train_options.read(options, command_words)
+        app.overrides |= request.overrides
+        config = app.config
+        app.enter_cloud()
+        provision = config.provision
+        question = Question(
+            cluster=config.name,
+            region=provision.region,
+            instance_profile=provision.instance_profile,
+            url=config.data.url,
+            env=dict(os.environ),
         )
-        for warning in job.warnings:
-            app.report(Event(kind="warn", what=warning))
-        app.say("\n".join(render_settings(job)))
-        order = job.order(secrets=access.secrets)
-        with closing(head_of(app, nodes)) as head:
-            if not detach:
-                return attend(app, head, order, plain=plain)
-            start(app, head, order)
-    return 0
+        asking.ask(question)
+        from cluster.session import ready_nodes  # noqa: PLC0415 - slow to import: beside the asking
+
+        def find_state() -> "ClusterState":
+            import cluster.launching  # noqa: F401, PLC0415 - needed next: beside the asking and the connecting
+            from provision.differences import find_differences  # noqa: PLC0415 - as above
+
+            state = asking.state()
+            for difference in find_differences(provision, state.nodes):
+                app.report(Event(kind="warn", what=difference))
+            return state
+
+        with ready_nodes(app, find_state) as (nodes, script):
+            from cluster.launching import launch  # noqa: PLC0415 - as above
+
+            return launch(app, nodes, request, script=script, asking=asking, detach=detach, plain=plain)

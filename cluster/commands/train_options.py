@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 import click
 
 from provision.errors import UsageError
-from train.config import ENV_NAME_PATTERN, KvStore, Launcher
+from train.choices import ENV_NAME_PATTERN, KvStore, Launcher
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from provision.config import Market, ProvisionConfig, setting_error
+from provision.choices import Market
+from provision.config import ProvisionConfig, setting_error
 from provision.errors import AwsError, ClusterError
 from provision.model import LaunchOption, Quota
 from provision.preflight.images import Image

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 
 from provision.aws import Clients
-from provision.config import Market
+from provision.choices import Market
 from provision.model import Node
 from provision.side_by_side import reading_pool
 

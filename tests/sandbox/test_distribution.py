@@ -12,8 +12,8 @@ import pytest
 from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
 from bootstrap import agents, node_program
-from bootstrap.apply import Connections
 from bootstrap.connection import Host
+from bootstrap.connections import Connections
 from bootstrap.distribute import Distribution, SetUp
 from bootstrap.first_contact import Console
 from bootstrap.host_keys import HostKeyPins

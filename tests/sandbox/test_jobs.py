@@ -341,7 +341,7 @@ QUESTION = "[stop/leave/continue]"
 
 def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Nodes) -> None:
     with terminal(nodes, "train", *ONE_WORKER, *python(WAIT)) as screen:
-        screen.read_until("here")
+        screen.read_until("] here")
         screen.type("\x03")
         screen.read_until(QUESTION)
         screen.type("continue\n")
@@ -360,7 +360,7 @@ def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Nodes) -> None:
 @pytest.mark.parametrize("answer", ["leave\n", pytest.param("\x03", marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_a_job_running_when_that_is_the_answer(nodes: Nodes, answer: str) -> None:
     with terminal(nodes, "train", *ONE_WORKER, *python(WAIT)) as screen:
-        screen.read_until("here")
+        screen.read_until("] here")
         screen.type("\x03")
         screen.read_until(QUESTION)
         screen.type(answer)

@@ -16,9 +16,15 @@ OWN = {"script": OWN_SCRIPT}
 CIFAR = {"script": f"{CODE_DIR}/scripts/train_cifar10.py"}
 
 
-def seen(data: Data | None, **more: Any) -> dict[str, Any]:
+MISSING = Data(objects=0, records=0, bucket_exists=False)
+MIB = 1 << 20
+UNEVEN = Data(objects=3, records=3, in_train=3, folder="train/", sizes=(MIB, 8 * MIB, MIB))
+
+
+def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any]:
     """Arguments of a plan that reads a folder in S3 with this in it."""
-    return {"data": DataConfig(url="s3://bucket/x/"), "survey": Survey(data=data), **more}
+    config = DataConfig(url="s3://bucket/x/", mode=mode)  # type: ignore[arg-type]
+    return {"data": config, "survey": Survey(data=data), **more}
 
 
 @pytest.mark.parametrize(
@@ -126,12 +132,27 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ({"workers": 4}, gpus(1, 1), COMMAND, ["see its 1 GPU, all of them"]),
         ({}, gpus(4, 2), {}, ["2 of each are used"]),
         ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus: not given to a"]),
-        ({}, cpus(4), seen(Data(objects=2, records=2)), ["2 .rec files for 4 workers"]),
-        ({}, cpus(2), seen(Data(objects=2, records=2)), []),
-        ({}, cpus(2), seen(Data(objects=2, records=2, in_train=1)), ["1 .rec file for 2 workers"]),
-        ({}, cpus(4), seen(Data(objects=2, records=0)), []),
+        ({}, cpus(4), seen(Data(objects=2, records=2), **OWN), ["2 .rec files for 4 workers"]),
+        ({}, cpus(4), seen(Data(objects=2, records=2)), []),
+        ({}, cpus(2), seen(Data(objects=2, records=2), **OWN), []),
+        ({}, cpus(2), seen(Data(objects=2, records=2, in_train=1), **CIFAR), ["1 .rec file for 2 workers"]),
+        ({}, cpus(4), seen(Data(objects=2, records=0), **OWN), []),
         ({}, cpus(4), seen(Data(objects=2, records=2), **COMMAND), []),
-        ({}, cpus(4), seen(Data(objects=10_000, records=2, complete=False)), []),
+        ({}, cpus(4), seen(Data(objects=10_000, records=2, complete=False), **OWN), []),
+        # What would end one of this project's scripts is a warning for others: what they read is not known.
+        ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
+        ({}, cpus(2), seen(MISSING, **OWN), ["there is no such bucket"]),
+        ({}, cpus(2), seen(Data(objects=0, records=0), **COMMAND), ["there is nothing to read"]),
+        ({"args": ("--data-train", "x.rec")}, cpus(2), seen(MISSING), []),
+        ({}, cpus(2), seen(UNEVEN, **CIFAR), []),
+        ({}, cpus(2), seen(UNEVEN, mode="stage", **CIFAR), ["x/train/ has 3 .rec files of 1.0 MiB to 8.0 MiB"]),
+        (
+            {},
+            cpus(2),
+            seen(UNEVEN, mode="stage", **COMMAND),
+            ["a node fetches 1.8 times its share (cluster data split"],
+        ),
+        ({}, cpus(1), seen(UNEVEN, mode="stage", **COMMAND), []),
     ],
 )
 def test_what_is_seldom_meant_is_warned_of(

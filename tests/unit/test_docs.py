@@ -23,8 +23,11 @@ def commands() -> Iterator[tuple[str, click.Command]]:
         module, _, attribute = place.partition(":")
         command = getattr(import_module(module), attribute)
         if isinstance(command, click.Group):
-            for below in command.commands.values():
-                yield f"{name} {below.name}", below
+            context = click.Context(command)
+            for below in command.list_commands(context):
+                found = command.get_command(context, below)
+                assert found is not None
+                yield f"{name} {below}", found
         else:
             yield name, command
 

@@ -31,6 +31,11 @@ def test_no_job_has_ever_run(job_host: JobHost) -> None:
     assert answer == {"error": "'../x' is no name for a job"}
 
 
+def test_one_who_came_for_an_order_and_gets_none_makes_no_job(job_host: JobHost) -> None:
+    assert job_host.ask("submit", "--follow") == []
+    assert job_host.ask("list") == [{"jobs": []}]
+
+
 def test_a_job_of_one_worker_and_its_record(job_host: JobHost) -> None:
     order = alone(job_host, "echo $CLUSTER_OUTPUT_DIR; exit 3", env={"A_TOKEN": "hush"}, owner="me", code="abc")
     result, log = job_host.run(order)

@@ -123,6 +123,17 @@ def test_a_half_written_file_of_a_crash_is_no_obstacle(files: ClusterFiles) -> N
     assert not files.root.exists()
 
 
+@pytest.mark.parametrize("damaged", [b"", b"[]", b"{", b"\xff"])
+def test_addresses_are_a_hint_and_no_more(files: ClusterFiles, damaged: bytes) -> None:
+    assert files.addresses() == {}
+    files.keep_addresses({"i-1": "198.18.0.2"})
+    assert files.addresses() == {"i-1": "198.18.0.2"}
+    files.addresses_file.write_bytes(damaged)
+    assert files.addresses() == {}
+    files.forget()
+    assert not files.root.exists()
+
+
 def test_forget_leaves_what_is_not_ours(files: ClusterFiles) -> None:
     files.make_key()
     files.known_hosts.write_text("")

@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from provision.config import Market
+from provision.choices import Market
 from provision.model import LaunchOption, Quota
 from provision.preflight.quotas import QUOTA_KINDS, describe_quotas, find_quota_kind, quota_error, render_quota
 from provision_world import World, make_config, make_option

@@ -131,6 +131,11 @@ def test_without_mxnet_a_job_fails_with_words() -> None:
     assert done.stderr.splitlines()[-1] == "train_mnist.py: error: ModuleNotFoundError: No module named 'mxnet'"
 
 
+NO_BUCKET = """<?xml version="1.0" encoding="utf-8"?>
+<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message><BucketName>b</BucketName>\
+<RequestId>6xAZ</RequestId></Error>"""
+
+
 @pytest.mark.parametrize(
     ("message", "words"),
     [
@@ -144,6 +149,14 @@ def test_without_mxnet_a_job_fails_with_words() -> None:
         ),
         ("[10:00:00] x.cc:9: it broke\nStack trace:\n  [bt] (0) libmxnet.so", "[10:00:00] x.cc:9: it broke"),
         ("plain", "plain"),
+        (
+            f'Traceback (most recent call last):\n  File "src/io/s3_filesys.cc"\nMXNetError: {NO_BUCKET}',
+            "S3 says NoSuchBucket: The specified bucket does not exist; BucketName b",
+        ),
+        (
+            f"MXNetError: AWS S3 Error:\nHTTP/1.1 404 NOT FOUND\nServer: x\n\n{NO_BUCKET}",
+            "S3 says NoSuchBucket: The specified bucket does not exist; BucketName b",
+        ),
     ],
 )
 def test_mxnets_errors_lose_their_frames(errors: ModuleType, message: str, words: str) -> None:

@@ -36,6 +36,7 @@ from bootstrap.verify_ports import Attempt, judge_ports
 from cluster.commands.verify import render_checks, render_troubles
 from provision.errors import ConnectError
 from provision.progress import silent
+from s3_server import serve_s3
 from train.s3.client import S3Object
 from train.s3.environment import S3Access
 from train.s3.url import parse_url
@@ -268,13 +269,31 @@ def test_every_gpu_is_tried_and_each_tells_for_itself(nodes: list[ReadyNode], st
     ]
 
 
-def test_a_wheel_that_cannot_read_s3_is_said_and_is_no_failure(nodes: list[ReadyNode], stand: Stand) -> None:
+@pytest.mark.parametrize(
+    ("key", "status", "said"),
+    [
+        ("a.rec", "ok", "read as it is staged for this MXNet wheel, 5 bytes"),
+        ("gone.rec", "failed", "NoSuchKey"),
+    ],
+)
+def test_for_a_wheel_that_cannot_read_s3_it_is_read_as_it_is_staged(
+    nodes: list[ReadyNode], stand: Stand, monkeypatch: pytest.MonkeyPatch, *, key: str, status: str, said: str
+) -> None:
     stand("")
-    access = S3Access(env={"S3_REGION": "us-east-1"}, secrets={"AWS_SECRET_ACCESS_KEY": "canary"})
-    probe = s3_probe(parse_url("s3://bucket/a.rec"), access)
-    assert "canary" not in repr(probe)
-    (found,) = of(verify(nodes[:1], probes=[probe], report=silent), "s3")
-    assert (found.status, found.said) == ("warning", "this MXNet wheel does not read s3://")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with serve_s3() as server:
+        server.reset()
+        server.put("bucket", {"a.rec": b"hello", "a.rec.idx": b"index"})
+        access = S3Access(
+            env={"S3_REGION": "us-east-1", "AWS_ENDPOINT_URL": server.url},
+            secrets={"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "canary"},
+        )
+        probe = s3_probe(parse_url(f"s3://bucket/{key}"), access)
+        assert "canary" not in repr(probe)
+        (found,) = of(verify(nodes[:1], probes=[probe], report=silent), "s3")
+        server.reset()
+    assert (found.status, found.said) == (status, said)
 
 
 def test_the_jobs_secrets_reach_mxnet_and_nothing_that_others_can_read(nodes: list[ReadyNode], stand: Stand) -> None:
@@ -619,7 +638,6 @@ def refusal(code: str, message: str = "told") -> str:
     ("error", "status", "said", "cause"),
     [
         ("MXNetError: Check failed: header[0] == kMagic: Invalid RecordIO File", "ok", "no RecordIO", None),
-        ("MXNetError: Please compile with DMLC_USE_S3=1 to use S3", "warning", "does not read s3://", "without S3"),
         (refusal("AccessDenied", "not authorized to perform: s3:GetObject"), "failed", "AccessDenied", "s3:GetObject"),
         (refusal("NoSuchBucket"), "failed", "NoSuchBucket", "no bucket bucket"),
         (refusal("RequestTimeTooSkewed"), "failed", "TooSkewed", "clock"),
@@ -647,6 +665,9 @@ def test_what_mxnets_reader_says(error: str, status: str, said: str, cause: str 
         ('{"read": 5}', 0, "ok", "a record of 5 bytes"),
         ('{"read": 5}', -6, "ok", "a record of 5 bytes"),  # it aborted at its end
         ('{"credentials": "no role"}', 0, "failed", "no credentials"),
+        ('{"staged": 5}', 0, "ok", "staged for this MXNet wheel, 5 bytes"),
+        ('{"refused": "S3: not allowed", "code": "AccessDenied"}', 0, "failed", "AccessDenied"),
+        ('{"refused": "timed out", "code": "Broken"}', 0, "failed", "h cannot be reached"),
         ("", 1, "unchecked", "OSError: libcuda.so.1"),
         ("", -11, "failed", "killed by signal 11"),
         ("", None, "failed", "did not come to an end"),
@@ -654,8 +675,8 @@ def test_what_mxnets_reader_says(error: str, status: str, said: str, cause: str 
 )
 def test_how_the_s3_probe_ended(stdout: str, code: int | None, status: str, said: str) -> None:
     result = ProbeResult(exit_code=code, stdout=stdout, stderr="OSError: libcuda.so.1" if code == 1 else "")
-    (check,) = judge_s3(make_node(0, None), result, uri="s3://b/a.rec", endpoint="h")
-    assert (check.status, check.subject) == (status, "s3://b/a.rec")
+    (check,) = judge_s3(make_node(0, None), result, uri="s3://bkt/a.rec", endpoint="h")
+    assert (check.status, check.subject) == (status, "s3://bkt/a.rec")
     assert said in check.said
 
 

@@ -10,6 +10,13 @@ FAILED = 1
 INTERRUPTED = 130  # what a shell says of a command that Ctrl-C ended
 
 
+# MXNet says what S3 answered, headers and all.
+_S3_ANSWER = re.compile(
+    r"(?:AWS S3 Error: HTTP/.*?)?<\?xml[^>]*> *<Error><Code>(\w+)</Code><Message>([^<]*)</Message>(.*?)</Error>"
+)
+_NAMED = re.compile("<(BucketName|Bucket|Key|Region)>([^<]*)<")
+
+
 class ScriptError(Exception):
     """Training cannot begin or go on; the message says why and what to do."""
 
@@ -23,7 +30,13 @@ def plain_words(message: str) -> str:
     lines = message.partition("Stack trace")[0].splitlines()
     words = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "Traceback"))]
     text = " ".join(words) or message.strip()
-    return re.sub("^MXNetError: |Check failed: allow_null: :?", "", text)
+    return _S3_ANSWER.sub(_s3_words, re.sub("^MXNetError: |Check failed: allow_null: :?", "", text))
+
+
+def _s3_words(answer: "re.Match[str]") -> str:
+    """What S3's XML says, in a line."""
+    named = ["{} {}".format(name, value) for name, value in _NAMED.findall(answer[3])]
+    return "S3 says {}: {}".format(answer[1], "; ".join([answer[2], *named]))
 
 
 def run(main: Callable[[Optional[Sequence[str]]], None]) -> None:

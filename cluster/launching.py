@@ -1,0 +1,60 @@
+"""The end of `cluster train`'s beginning: from nodes that are ready to a job that runs."""
+
+from contextlib import closing
+
+from bootstrap.apply import ReadyNode
+from cluster.app import App
+from cluster.attach import attend, start
+from cluster.commands.train_options import TrainRequest
+from cluster.job_head import head_of
+from provision.progress import Event
+from train.asking import Asking
+from train.job import Job, new_job_id, plan_job
+from train.run import open_submission
+from train.s3.environment import S3Access
+from train.settings import render_settings
+from train.survey import Survey
+
+
+def launch(
+    app: App,
+    nodes: tuple[ReadyNode, ...],
+    request: TrainRequest,
+    *,
+    script: str,
+    asking: Asking,
+    detach: bool,
+    plain: bool,
+) -> int:
+    """Plan the job, show what was decided for the user, and run it; the exit code. Raises ClusterError's kinds."""
+    # Python starts on the head while AWS is waited for and the job is planned.
+    with closing(head_of(app, nodes)) as head, closing(open_submission(head, follow=not detach)) as talk:
+        access = asking.access()
+        job = _plan(app, nodes, request, script=script, access=access, survey=asking.survey())
+        for warning in job.warnings:
+            app.report(Event(kind="warn", what=warning))
+        app.say("\n".join(render_settings(job)))
+        order = job.order(secrets=access.secrets)
+        if not detach:
+            return attend(app, head, order, plain=plain, talk=talk)
+        start(app, head, order, talk=talk)
+    return 0
+
+
+def _plan(
+    app: App, nodes: tuple[ReadyNode, ...], request: TrainRequest, *, script: str, access: S3Access, survey: Survey
+) -> Job:
+    config = app.config
+    return plan_job(
+        config.train,
+        nodes,
+        job_id=new_job_id(),
+        script=script,
+        data=config.data,
+        env=access.env,
+        command=request.command,
+        nodes_credentials=access.of_nodes,
+        credentials_left_s=access.left_s,
+        mxnet=config.bootstrap.mxnet,
+        survey=survey,
+    )

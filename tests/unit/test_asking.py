@@ -1,0 +1,83 @@
+"""What a job asks AWS by way of a process of its own: moto's EC2 and STS behind real HTTP."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import boto3
+import pytest
+
+from provision.errors import AwsError, ClusterError, ConfigError
+from provision.model import TAG_NAME
+from s3_server import REGION, serve_s3
+from train.asking import Asking, Question
+
+SECRET = "longlivedsecret"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server that has a cluster of two nodes."""
+    with serve_s3() as server:
+        ec2 = boto3.Session("AKIATEST", SECRET).client("ec2", endpoint_url=server.url, region_name=REGION)
+        tags = [{"Key": TAG_NAME, "Value": "demo"}]
+        ec2.run_instances(
+            MinCount=2,
+            MaxCount=2,
+            ImageId="ami-12345678",
+            TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+        )
+        yield server.url
+
+
+def question(**env: str) -> Question:
+    """As `cluster train` asks, in an environment of these variables."""
+    own = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": "/nowhere"}
+    return Question(cluster="demo", region=REGION, instance_profile="none", url=None, env={**own, **env})
+
+
+def test_all_is_found_out(url: str) -> None:
+    with Asking() as asking:
+        asking.ask(question(AWS_ENDPOINT_URL_EC2=url, AWS_ENDPOINT_URL_STS=url))
+        state = asking.state()
+        assert [(node.name, node.role, node.state) for node in state.nodes] == [
+            ("node-0", "head", "running"),
+            ("node-1", "worker", "running"),
+        ]
+        access = asking.access()
+        assert set(access.secrets) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+        assert SECRET not in access.secrets.values()
+        assert access.env["S3_ENDPOINT"] == f"s3.{REGION}.amazonaws.com"
+        assert str(asking.survey().owner).startswith("arn:aws:")
+
+
+def test_an_error_comes_as_it_is_in_its_turn(url: str) -> None:
+    with Asking() as asking:
+        asking.ask(question(AWS_ENDPOINT_URL=url))
+        assert len(asking.state().nodes) == 2
+        with pytest.raises(ConfigError, match="MXNet reads from https"):
+            asking.access()
+        assert asking.survey().owner is not None
+
+
+def test_a_profile_that_is_not_there_is_told_at_once() -> None:
+    with Asking() as asking:
+        asking.ask(question(AWS_PROFILE="nobody"))
+        with pytest.raises(AwsError, match="nobody") as caught:
+            asking.state()
+    assert str(caught.value.hint).startswith("set AWS_PROFILE")
+
+
+def test_one_that_is_killed_is_told() -> None:
+    with Asking() as asking:
+        os.kill(asking.pid, signal.SIGKILL)
+        asking.ask(question())
+        with pytest.raises(ClusterError, match="the process that asks AWS ended with code -9"):
+            asking.state()
+
+
+def test_one_that_is_asked_nothing_ends() -> None:
+    with Asking() as asking:
+        pid = asking.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -1,0 +1,50 @@
+"""A cluster that is not what cluster.toml asks for is not used without a word."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from provision.config import ProvisionConfig
+from provision.differences import find_differences
+from provision.model import Node
+
+
+def nodes(*types: str) -> list[Node]:
+    return [
+        Node(
+            instance_id=f"i-{index}",
+            index=index,
+            role="head" if index == 0 else "worker",
+            state="running",
+            private_ip=None,
+            public_ip=None,
+            instance_type=instance_type,
+            zone="us-east-1a",
+            launched_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for index, instance_type in enumerate(types)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "there", "said"),
+    [
+        ({}, ("c5.xlarge",) * 2, []),
+        ({}, (), []),
+        ({"nodes": 4}, ("c5.xlarge",) * 2, ["nodes = 4, and the cluster has 2 (cluster up"]),
+        ({"nodes": 4, "min_nodes": 2}, ("c5.xlarge",) * 2, []),
+        ({"nodes": 4, "min_nodes": 3}, ("c5.xlarge",) * 2, ["nodes = 4, and the cluster has 2 (cluster up"]),
+        ({"nodes": 1}, ("c5.xlarge",) * 2, ["nodes = 1, and the cluster has 2 (cluster resize 1 ends the others)"]),
+        ({"instance_types": ("c5.2xlarge",)}, ("c5.2xlarge",) * 2, []),
+        (
+            {"instance_type": "g5.xlarge", "nodes": 1},
+            ("c5.xlarge", "g5.xlarge"),
+            ["nodes = 1, and", 'instance_type = "g5.xlarge", and the cluster has 1 c5.xlarge (cluster down'],
+        ),
+    ],
+)
+def test_what_differs_is_said(keys: dict[str, Any], there: tuple[str, ...], said: list[str]) -> None:
+    found = list(find_differences(ProvisionConfig(**keys), nodes(*there)))
+    assert len(found) == len(said)
+    assert all(words in line for words, line in zip(said, found, strict=True))

@@ -1,0 +1,61 @@
+"""The process that asks AWS for `cluster train`: see asking.py, which starts it.
+
+stdin: a Question as one line of JSON. stdout: the cluster's nodes, the job's access to S3 and the survey, pickled one
+after the other, each as soon as it is known; a ClusterError in place of what could not be found out.
+"""
+
+import json
+import os
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO
+
+from provision.aws import Clients, make_clients
+from provision.describe import describe_nodes
+from provision.errors import ClusterError
+from train.asking import Question
+from train.s3.environment import S3Access, find_s3_access
+from train.surveyor import Surveyor
+
+
+def answer(question: Question, out: BinaryIO) -> None:
+    """Ask for everything side by side, and write the answers in their order."""
+    try:
+        clients = make_clients(question.region)
+    except ClusterError as error:
+        write(error, out)
+        return
+    surveyor = Surveyor(clients, url=question.url)
+    with ThreadPoolExecutor() as pool:
+        access = pool.submit(_find_access, question, clients)
+        for find in (lambda: describe_nodes(clients.ec2, name=question.cluster), access.result, surveyor.result):
+            try:
+                write(find(), out)
+            except ClusterError as error:
+                write(error, out)
+
+
+def write(found: object, out: BinaryIO) -> None:
+    """Hand an answer over."""
+    pickle.dump(found, out)
+    out.flush()
+
+
+def _find_access(question: Question, clients: Clients) -> S3Access:
+    return find_s3_access(region=question.region, instance_profile=question.instance_profile, clients=clients)
+
+
+def main() -> None:
+    """Read the question, and answer it; without one there is nothing to do."""
+    try:
+        line = sys.stdin.readline()
+        if line:
+            question = Question(**json.loads(line))
+            os.environ.clear()
+            os.environ.update(question.env)
+            answer(question, sys.stdout.buffer)
+    except KeyboardInterrupt:  # whoever has asked gets it too, and tells of it
+        pass
+    except BrokenPipeError:  # nobody wants the answer any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,7 @@
+"""What some settings of [train] can be: apart from config.py, since pydantic is slow to import."""
+
+from typing import Literal
+
+KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device"]
+Launcher = Literal["ssh", "local", "mpi"]
+ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
