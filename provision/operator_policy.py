@@ -197,11 +197,12 @@ def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[St
     if not buckets:
         return statements
     of_bucket = ("CreateBucket", "DeleteBucket", "ListBucket", "ListBucketMultipartUploads")
+    of_new_ones = ("PutBucketPublicAccessBlock", "PutEncryptionConfiguration")
     of_objects = ("AbortMultipartUpload", "DeleteObject", "GetObject", "ListMultipartUploadParts", "PutObject")
     arns = [f"arn:{partition_of(scope.region)}:s3:::{bucket}" for bucket in buckets]
     return [
         *statements,
-        allow("Buckets", [f"s3:{action}" for action in (*of_bucket, "PutBucketPublicAccessBlock")], arns),
+        allow("Buckets", [f"s3:{action}" for action in (*of_bucket, *of_new_ones)], arns),
         allow("Objects", [f"s3:{action}" for action in of_objects], [f"{arn}/*" for arn in arns]),
     ]
 
