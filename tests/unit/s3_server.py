@@ -1,6 +1,7 @@
 """moto's S3 behind real HTTP, in this process, and a proxy before it that breaks connections."""
 
 import json
+import os
 import socket
 import threading
 import urllib.request
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
+import pytest
 from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.server import ThreadedMotoServer
@@ -90,6 +92,19 @@ def serve_s3() -> Iterator[S3Server]:
         yield S3Server(url=url, client=boto3.client("s3", endpoint_url=url, region_name=REGION))
     finally:
         server.stop()
+
+
+@contextmanager
+def serve_s3_alone(**env: str) -> Iterator[S3Server]:
+    """A server until the block ends, and an environment in which AWS is this server; `env`: more variables."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name, value in {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", **env}.items():
+            patch.setenv(name, value)
+        with serve_s3() as server:
+            patch.setenv("AWS_ENDPOINT_URL", server.url)
+            yield server
 
 
 @dataclass(slots=True)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import boto3
@@ -9,17 +11,33 @@ import pytest
 
 from provision.errors import AwsError, ClusterError, ConfigError
 from provision.model import TAG_NAME
-from s3_server import REGION, serve_s3
+from s3_server import REGION
 from train.asking import Asking, Question
 
 SECRET = "longlivedsecret"
 
 
+# Not in this process, where other tests have another EC2.
+SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print("http://{}:{}".format(*server.get_host_and_port()), flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server that has a cluster of two nodes."""
-    with serve_s3() as server:
-        ec2 = boto3.Session("AKIATEST", SECRET).client("ec2", endpoint_url=server.url, region_name=REGION)
+    words = [sys.executable, "-W", "ignore", "-c", SERVER]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin
+        assert server.stdout
+        url = server.stdout.readline().strip()
+        ec2 = boto3.Session("AKIATEST", SECRET).client("ec2", endpoint_url=url, region_name=REGION)
         tags = [{"Key": TAG_NAME, "Value": "demo"}]
         ec2.run_instances(
             MinCount=2,
@@ -27,7 +45,8 @@ def url() -> Iterator[str]:
             ImageId="ami-12345678",
             TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
         )
-        yield server.url
+        yield url
+        server.stdin.close()
 
 
 def question(**env: str) -> Question:

@@ -1,6 +1,5 @@
 """Where nodes have their files from: real agents, a package index over HTTP, moto's S3, and this machine."""
 
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from cluster.config import parse_config
 from index_server import Index, make_wheel, serve_index
 from provision.errors import AwsError, ClusterError, ConfigError, ConnectError, NotFoundError
 from provision.progress import Event, silent
-from s3_server import REGION, S3Server, serve_s3
+from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3.store import S3Store, find_etag
 from train.s3.transfer import PART_BYTES
 
@@ -44,14 +43,8 @@ def index(folder: Path) -> Iterator[Index]:
 
 @pytest.fixture(scope="module")
 def running_s3() -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        with serve_s3() as server:
-            patch.setenv("AWS_ENDPOINT_URL", server.url)
-            yield server
+    with serve_s3_alone() as server:
+        yield server
 
 
 @pytest.fixture

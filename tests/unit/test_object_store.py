@@ -23,7 +23,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from project import REPOSITORY
-from s3_server import REGION, Cuts, S3Server, cutting_proxy, serve_s3
+from s3_server import REGION, Cuts, S3Server, cutting_proxy, serve_s3_alone
 
 sys.path.insert(0, str(REPOSITORY / "train" / "node"))  # by path, as on the nodes
 import aws_signature
@@ -40,15 +40,10 @@ MOTO_KEY = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), m
 
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        with serve_s3() as server:
-            server.put(BUCKET, {})
-            yield server
-            server.reset()
+    with serve_s3_alone() as server:
+        server.put(BUCKET, {})
+        yield server
+        server.reset()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from provision.errors import AwsError, ClusterError, NotFoundError, UsageError
 from provision.progress import Event, silent
-from s3_server import REGION, Cuts, S3Server, cutting_proxy, serve_s3
+from s3_server import REGION, Cuts, S3Server, cutting_proxy, serve_s3_alone
 from train.s3 import crew
 from train.s3 import operations as s3
 from train.s3.client import S3Object
@@ -24,22 +25,24 @@ BUCKET = "datasets"
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server,
+    ):
         patch.setattr(crew, "LEAVE_S", 60.0)  # this process lives on, and S3 is slow while other tests run
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        with serve_s3() as server:
-            patch.setenv("AWS_ENDPOINT_URL", server.url)
-            yield server
+        yield server
 
 
 @pytest.fixture
 def server(shared_server: S3Server) -> Iterator[S3Server]:
     yield shared_server
     shared_server.reset()
+
+
+def interrupt() -> None:
+    """As Ctrl-C does; the thread that calls this moves nothing more before the main one knows."""
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.5)
 
 
 class Watching:
@@ -319,7 +322,7 @@ def test_an_object_that_changes_while_it_is_read_is_no_file(server: S3Server, tm
 def test_an_interrupted_put_is_gone_on_with(server: S3Server, tmp_path: Path) -> None:
     content = os.urandom(4 * PART_BYTES + 1)
     (tmp_path / "x.rec").write_bytes(content)
-    watching = Watching(lambda: os.kill(os.getpid(), signal.SIGINT))
+    watching = Watching(interrupt)
     with pytest.raises(KeyboardInterrupt):
         put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/", create_bucket=True, watch=watching.watch)
     assert server.read(BUCKET) == {}
@@ -333,7 +336,7 @@ def test_an_interrupted_put_of_a_file_that_is_another_now_is_ended(server: S3Ser
     (tmp_path / "x.rec").write_bytes(bytes(3 * PART_BYTES))
     server.put(BUCKET, {})
     others = server.client.create_multipart_upload(Bucket=BUCKET, Key="x.rec")["UploadId"]
-    watching = Watching(lambda: os.kill(os.getpid(), signal.SIGINT))
+    watching = Watching(interrupt)
     with pytest.raises(KeyboardInterrupt):
         put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/", watch=watching.watch)
     assert len(server.upload_ids(BUCKET)) == 2
@@ -347,7 +350,7 @@ def test_an_interrupted_get_is_gone_on_with(server: S3Server, tmp_path: Path) ->
     content = os.urandom(4 * PART_BYTES + 1)
     server.put(BUCKET, {"x.rec": content})
     write(tmp_path, {"x.rec": b"old"})
-    watching = Watching(lambda: os.kill(os.getpid(), signal.SIGINT))
+    watching = Watching(interrupt)
     with pytest.raises(KeyboardInterrupt):
         get(f"s3://{BUCKET}/x.rec", str(tmp_path), watch=watching.watch)
     assert (tmp_path / "x.rec").read_bytes() == b"old"

@@ -1,6 +1,5 @@
 """put and get with a busy S3, bits that turn, processes that are killed: right bytes or an error; nothing is left."""
 
-import os
 import random
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 from project import REPOSITORY
 from provision.errors import ClusterError
 from provision.progress import silent
-from s3_server import REGION, Faults, S3Server, faulty_proxy, serve_s3
+from s3_server import REGION, Faults, S3Server, faulty_proxy, serve_s3_alone
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES, Unwatched
 
@@ -24,15 +23,8 @@ SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_00
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        with serve_s3() as server:
-            patch.setenv("AWS_ENDPOINT_URL", server.url)
-            yield server
+    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
+        yield server
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from job_channels import LOG
 from provision.errors import ClusterError, NotFoundError
-from s3_server import REGION, S3Server, serve_s3
+from s3_server import REGION, S3Server, serve_s3_alone
 from train import s3_jobs
 from train.s3_jobs import fetch_s3_log, read_s3_records
 
@@ -19,14 +18,8 @@ RESULTS = "s3://results/jobs/"
 
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        with serve_s3() as server:
-            patch.setenv("AWS_ENDPOINT_URL", server.url)
-            yield server
+    with serve_s3_alone() as server:
+        yield server
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from provision.errors import ClusterError, NotFoundError, UsageError
 from provision.progress import Event, silent
-from s3_server import REGION, S3Server, serve_s3
+from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3 import operations as s3
 from train.s3.compare import verify
 from train.s3.journal import Begun, Journal, find_journal
@@ -23,15 +23,8 @@ TREE = {"a.rec": b"aaa", "sub/b.rec": b"bbb", "sub/c.txt": b"c", "notes.txt": b"
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        with serve_s3() as server:
-            patch.setenv("AWS_ENDPOINT_URL", server.url)
-            yield server
+    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
+        yield server
 
 
 @pytest.fixture

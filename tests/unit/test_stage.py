@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from faulty_s3 import Faults, faulty_proxy
-from s3_server import S3Server, serve_s3
+from s3_server import S3Server, serve_s3_alone
 from stage_steps import NODE, Stage, find_held, find_left, staging
 
 sys.path.insert(0, str(NODE))  # by path, as on the nodes
@@ -28,25 +28,20 @@ LARGE = random.Random(9).randbytes(stage_fetch.RANGE_BYTES * 2 + 12)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        with serve_s3() as server:
-            server.put(
-                "data",
-                {
-                    **SHARDS,
-                    "train/": b"",
-                    "train/sub/x": b"no",
-                    "large": LARGE,
-                    "other/mid": MIDDLING,
-                    "odd/a;b#c?": b"odd",
-                },
-            )
-            yield server
-            server.reset()
+    with serve_s3_alone() as server:
+        server.put(
+            "data",
+            {
+                **SHARDS,
+                "train/": b"",
+                "train/sub/x": b"no",
+                "large": LARGE,
+                "other/mid": MIDDLING,
+                "odd/a;b#c?": b"odd",
+            },
+        )
+        yield server
+        server.reset()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Threads that carry out tasks, of which some bring more."""
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
@@ -23,27 +22,36 @@ class Crew:
         self._urgent: deque[Task] = deque()
         self._waiting: Iterator[Task] = iter(())
         self._at_work = 0
+        self._alive = 0
         self._stopped = False
         self._broken: BaseException | None = None
 
     def run(self, tasks: Iterable[Task]) -> None:
         """Carry out all tasks and all that they add. Raises what a task raises, and then tells the others to stop."""
         self._waiting = iter(tasks)
-        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._size)]
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            for _ in range(self._size):
+                self._start_thread()
+            self._wait()
         except BaseException:  # an interrupt
             self._stop(None)
-            until = time.monotonic() + LEAVE_S
-            for thread in threads:
-                if thread.ident is not None:  # it was started
-                    thread.join(max(0.0, until - time.monotonic()))
+            self._wait(LEAVE_S)
             raise
         if self._broken is not None:
             raise self._broken
+
+    def _start_thread(self) -> None:
+        with self._changed:
+            threading.Thread(target=self._live, daemon=True).start()
+            self._alive += 1
+
+    def _wait(self, timeout_s: float | None = None) -> None:
+        """Until no thread works any more. Not by join, which takes a thread for ended once it was interrupted itself.
+
+        https://github.com/python/cpython/issues/90882
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alive, timeout_s)
 
     @property
     def is_idle(self) -> bool:
@@ -67,6 +75,14 @@ class Crew:
             self._stopped = True
             self._broken = self._broken or error
             self._changed.notify_all()
+
+    def _live(self) -> None:
+        try:
+            self._work()
+        finally:
+            with self._changed:
+                self._alive -= 1
+                self._changed.notify_all()
 
     def _work(self) -> None:
         while (task := self._take()) is not None:
