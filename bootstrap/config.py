@@ -2,7 +2,6 @@
 
 from typing import Annotated, Literal, Self
 
-from pathspec import GitIgnoreSpec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
 PYTHON_PATTERN = r"^(auto|3\.([89]|1[0-2])|/[A-Za-z0-9._/-]+)$"
@@ -32,6 +31,8 @@ def check_sync_entry(entry: str) -> str:
 
 def check_pattern(pattern: str) -> str:
     """One pattern of exclude as it is; pure. Raises ValueError for one that means nothing."""
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415 - slow to import, and few configurations have a pattern
+
     try:
         parsed = GitIgnoreSpec.from_lines([pattern]).patterns
     except ValueError as error:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cluster.steps import StepDisplay
     from provision.files import ClusterFiles
 
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+
 
 class App:
     """One run of the command. Progress and messages go to stderr, results to stdout."""
@@ -28,7 +30,15 @@ class App:
     @cached_property
     def config(self) -> "ClusterConfig":
         """cluster.toml with this command line's overrides. Raises ConfigError."""
-        from cluster.config import load_config  # noqa: PLC0415 - pydantic is slow to import: not for --help
+        # Pydantic would look for plugins of its own in everything that is installed; none of them is for us.
+        given = os.environ.get(_PLUGINS)
+        os.environ[_PLUGINS] = "__all__"
+        try:
+            from cluster.config import load_config  # noqa: PLC0415 - pydantic is slow to import: not for --help
+        finally:
+            os.environ.pop(_PLUGINS)
+            if given is not None:  # it is for programs that we start
+                os.environ[_PLUGINS] = given
 
         return load_config(self.config_path, self.overrides)
 
@@ -111,7 +121,10 @@ class App:
 
     def say(self, text: str, *, style: str = "") -> None:
         """A message for the person at the terminal: stderr, never markup."""
-        self.console.print(text, style=style or None, markup=False)
+        if style or "console" in self.__dict__:
+            self.console.print(text, style=style or None, markup=False)
+        else:  # nothing is drawn that it could come between: for plain words rich is slow to import
+            click.echo(text, err=True)
 
     def print(self, text: str) -> None:
         """A result: stdout."""

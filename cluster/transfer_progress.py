@@ -1,16 +1,20 @@
 """How far a copy is: a bar on a terminal; elsewhere, where it takes long, a line now and then."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from cluster.app import App
 from train.s3.operations import Done
 from train.s3.plan import Download, Upload
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _FIRST_LINE_S = 10.0
 _EVERY_S = 30.0
@@ -18,27 +22,30 @@ _REFRESH_S = 0.1
 
 
 class TransferProgress:
-    """Told by train.s3 what moved."""
+    """Told by train.s3 what moved. bars: on a terminal; without, `say` is given the lines."""
 
-    def __init__(self, bars: Progress, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, bars: "Progress | None", say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._bars = bars
+        self._say = say
         self._clock = clock
-        self._lines = not bars.console.is_terminal
         self._began = clock()
         self._next = self._began
         self._total = 0
         self._moved = 0
         self._files = 0
         self._count = 0
-        self._task = bars.add_task("", total=None, visible=False)
+        self._task = None if bars is None else bars.add_task("", total=None, visible=False)
 
     def watch(self, transfers: Sequence[Upload | Download], /) -> "TransferProgress":
         """The plan is made: from now on it is known how much there is."""
         self._count = len(transfers)
         self._total = sum(transfer.size_bytes for transfer in transfers)
         self._began = self._clock()
-        self._next = self._began + (_FIRST_LINE_S if self._lines else 0)
-        self._bars.update(self._task, total=self._total, visible=True, description=self._files_done())
+        self._next = self._began + (_FIRST_LINE_S if self._bars is None else 0)
+        if self._bars is not None and self._task is not None:
+            self._bars.update(self._task, total=self._total, visible=True, description=self._files_done())
         return self
 
     def moved(self, size_bytes: int) -> None:
@@ -56,9 +63,9 @@ class TransferProgress:
         now = self._clock()
         if now < self._next:
             return
-        if self._lines:
+        if self._bars is None or self._task is None:
             self._next = now + _EVERY_S
-            self._bars.console.print(self._render_line(now - self._began), markup=False)
+            self._say(self._render_line(now - self._began))
         else:
             self._next = now + _REFRESH_S
             self._bars.update(self._task, completed=self._moved, description=self._files_done())
@@ -74,8 +81,20 @@ class TransferProgress:
 
 
 @contextmanager
-def transfer_progress(console: Console) -> Iterator[TransferProgress]:
+def transfer_progress(app: App) -> Iterator[TransferProgress]:
     """A bar on the console, gone when the copy is done."""
+    if not (sys.stderr.isatty() and app.console.is_terminal):  # rich is a tenth of a second: for who sees it
+        yield TransferProgress(None, app.say)
+        return
+    from rich.progress import (  # noqa: PLC0415 - as above
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -83,8 +102,8 @@ def transfer_progress(console: Console) -> Iterator[TransferProgress]:
         TransferSpeedColumn(),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        yield TransferProgress(bars)
+    with Progress(*columns, console=app.console, transient=True) as bars:
+        yield TransferProgress(bars, app.say)
 
 
 def describe_transfers(done: Done, began: float) -> str:

@@ -106,7 +106,7 @@ class PartsDownload:
     def move(self, number: int) -> int:
         """Fetch a part, unless it is there."""
         if number == _ASK:
-            self._told = self._wire.find_headers(self._download.source, IfMatch=self._download.etag)
+            self._told = self._wire.find_version(self._download.source, etag=self._download.etag)
             return 0
         begin = number * PART_BYTES
         length = min(PART_BYTES, self._download.size_bytes - begin)

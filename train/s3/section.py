@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from provision.errors import ClusterError
 
-_BLOCK_BYTES = 256 * 2**10
+_BLOCK_BYTES = 512 * 2**10
 
 
 class ChangedError(ClusterError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from train.s3.access import S3Endpoint, find_endpoint
 from train.s3.client import S3Object, explain
+from train.s3.head import ask_headers
 from train.s3.url import S3Url
 
 if TYPE_CHECKING:
@@ -146,6 +147,11 @@ class Wire:
         except (ClientError, BotoCoreError, HTTPError, OSError) as error:
             raise explain(error, method, bucket=request.get("Bucket"), key=request.get("Key")) from error
         return response
+
+    def find_version(self, url: S3Url, *, etag: str) -> Mapping[str, str]:
+        """What S3 says about the object of this ETag, checksums included. Raises NotFoundError, AwsError."""
+        told = ask_headers(self._endpoint, url, region=self._region, etag=etag)
+        return self.find_headers(url, IfMatch=etag) if told is None else told
 
     def find_headers(self, url: S3Url, **more: Any) -> Mapping[str, str]:
         """What S3 says about an object, checksums included. Raises NotFoundError, AwsError."""

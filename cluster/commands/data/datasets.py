@@ -59,7 +59,7 @@ def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | 
     with workplace(cache_dir() / "datasets" / dataset.name) as work:
         written = _fetch(app, dataset, work, shards=shards)
         began = time.monotonic()
-        with transfer_progress(app.console) as progress:
+        with transfer_progress(app) as progress:
             done = operations.put(
                 [f"{work}/"],
                 url,

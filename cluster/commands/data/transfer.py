@@ -62,7 +62,7 @@ def put(
         )
     app.enter_cloud(start_sandbox=True)
     began = time.monotonic()
-    with transfer_progress(app.console) as progress:
+    with transfer_progress(app) as progress:
         done = s3.put(
             sources,
             destination,
@@ -105,7 +105,7 @@ def get(
         )
     app.enter_cloud()
     began = time.monotonic()
-    with transfer_progress(app.console) as progress:
+    with transfer_progress(app) as progress:
         done = s3.get(
             sources,
             destination,
