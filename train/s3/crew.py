@@ -41,9 +41,17 @@ class Crew:
             raise self._broken
 
     def _start_thread(self) -> None:
-        with self._changed:
+        self._count(1)  # before: an interrupt comes out of start(), too, when the thread is at work already
+        try:
             threading.Thread(target=self._live, daemon=True).start()
-            self._alive += 1
+        except RuntimeError:  # there are too many
+            self._count(-1)
+            raise
+
+    def _count(self, more: int) -> None:
+        with self._changed:
+            self._alive += more
+            self._changed.notify_all()
 
     def _wait(self, timeout_s: float | None = None) -> None:
         """Until no thread works any more. Not by join, which takes a thread for ended once it was interrupted itself.
@@ -80,9 +88,7 @@ class Crew:
         try:
             self._work()
         finally:
-            with self._changed:
-                self._alive -= 1
-                self._changed.notify_all()
+            self._count(-1)
 
     def _work(self) -> None:
         while (task := self._take()) is not None:
