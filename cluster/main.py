@@ -2,7 +2,6 @@
 
 import atexit
 import gc
-import importlib
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from cluster.app import App
+from cluster.lazy_group import LazyGroup
 from provision.errors import ClusterError
 
 # Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3, Fabric or rich.
@@ -42,43 +42,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 GARBAGE_THRESHOLD = 50_000
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module only when that command runs."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which they are used."""
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command."""
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from the table alone."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest the nearest command for one that does not exist."""
-        import difflib  # noqa: PLC0415 - only on the way to an error
-
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            nearest = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            suggestion = f' Did you mean "{nearest[0]}"?' if nearest else ""
-            ctx.fail(f'There is no command "{args[0]}".{suggestion}')
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-c",
     "--config",

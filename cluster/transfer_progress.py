@@ -109,6 +109,8 @@ def transfer_progress(app: App) -> Iterator[TransferProgress]:
 def describe_transfers(done: Done, began: float) -> str:
     """What was copied, in a line; `began` is time.monotonic() of the beginning."""
     transfers = done.plan.transfers
+    if not transfers:
+        return "nothing"
     size_bytes = sum(transfer.size_bytes for transfer in transfers)
     duration_s = max(time.monotonic() - began, 0.001)
     said = f"{count_files(len(transfers))}, {decimal(size_bytes)} in {duration_s:.1f} s"

@@ -9,6 +9,7 @@ import click
 import pytest
 from pydantic import BaseModel
 
+from cluster.commands.data import COMMANDS as DATA_COMMANDS
 from cluster.config import ClusterConfig
 from cluster.main import COMMANDS
 
@@ -77,6 +78,13 @@ def test_the_short_help_is_the_commands_own_first_sentence(name: str) -> None:
     module, _, attribute = place.partition(":")
     command = getattr(import_module(module), attribute)
     assert (command.help or "").startswith(short.rstrip("."))
+
+
+@pytest.mark.parametrize("name", list(DATA_COMMANDS))
+def test_the_short_help_of_datas_commands_is_their_own(name: str) -> None:
+    place, short = DATA_COMMANDS[name]
+    module, _, attribute = place.partition(":")
+    assert getattr(import_module(module), attribute).short_help == short
 
 
 def test_the_readme_names_the_commands_that_matter() -> None:

@@ -1,44 +1,26 @@
 """`cluster data ...`: each module has the commands of one kind."""
 
-import importlib
-
 import click
 
-# Name -> where it is: a command imports its own module alone, for what the others need takes longer than a copy.
-_COMMANDS = {
-    "put": "transfer",
-    "get": "transfer",
-    "ls": "transfer",
-    "du": "transfer",
-    "rm": "transfer",
-    "verify": "transfer",
-    "pack": "records",
-    "split": "records",
-    "info": "records",
-    "fetch": "datasets",
-    "demo": "datasets",
+from cluster.lazy_group import LazyGroup
+
+# A command imports its own module alone: what the others need takes longer than a copy.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "put": ("cluster.commands.data.transfer:put", "Copy files, folders and globs to S3."),
+    "get": ("cluster.commands.data.transfer:get", "Copy objects, folders and globs from S3."),
+    "ls": ("cluster.commands.data.transfer:ls", "List buckets, or what is in a folder."),
+    "du": ("cluster.commands.data.transfer:du", "Count objects and bytes by folder."),
+    "rm": ("cluster.commands.data.transfer:rm", "Delete objects, folders and buckets."),
+    "verify": ("cluster.commands.data.transfer:verify", "Compare a folder in S3 with a local one, or its manifest."),
+    "pack": ("cluster.commands.data.records:pack", "Pack folders of images into RecordIO shards."),
+    "split": ("cluster.commands.data.records:split", "Cut .rec files anew, into a number or size of shards."),
+    "info": ("cluster.commands.data.records:info", "Tell what is in .rec files: records, labels, shards."),
+    "fetch": ("cluster.commands.data.datasets:fetch", "Download a public dataset, and write it as MXNet reads it."),
+    "demo": ("cluster.commands.data.datasets:demo", "Write a small real dataset, without a download."),
 }
 
 
-class _LazyGroup(click.Group):
-    """A group that imports a command's module when that command, or the list of all, is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which they are used."""
-        del ctx
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command."""
-        del ctx
-        if cmd_name not in _COMMANDS:
-            return None
-        module = importlib.import_module(f"cluster.commands.data.{_COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name)
-        return command
-
-
-@click.group("data", cls=_LazyGroup)
+@click.group("data", cls=LazyGroup, table=COMMANDS)
 def data() -> None:
     """Datasets to S3 and from S3: files, folders and 'globs*', many at once.
 
