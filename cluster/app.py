@@ -106,10 +106,6 @@ class App:
 
         return StepDisplay(self.console)
 
-    def load_display(self) -> None:
-        """Import now what the first message will need: rich."""
-        self._steps  # noqa: B018
-
     def close(self) -> None:
         """Give the terminal back as it was, on whatever way out."""
         if "_steps" in self.__dict__:

@@ -1,12 +1,9 @@
 """From cluster.toml to nodes that are ready to train: what `up`, `verify` and `train` have in common."""
 
-import fcntl
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bootstrap.connection import Host
@@ -17,7 +14,8 @@ from bootstrap.private_key import load_private_key
 from cluster.app import App
 from provision.errors import ClusterError, NotFoundError
 from provision.model import ClusterState, Node
-from provision.progress import Event, Report
+from provision.one_at_a_time import one_at_a_time
+from provision.progress import Report
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -50,7 +48,8 @@ def ready_nodes(
     pins = HostKeyPins(app.files.known_hosts)
     console = open_console(config.provision.region)
     with Connections(private_key=app.files.private_key, pins=pins, console=console, wait_s=wait_s) as connections:
-        with one_at_a_time(app.files.root, report=app.report):
+        # Two at once would write the same files there.
+        with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
             if callable(state):
                 connections.begin(_last_hosts(app), python=config.bootstrap.python)
             nodes, script = _prepare(app, state, connections)
@@ -135,24 +134,6 @@ def open_console(region: str) -> Console:
         return find_last_console_lines(ec2(), instance_id)
 
     return Console(find_fingerprints=find_fingerprints, find_last_lines=find_last_lines)
-
-
-@contextmanager
-def one_at_a_time(folder: Path, *, report: Report) -> Iterator[None]:
-    """Wait while another command sets the nodes up: two at once would write the same files there.
-
-    The lock is the kernel's, on the cluster's folder: it ends with the process that holds it, however that ends.
-    """
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report(Event(kind="info", what="waiting for another command that is setting up the nodes"))
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def find_hosts(app: App, state: ClusterState) -> tuple[Host, ...]:

@@ -23,7 +23,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from project import REPOSITORY
-from s3_server import REGION, Cuts, S3Server, cutting_proxy, serve_s3_alone
+from s3_proxies import Cuts, cutting_proxy
+from s3_server import REGION, S3Server, serve_s3_alone
 
 sys.path.insert(0, str(REPOSITORY / "train" / "node"))  # by path, as on the nodes
 import aws_signature

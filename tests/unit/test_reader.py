@@ -17,7 +17,8 @@ from werkzeug.serving import make_server
 from provision.errors import ClusterError, NotFoundError
 from real_mxnet import labels_by_part
 from record_files import write_uneven
-from s3_server import REGION, Cuts, S3Server, cutting_proxy, serve_s3
+from s3_proxies import Cuts, cutting_proxy
+from s3_server import REGION, S3Server, serve_s3
 from train.data import read_ahead
 from train.data.reader import iterate_records
 from train.data.recordio import MAGIC, decode_image, encode_record

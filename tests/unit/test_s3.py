@@ -12,7 +12,8 @@ import pytest
 
 from provision.errors import AwsError, ClusterError, NotFoundError, UsageError
 from provision.progress import Event, silent
-from s3_server import REGION, Cuts, S3Server, cutting_proxy, serve_s3_alone
+from s3_proxies import Cuts, cutting_proxy
+from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3 import crew
 from train.s3 import operations as s3
 from train.s3.client import S3Object

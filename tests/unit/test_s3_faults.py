@@ -13,7 +13,8 @@ import pytest
 from project import REPOSITORY
 from provision.errors import ClusterError
 from provision.progress import silent
-from s3_server import REGION, Faults, S3Server, faulty_proxy, serve_s3_alone
+from s3_proxies import Faults, faulty_proxy
+from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES, Unwatched
 

@@ -6,8 +6,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-from cluster.session import one_at_a_time
 from project import CLUSTER
+from provision.one_at_a_time import one_at_a_time
 from provision.progress import Event
 
 
@@ -21,7 +21,7 @@ def test_a_second_set_up_waits_for_the_first_and_says_so(tmp_path: Path) -> None
         told.set()
 
     def set_up() -> None:
-        with one_at_a_time(tmp_path, report=report):
+        with one_at_a_time(tmp_path, does="is setting up the nodes", report=report):
             entered.set()
 
     # The kernel's lock belongs to the open folder, so that a thread stands for another command here.

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provision.errors import ClusterError
+from provision.one_at_a_time import one_at_a_time
 from provision.progress import Event, Report
 from train.data.convert import Written
 from train.data.datasets import Dataset
@@ -27,7 +28,8 @@ def fetch(
     """
     sources = cache / "datasets"
     try:
-        with _alone(sources, report=report):
+        sources.mkdir(parents=True, exist_ok=True)
+        with one_at_a_time(sources, does="downloads a dataset", report=report):
             for source in dataset.sources:
                 download(source, sources, report=report, advance=advance)
             began = time.monotonic()
@@ -84,19 +86,3 @@ def move_into(written: Written, work: Path, folder: Path) -> Written:
             f"cannot write to {folder}: {error.filename2 or error.filename}: {error.strerror}"
         ) from error
     return Written(train_images=written.train_images, val_images=written.val_images, files=tuple(files))
-
-
-@contextmanager
-def _alone(folder: Path, *, report: Report) -> Iterator[None]:
-    """Wait while another run downloads to the folder, which is made if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report(Event(kind="info", what="waiting for another command that downloads a dataset"))
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
