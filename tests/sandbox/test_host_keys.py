@@ -152,7 +152,7 @@ def test_another_host_key_than_the_consoles_is_refused_and_nothing_is_sent(two_n
     assert "Nothing was sent to it" in done.stderr
     # sshd names the user as soon as one is said; the last lines are those of this test's own look at the log.
     refused = [line for line in said.splitlines() if "Connection closed by" in line]
-    assert len(refused) >= 2
+    assert refused  # a busy machine leaves time for one attempt, a fast one for several
     assert not [line for line in refused if "user" in line]
     two_nodes.run("verify")
 
