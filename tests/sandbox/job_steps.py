@@ -29,8 +29,10 @@ time.sleep(600)
 """
 JOINS = ("--", "python", "-c", PROGRAM)
 """Every process joins the others, and would then sleep for longer than any test lasts."""
-STARTS = ("--", "sh", "-c", "echo waits; sleep 600")
-"""The same without MXNet: quicker, and no process ever has a rank."""
+STRANGER = ["sleep", "599"]
+STARTS = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
+"""The same without MXNet: quicker, and no process ever has a rank. But each has a child that has nothing of the job's
+any more: not its parent, session nor environment."""
 NODE_PROGRAMS = ("supervise.py", "launch.py", "ssh_proxy.py", "role.py")
 
 
@@ -157,6 +159,12 @@ class Running:
         """One of our node-side programs: the last one that was started."""
         return self.hosts[host].programs(name)[-1]
 
+    def wrapper(self, host: str) -> tuple[int, int]:
+        """The two processes of role.py that run one role: the guardian, and the one below it."""
+        programs = self.hosts[host].programs("role.py")
+        pid = next(pid for pid in programs if self.parent_of(pid) in programs)
+        return self.parent_of(pid), pid
+
     def child_of(self, pid: int) -> int:
         """The one process that another has started."""
         (child,) = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -182,12 +190,16 @@ class Running:
         return self.process.returncode, said
 
     def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
-        """No process of the job, and none of the programs that ran it, is left on the hosts."""
+        """No process of the job is left on the hosts, none of STARTS's strangers, none of the programs that ran it."""
         namespaces = {host.namespace: host for host in self.hosts.values() if Path(f"/proc/{host.pid}").exists()}
         looked_at = {name: host for name, host in namespaces.items() if host.name not in besides}
 
         def left() -> list[int]:
-            found = [pid for pid in processes_of("CLUSTER_JOB_ID", self.id) if namespace_of(pid) in looked_at]
+            pids = {
+                *processes_of("CLUSTER_JOB_ID", self.id),
+                *(p for p in all_pids() if command_line(p)[:2] == STRANGER),
+            }
+            found = [pid for pid in pids if namespace_of(pid) in looked_at]
             return found + [pid for host in looked_at.values() for name in NODE_PROGRAMS for pid in host.programs(name)]
 
         until(lambda: not left(), f"processes of {self.id} are left: {left()}", timeout_s=timeout_s)

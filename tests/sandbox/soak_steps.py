@@ -36,8 +36,11 @@ OPEN_STATES = {"01": "established", "08": "close-wait", "0A": "listening"}
 
 
 def program_of(worker: str) -> tuple[str, ...]:
-    """A job of four processes that needs no MXNet: servers and scheduler end a moment after the workers."""
-    return ("--", "sh", "-c", f"case $DMLC_ROLE in worker) {worker};; *) sleep 1.2;; esac")
+    """A job of four processes that needs no MXNet: servers and scheduler end a moment after the workers.
+
+    Each has a child with a session of its own, and nothing of the job in its environment.
+    """
+    return ("--", "sh", "-c", f"(env -i setsid sleep 99 &); case $DMLC_ROLE in worker) {worker};; *) sleep 1.2;; esac")
 
 
 KINDS: dict[str, tuple[str, ...]] = {

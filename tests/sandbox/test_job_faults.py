@@ -1,7 +1,8 @@
 """The table of faults, its first half: programs that are killed or fail, and clients.
 
 Each fault is real. Every time the command ends soon, or for what falls silent within the time that is set, with the
-right exit code; no process is left on a node that lives; and the message names role, rank, host and cause.
+right exit code; no process is left on a node that lives, not even one without the job's session and environment; and
+the message names role, rank, host and cause.
 The other half is test_node_faults.py. Elsewhere: a worker that fails half-way (test_endings.py), the scheduler's port
 and ssh blocked by a security group (test_blocked_training.py), clients that are killed or cut off (test_jobs.py).
 """
@@ -56,7 +57,9 @@ class Killed:
 
 
 SSH_FAILED = r"(worker|server)( \d)? on node-1 \(process \d+\) was lost: ssh to it failed: "
+WRAPPER_KILLED = SSH_FAILED + r"role\.py, which ran it there, was killed"
 LOST = "was lost: the program on node-0 that led to it was killed"
+SCHEDULER_LOST = r"scheduler on node-0 \(process \d+\) " + LOST
 KILLED = (
     Killed(
         "worker",
@@ -82,11 +85,8 @@ KILLED = (
         r"launch\.py on node-0 \(process \d+\) was killed by signal 9",
         command=STARTS,
     ),
-    Killed(
-        "role.py",
-        lambda job: job.program("role.py", "node-1"),
-        SSH_FAILED + r"role\.py, which ran it there, was killed",
-    ),
+    Killed("role.py", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED, command=STARTS),
+    Killed("role.py's guardian", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED, command=STARTS),
     Killed(
         "ssh_proxy.py",
         lambda job: job.program("ssh_proxy.py"),
@@ -100,10 +100,17 @@ KILLED = (
     ),
 )
 ALSO_KILLED = (
+    Killed("role.py, when all have joined", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED),
     Killed(
         "the scheduler's role.py",
+        lambda job: job.child_of(job.hosts["node-0"].programs("role.py")[0]),
+        SCHEDULER_LOST,
+        command=STARTS,
+    ),
+    Killed(
+        "the guardian of the scheduler's role.py",
         lambda job: job.hosts["node-0"].programs("role.py")[0],
-        r"scheduler on node-0 \(process \d+\) " + LOST,
+        SCHEDULER_LOST,
         command=STARTS,
     ),
     Killed(
@@ -112,7 +119,7 @@ ALSO_KILLED = (
         r"(worker|server) on node-[01] \(process \d+\) was lost: ssh to it failed: ssh was killed by signal 9",
         command=STARTS,
     ),
-    Killed("sshd on node-1", lambda job: job.parent_of(job.program("role.py", "node-1")), SSH_FAILED, command=STARTS),
+    Killed("sshd on node-1", lambda job: job.parent_of(job.wrapper("node-1")[0]), SSH_FAILED, command=STARTS),
     Killed(
         "supervise.py, when all have joined",
         lambda job: job.program("supervise.py"),

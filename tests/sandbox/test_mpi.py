@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from job_steps import STARTS, running
 from project import REPOSITORY, Project
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -31,6 +32,11 @@ def test_a_job_under_mpirun(project: Project) -> None:
     assert set(re.findall(r"^\[worker \d (node-\d)\] sum", done.stdout, re.MULTILINE)) == {"node-0", "node-1"}
     failed = project.run(*words, "7", code=7)
     assert re.search(r"worker 1 on node-[01] \(process \d+\) ended with exit code 7", failed.stderr)
+    for which in (0, 1):  # of role.py's processes on node-1
+        with running(project, "--launcher", "mpi", command=STARTS) as job:
+            job.kill(job.wrapper("node-1")[which])
+            code, said = job.ends()
+            assert (code, "node-1" in said) == (1, True), said
     left = project.run("exec", "--", "sh", "-c", "pgrep -f '[o]rted|[m]pirun|[r]ole.py' || echo none").stdout
     assert left.count("none") == 2
 

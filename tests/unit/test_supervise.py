@@ -107,10 +107,24 @@ def test_a_server_that_fails_after_the_workers_end_is_told_and_no_more(job_host:
     assert any("ended with exit code 5, when all workers had done" in event.get("say", "") for event in log)
 
 
-@pytest.mark.parametrize("program", ["launch.py", "ssh_proxy.py -o", "role.py$", "role.py launched $"])
-def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "is_below"),
+    [
+        ("launch.py", False),
+        ("ssh_proxy.py -o", False),
+        ("role.py$", False),
+        ("role.py$", True),
+        ("role.py launched $", False),
+        ("role.py launched $", True),
+    ],
+)
+def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str, *, is_below: bool) -> None:
+    """is_below: of the two processes of role.py the one below its guardian."""
     start_and_wait(job_host, job_host.order(env=HERE))
-    os.kill(job_host.pid_of(r"^\S*python\S* .*" + program.replace(".", r"\.").replace("$", " ?$")), signal.SIGKILL)
+    pid = job_host.pid_of(r"^\S*python\S* .*" + program.replace(".", r"\.").replace("$", " ?$"))
+    if is_below:
+        pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+    os.kill(pid, signal.SIGKILL)
     (*_, last) = job_host.ask("follow", job_id(1), "0")
     assert last["result"]["state"] == "failed"
     assert last["result"]["exit_code"] in {1, 137}

@@ -8,7 +8,6 @@ environment. Linux. Python 3.6 and later, standard library only.
 import ctypes
 import os
 import signal
-import subprocess
 import time
 
 JOB_VARIABLE = "CLUSTER_JOB_ID"
@@ -29,8 +28,9 @@ def adopt_orphans():
     _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def start(command, env, cwd, stdin=subprocess.DEVNULL):
+def start(command, env, cwd):
     """Start a command in a session of its own, its stdout and stderr in one pipe. Raises OSError, ValueError."""
+    import subprocess  # a guardian is to be small, and has no need of it
 
     def prepare():
         os.setsid()
@@ -40,7 +40,7 @@ def start(command, env, cwd, stdin=subprocess.DEVNULL):
         command,
         env=env,
         cwd=cwd,
-        stdin=stdin,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         preexec_fn=prepare,
@@ -133,6 +133,8 @@ def tell(pids, number):
         except PermissionError:
             refused.append(str(pid))
     if refused:
+        import subprocess
+
         try:
             subprocess.call(
                 ["sudo", "-n", "kill", "-%d" % number] + refused,

@@ -5,285 +5,72 @@
     role.py join PATH   carries bytes between its stdin and stdout and a `role.py launched` that waits on this host
     role.py end JOB     ends what is left of a job on this host; prints a JSON list of what does not end
 
-wire.py has the messages. When its other side goes away (the end of what it reads, or silence), it ends all processes of
-the job on this host, whoever started them. What descends from its process becomes its own child at the latest when
-orphaned, and so is found and ended whatever session, user or environment it has by then.
-Secrets come in the order, and go into the process's environment: they are on no command line and in no file.
+The first two run as two processes: this one stays above the other as its guardian (guardian.py).
+wire.py has the messages. Secrets come in the order, and go into the process's environment: they are on no command line
+and in no file.
 Python 3.6 and later, standard library only.
 """
 
-import json
 import os
-import re
-import select
-import signal
 import sys
-import threading
-import time
 
-import meeting
+import guardian
 import processes
-import role_env
-import wire
-
-ALIVE_EVERY_S = 2.0
-PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that something holds which cannot be ended
-PENDING_BYTES = 1 << 17
-REACH_TIMEOUT_S = 2.0
-RANK = re.compile(rb"\b([WS])\[(\d+)\] is connected to others")
-BOUND = re.compile(rb"Bind to role=(?:worker|server),.* ip=([0-9a-fA-F.:]+), port=(\d+)")
-# What ps-lite says with PS_VERBOSE=1, and what it says of failures in the same form.
-VERBOSE = re.compile(rb"^\[\d\d:\d\d:\d\d\] src/(\./)?(van|zmq_van|p3_van)\.(cc|h):\d+: ")
-FAILURE = re.compile(rb"(?i)fail|error|warn|fatal|cannot|unable")
 
 
-class Runner(object):
-    """The commands of one order, one after the other, while the other side lives.
-
-    lifeline: the descriptor to read from; out: the one to write to. is_pinged: the other side is reached over ssh,
-    gives signs of life, and can vanish without a word.
-    """
-
-    def __init__(self, order, lifeline, out, read=b"", *, is_pinged=True):
-        self.order = order
-        self.lifeline = lifeline
-        self.outbox = wire.Outbox(out)
-        os.set_blocking(lifeline, False)
-        self.down = wire.LineBuffer(limit=1 << 20)
-        self.heard_at = self.said_at = time.monotonic()
-        self.is_pinged = is_pinged
-        self.deaths = processes.watch_children()
-        self.env = {}
-        self.hides_verbose = False
-        self.at = 0
-        self.full_at = 0.0  # when it was last that there was no room for output
-        self.why = None
-        self.child = self.source = self.lines = None
-        self.status = self.ended_at = self.after = None
-        self.ending = None  # all that is being ended from outside, once it is
-        self.told_left = []
-        for line in self.down.feed(read):
-            self.hear(line)
-
-    # -- what there is to do -------------------------------------------------------------------------------------
-
-    def run(self):
-        """Run the commands; returns the exit code of the last one that ran, or 128 + the number of its signal."""
-        processes.adopt_orphans()
-        said = role_env.raise_open_files(self.order["open_files"])
-        if said:
-            self.say(said)
-        try:
-            self.env = role_env.make(self.order)
-        except (OSError, ValueError) as error:
-            return self.finish(1, None, "the environment of the job cannot be made: %s" % error)
-        self.hides_verbose = self.env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in self.order["env"]
-        blocked = role_env.find_blocked(self.env)
-        if blocked:
-            return self.finish(1, None, blocked)
-        code, number = 0, None
-        for at, command in enumerate(self.order["commands"]):
-            self.at = at
-            if self.ending is not None:
-                code, number = 128 + signal.SIGTERM.value, signal.SIGTERM.value
-            else:
-                code, number = self.run_one(command)
-            if code != 0:
-                break
-        return self.finish(code, number, self.why)
-
-    def run_one(self, command):
-        """Run a command and end what it leaves behind; returns its exit code, and its signal or None."""
-        try:
-            self.child = processes.start(command, self.env, self.order["cwd"])
-        except (OSError, ValueError) as error:  # ValueError: a NUL in a word or a variable
-            self.why = "cannot start %r: %s" % (command[0], error)
-            return 127, None
-        self.source, self.lines = self.child.stdout.fileno(), wire.LineBuffer()
-        self.status = self.ended_at = None
-        self.outbox.put({"started": self.child.pid})
-        while not self.is_over():
-            self.step()
-        self.put_lines(self.lines.flush())
-        self.child.stdout.close()
-        number = self.status & 0x7F or None
-        return (128 + number if number else self.status >> 8), number
-
-    def finish(self, code, number, why=None):
-        """Report the end, and wait until that is taken. why: what we have to say of it ourselves."""
-        if why is not None:
-            self.say(why)
-        left = [[pid, words] for pid, _, words in self.told_left]
-        ended = self.ending is not None
-        self.outbox.put({"exit": code, "signal": number, "ended": ended, "at": self.at, "left": left, "why": why})
-        give_up_at = time.monotonic() + self.silence_s
-        while self.outbox.pending and time.monotonic() < give_up_at:
-            select.select([], [self.outbox.descriptor], [], 1.0)
-            self.outbox.write()
-        return code
-
-    # -- what happens --------------------------------------------------------------------------------------------
-
-    @property
-    def silence_s(self):
-        return 2 * self.order["silence_timeout_s"]  # the supervisor is to notice first
-
-    def step(self):
-        """Wait for something to happen, and do what it takes."""
-        sources = self.sources()
-        writes = [self.outbox.descriptor] if self.outbox.pending else []
-        wait_s = processes.LOOK_EVERY_S if self.status is not None or self.ending is not None else ALIVE_EVERY_S / 2
-        ready, _, _ = select.select(sources, writes, [], wait_s)
-        if self.deaths in ready:
-            wire.read_now(self.deaths)
-        self.reap()
-        if self.lifeline is not None and self.lifeline in ready:
-            self.read_lifeline()
-        if self.source is not None and self.source in ready:
-            data = os.read(self.source, 1 << 16)
-            if not data:
-                self.source = None
-            self.put_lines(self.lines.feed(data) if data else self.lines.flush())
-        now = time.monotonic()
-        if self.lifeline is not None and self.is_pinged and now > self.heard_at + self.silence_s:
-            self.lose()
-        if now > self.said_at + ALIVE_EVERY_S and not self.outbox.pending:
-            self.outbox.put({"alive": True})
-        if self.outbox.pending:
-            self.said_at = now
-            self.outbox.write()
-        if self.outbox.broken and self.lifeline is not None:
-            self.lose()
-
-    def sources(self):
-        """The descriptors to read from; not the process's output while the other side does not take it."""
-        found = [one for one in (self.deaths, self.lifeline) if one is not None]
-        if len(self.outbox.pending) >= PENDING_BYTES:
-            self.full_at = time.monotonic()
-        elif self.source is not None:
-            found.append(self.source)
-        return found
-
-    def read_lifeline(self):
-        data = wire.read_now(self.lifeline)
-        if data is None:
-            return
-        self.heard_at = time.monotonic()
-        for line in self.down.feed(data):
-            self.hear(line)
-        if not data:
-            self.lose()
-
-    def hear(self, line):
-        """A message from above."""
-        message = json.loads(line.decode("utf-8"))
-        if "end" in message and self.ending is None:
-            self.ending = processes.Ending(processes.find_descendants)
-        if "reach" in message:
-            threading.Thread(target=self.reach, args=(message["reach"],), daemon=True).start()
-
-    def reach(self, places):
-        """Try all these ports side by side, and report those that cannot be reached."""
-        blocked = []
-
-        def try_one(host, port):
-            if role_env.try_port(host, port, REACH_TIMEOUT_S) is not None:
-                blocked.append("%s:%d" % (host, port))
-
-        trials = [threading.Thread(target=try_one, args=(host, port), daemon=True) for host, port in places]
-        for trial in trials:
-            trial.start()
-        for trial in trials:
-            trial.join()
-        self.outbox.put({"blocked": sorted(blocked)})  # goes out with the next step
-
-    def lose(self):
-        """The other side is gone: everything of this job on this host ends."""
-        self.lifeline = None
-        self.ending = processes.Ending(lambda: _join(processes.find_descendants(), processes.find(self.order["job"])))
-
-    def reap(self):
-        """Take leave of all children that have ended."""
-        while True:
-            try:
-                ended, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if ended == 0:
-                return
-            if ended == self.child.pid:
-                self.status = status
-
-    def is_over(self):
-        """Whether the command has ended, with all that descends from it, and its output has been read."""
-        if self.ending is not None and self.ending.go_on():
-            return False
-        if self.status is None:
-            if self.ending is None:
-                return False
-            self.status = signal.SIGKILL.value  # it does not end, and is told as left
-        if self.ended_at is None:
-            self.ended_at = time.monotonic()
-            self.after = processes.Ending(processes.find_descendants)
-        if self.after.go_on():
-            return False
-        self.told_left = self.ending.left if self.ending is not None else self.after.left
-        waits_from = max(self.ended_at, self.after.over_at, self.full_at)
-        return self.source is None or time.monotonic() > waits_from + PIPE_GRACE_S
-
-    # -- output --------------------------------------------------------------------------------------------------
-
-    def say(self, line):
-        self.outbox.put({"line": line})
-
-    def put_lines(self, lines):
-        """Pass lines of output on, but for those of ps-lite that only we have asked for: they tell the rank."""
-        for line in lines:
-            if VERBOSE.match(line):
-                rank, bound = RANK.search(line), BOUND.search(line)
-                if rank:
-                    self.outbox.put({"rank": (int(rank.group(2)) - (9 if rank.group(1) == b"W" else 8)) // 2})
-                elif bound:
-                    self.outbox.put({"bound": [bound.group(1).decode(), int(bound.group(2))]})
-                if self.hides_verbose and not FAILURE.search(line):
-                    continue
-            self.outbox.put({"line": wire.text(line)})
+def guard():
+    """Go on below a guardian, which loads no more than what has been loaded by now."""
+    try:
+        return guardian.fork()
+    except OSError as error:  # such as a limit of processes
+        sys.exit("role.py cannot start another process: %s" % error)
 
 
-def _join(some, others):
-    return sorted(set(some) | set(others))
+def end(job):
+    """End what is left of a job here."""
+    import json
+
+    _, left = processes.end(job)
+    print(json.dumps([[pid, words] for pid, _, words in left]))
+    return 0
 
 
-def read_order(descriptor):
-    """The first line that comes, as an order, and what came with it. Raises ConnectionError, OSError."""
-    data = b""
-    while b"\n" not in data:
-        piece = os.read(descriptor, 1 << 16)
-        if not piece:
-            raise ConnectionError("there came no order")
-        data += piece
-    line, _, rest = data.partition(b"\n")
-    return json.loads(line.decode("utf-8")), rest
+def join(path):
+    """Carry bytes to and from a process that waits on this host."""
+    import meeting
+
+    return meeting.join(path)
 
 
-def main():
-    if sys.argv[1:2] == ["end"]:
-        _, left = processes.end(sys.argv[2])
-        print(json.dumps([[pid, words] for pid, _, words in left]))
-        return 0
-    if sys.argv[1:2] == ["join"]:
-        return meeting.join(sys.argv[2])
-    if sys.argv[1:2] != ["launched"]:
-        order, rest = read_order(0)
-        return Runner(order, 0, 1, rest).run()
+def run():
+    """Run what the order says that comes on stdin."""
+    guarded_by = guard()
+    import runner
+
+    order, rest = runner.read_order(0)
+    return runner.Runner(order, guarded_by, 0, 1, rest).run()
+
+
+def run_launched():
+    """Run what the supervisor orders over a socket."""
+    guarded_by = guard()
+    import meeting
+    import runner
+
     launched = {key: value for key, value in os.environ.items() if key.startswith("DMLC_")}
     first = {"role": launched["DMLC_ROLE"], "host": os.environ["CLUSTER_HOST"], "launched": launched}
     is_here = "CLUSTER_SOCKET" in os.environ
     connection = meeting.call(first) if is_here else meeting.wait_for_call(first)
-    order, rest = read_order(connection.fileno())
+    descriptor = connection.fileno()
+    order, rest = runner.read_order(descriptor)
     # Its code is told above; launch.py and mpirun would only add a traceback to it.
-    Runner(order, connection.fileno(), connection.fileno(), rest, is_pinged=not is_here).run()
+    runner.Runner(order, guarded_by, descriptor, descriptor, rest, is_pinged=not is_here).run()
     return 0
+
+
+def main():
+    word, *more = sys.argv[1:] or ["run"]
+    return {"run": run, "launched": run_launched, "join": join, "end": end}[word](*more)
 
 
 if __name__ == "__main__":
