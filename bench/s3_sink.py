@@ -1,57 +1,36 @@
 """An S3 that keeps nothing and is in nobody's way: what is put is counted and dropped, what is got comes from one file.
 
-    python -m bench.s3_sink FILE     prints its port
+    python -m bench.s3_sink FILE                                           prints its port
+    python -m bench.s3_sink FOLDER s3://bucket/prefix/ --tls ADDRESS       the files of a folder, over TLS
 
-It speaks as much of S3 as `cluster data put` and `get`, s5cmd and aws-cli need, in threads of one process: bytes are
-moved by recv_into and sendfile, without Python touching them. An object has the name and size that it was put with, so
-that listings and HEAD are true; its bytes are those of FILE, and what S3 would say of them, its ETag and its checksum
-of all bytes, is what the objects of FILE's size have. Checksums that arrive are answered as S3 answers them; signatures
-are not looked at. A small object's ETag is its MD5.
+It speaks as much of S3 as `cluster data put` and `get`, a job's workers, s5cmd and aws-cli need, in threads of one
+process: bytes are moved by recv_into and sendfile, or by OpenSSL out of a mapped file, without Python touching them.
+An object has the name and size that it was put with, so that listings and HEAD are true; its bytes are those of FILE,
+and what S3 would say of them, its ETag and its checksum of all bytes, is what the objects of FILE's size have.
+Checksums that arrive are answered as S3 answers them; signatures are not looked at. A small object's ETag is its MD5.
 """
 
-import base64
-import hashlib
+import argparse
+import os
 import re
 import socket
-import sys
+import ssl
 import threading
-import zlib
-from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+import trustme
+
+from bench.s3_objects import Stored, World, store_file, store_folder
+
 BUFFER_BYTES = 1 << 20
 SMALL_BYTES = 1 << 20
+TLS_PIECE_BYTES = 1 << 18
+# As Amazon's S3 chooses, and the least work for both ends.
+CIPHERS = "ECDHE+AESGCM:!AES256"
 STORED = "2026-01-01T00:00:00.000Z"
-
-
-@dataclass
-class World:
-    """What there is: keys with their sizes, and how many bytes came."""
-
-    path: Path
-    size_bytes: int
-    etag: str
-    crc32: str
-    keys: dict[str, int] = field(default_factory=dict)
-    uploads: dict[str, int] = field(default_factory=dict)
-    received: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-def describe_file(path: Path) -> World:
-    """The file that every GET answers with. It is read once."""
-    crc, parts = 0, b""
-    with path.open("rb") as file:
-        while piece := file.read(8 << 20):
-            crc = zlib.crc32(piece, crc)
-            parts += hashlib.md5(piece).digest()
-    etag = f'"{hashlib.md5(parts).hexdigest()}-{len(parts) // 16}"'
-    return World(
-        path=path, size_bytes=path.stat().st_size, etag=etag, crc32=base64.b64encode(crc.to_bytes(4, "big")).decode()
-    )
 
 
 class Connection:
@@ -63,15 +42,18 @@ class Connection:
         self._left = b""
         self._scratch = bytearray(BUFFER_BYTES)
 
-    def serve(self) -> None:
+    def serve(self, tls: ssl.SSLContext | None) -> None:
         """Answer until the client leaves."""
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with self._socket, self._world.path.open("rb") as file:
-            try:
-                while head := self._read_head():
-                    self._answer(head, file)
-            except OSError:
-                return  # the client is gone
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._socket = tls.wrap_socket(self._socket, server_side=True)
+            while head := self._read_head():
+                self._answer(head)
+        except OSError:
+            return  # the client is gone
+        finally:
+            self._socket.close()
 
     def _read_head(self) -> str:
         while b"\r\n\r\n" not in self._left:
@@ -83,24 +65,28 @@ class Connection:
         return head.decode("latin-1")
 
     def _drop(self, size_bytes: int) -> None:
-        size_bytes -= len(self._left[:size_bytes])
-        self._left = b""
+        begun = min(len(self._left), size_bytes)
+        self._left = self._left[begun:]
+        size_bytes -= begun
         while size_bytes > 0:
             got = self._socket.recv_into(self._scratch, min(size_bytes, BUFFER_BYTES))
             if not got:
                 raise ConnectionResetError
             size_bytes -= got
 
-    def _read_body(self, size_bytes: int) -> bytes:
-        while len(self._left) < size_bytes:
-            piece = self._socket.recv(65536)
-            if not piece:
+    def _read_small(self, size_bytes: int) -> memoryview:
+        """A body of SMALL_BYTES at most; it is there until the next one."""
+        body = memoryview(self._scratch)[:size_bytes]
+        begun = min(len(self._left), size_bytes)
+        body[:begun], self._left = self._left[:begun], self._left[begun:]
+        while begun < size_bytes:
+            got = self._socket.recv_into(body[begun:])
+            if not got:
                 raise ConnectionResetError
-            self._left += piece
-        body, self._left = self._left[:size_bytes], self._left[size_bytes:]
+            begun += got
         return body
 
-    def _answer(self, head: str, file: object) -> None:
+    def _answer(self, head: str) -> None:
         first, *lines = head.split("\r\n")
         method, target, _ = first.split(" ", 2)
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -113,9 +99,10 @@ class Connection:
         if method == "PUT":
             self._put(key, query, headers, size)
         elif method == "POST":
-            self._post(key, query, self._read_body(size))
+            self._drop(size)
+            self._post(key, query)
         elif method in {"GET", "HEAD"}:
-            self._get(method, key, query, headers, file)
+            self._get(method, key, query, headers)
         else:
             self._drop(size)
             self._send("204 No Content")
@@ -123,7 +110,7 @@ class Connection:
     def _put(self, key: str, query: dict[str, list[str]], headers: dict[str, str], size: int) -> None:
         etag = "0" * 32
         if size <= SMALL_BYTES:
-            etag = hashlib.md5(self._read_body(size)).hexdigest()
+            etag = self._world.find_etag(self._read_small(size))
         else:
             self._drop(size)
         size = int(headers.get("x-amz-decoded-content-length", size))
@@ -133,11 +120,11 @@ class Connection:
             if "uploadId" in query:
                 world.uploads[query["uploadId"][0]] += size
             else:
-                world.keys[key] = size
+                world.keep(key, size)
         kept = {name: value for name, value in headers.items() if name.startswith("x-amz-checksum-")}
         self._send("200 OK", ETag=f'"{etag}"', **kept)
 
-    def _post(self, key: str, query: dict[str, list[str]], _body: bytes) -> None:
+    def _post(self, key: str, query: dict[str, list[str]]) -> None:
         world = self._world
         if "uploads" in query:
             with world.lock:
@@ -146,42 +133,49 @@ class Connection:
             self._xml("InitiateMultipartUploadResult", f"<Key>{escape(key)}</Key><UploadId>{upload_id}</UploadId>")
         else:
             with world.lock:
-                world.keys[key] = world.uploads[query["uploadId"][0]]
+                world.keep(key, world.uploads[query["uploadId"][0]])
             self._xml("CompleteMultipartUploadResult", f"<ETag>&quot;{'0' * 32}-2&quot;</ETag>")
 
-    def _get(self, method: str, key: str, query: dict[str, list[str]], headers: dict[str, str], file: object) -> None:
-        world = self._world
+    def _get(self, method: str, key: str, query: dict[str, list[str]], headers: dict[str, str]) -> None:
         if not key.strip("/").count("/"):
             return self._list(key, query)
-        if key not in world.keys:
+        stored = self._world.objects.get(key)
+        if stored is None:
             return self._send("404 Not Found")
-        size = world.keys[key]
+        size = stored.size_bytes
         begin, end, status = 0, size, "200 OK"
         if found := re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", "")):
             begin, end = int(found[1]), min(int(found[2] or size) + 1, size)
             status = "206 Partial Content"
-        extra = {"Accept-Ranges": "bytes", "ETag": world.etag, "Last-Modified": formatdate(0, usegmt=True)}
+        extra = {"Accept-Ranges": "bytes", "ETag": stored.etag, "Last-Modified": formatdate(0, usegmt=True)}
         if status.startswith("206"):
             extra["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
-        elif headers.get("x-amz-checksum-mode", "").upper() == "ENABLED" and size == world.size_bytes:
-            extra |= {"x-amz-checksum-crc32": world.crc32, "x-amz-checksum-type": "FULL_OBJECT"}
+        elif headers.get("x-amz-checksum-mode", "").upper() == "ENABLED" and stored.crc32 is not None:
+            extra |= {"x-amz-checksum-crc32": stored.crc32, "x-amz-checksum-type": "FULL_OBJECT"}
         self._send(status, length=end - begin, **extra)
         if method == "GET":
-            self._socket.sendfile(file, begin, end - begin)  # type: ignore[arg-type]
+            self._send_content(stored, begin, end)
         return None
+
+    def _send_content(self, stored: Stored, begin: int, end: int) -> None:
+        if isinstance(self._socket, ssl.SSLSocket):
+            for at in range(begin, end, TLS_PIECE_BYTES):
+                self._socket.sendall(stored.content[at : min(at + TLS_PIECE_BYTES, end)])
+            return
+        while begin < end:
+            begin += os.sendfile(self._socket.fileno(), stored.file.fileno(), begin, end - begin)
 
     def _list(self, path: str, query: dict[str, list[str]]) -> None:
         bucket = path.strip("/").partition("/")[0]
-        prefix = query.get("prefix", [""])[0]
+        prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
         limit = int(query.get("max-keys", ["1000"])[0])
-        world = self._world
-        names = sorted(key.removeprefix(f"/{bucket}/") for key in list(world.keys) if key.startswith(f"/{bucket}/"))
-        names = [name for name in names if name.startswith(prefix)][:limit]
+        found, folders = self._world.list(bucket, prefix, delimiter)
         rows = "".join(
-            f"<Contents><Key>{escape(name)}</Key><LastModified>{STORED}</LastModified><ETag>{escape(world.etag)}</ETag>"
-            f"<Size>{world.keys[f'/{bucket}/{name}']}</Size></Contents>"
-            for name in names
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{STORED}</LastModified><ETag>{escape(stored.etag)}</ETag>"
+            f"<Size>{stored.size_bytes}</Size></Contents>"
+            for key, stored in found[:limit]
         )
+        rows += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
         self._xml("ListBucketResult", f"<Name>{bucket}</Name><IsTruncated>false</IsTruncated>{rows}")
 
     def _xml(self, name: str, inner: str) -> None:
@@ -194,14 +188,29 @@ class Connection:
         self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
 
+def make_tls(address: str) -> ssl.SSLContext:
+    """With a certificate that nobody has to believe."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # the ciphers of 1.3 cannot be chosen from Python
+    context.set_ciphers(CIPHERS)
+    trustme.CA().issue_cert(address).configure_cert(context)
+    return context
+
+
 def main() -> None:
     """Serve until killed."""
-    world = describe_file(Path(sys.argv[1]))
-    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("path", type=Path)
+    parser.add_argument("url", nargs="?")
+    parser.add_argument("--tls", metavar="ADDRESS")
+    asked = parser.parse_args()
+    world = World(answer=store_file(asked.path)) if asked.url is None else store_folder(asked.path, asked.url)
+    tls = make_tls(asked.tls) if asked.tls else None
+    listener = socket.create_server((asked.tls or "127.0.0.1", 0), backlog=256)
     print(listener.getsockname()[1], flush=True)
     while True:
         client, _ = listener.accept()
-        threading.Thread(target=Connection(client, world).serve, daemon=True).start()
+        threading.Thread(target=Connection(client, world).serve, args=(tls,), daemon=True).start()
 
 
 if __name__ == "__main__":
