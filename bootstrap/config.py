@@ -1,21 +1,26 @@
 """[bootstrap] of cluster.toml: what every node gets."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+from msgspec import Meta
 
-PYTHON_PATTERN = r"^(auto|3\.([89]|1[0-2])|/[A-Za-z0-9._/-]+)$"
+from provision.settings import Settings, Shape
+
+# All to be matched in full.
+PYTHON_PATTERN = r"auto|3\.([89]|1[0-2])|/[A-Za-z0-9._/-]+"
 # With its version: without one, nodes that are added later could get another.
-MXNET_PATTERN = r"^(auto|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|source@[A-Za-z0-9][A-Za-z0-9._/-]*)$"
+MXNET_PATTERN = r"auto|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|source@[A-Za-z0-9][A-Za-z0-9._/-]*"
 # Neither the shell nor make makes anything else of the value.
-OPTION_PATTERN = r"^[A-Z][A-Za-z0-9_]*=[A-Za-z0-9 ._/+,:=-]*$"
+OPTION_PATTERN = r"[A-Z][A-Za-z0-9_]*=[A-Za-z0-9 ._/+,:=-]*"
 # Without a password: it would be in the list of processes of the head.
-SOURCE_URL_PATTERN = r"^(https://[A-Za-z0-9.-]+(:[0-9]+)?|file://)/[A-Za-z0-9._~/+-]+$"
+SOURCE_URL_PATTERN = r"(https://[A-Za-z0-9.-]+(:[0-9]+)?|file://)/[A-Za-z0-9._~/+-]+"
 SOURCE_URL = "https://github.com/apache/mxnet.git"
-FOLDER_URL_PATTERN = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$"
+FOLDER_URL_PATTERN = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
 Distribute = Literal["chain", "s3", "pypi"]
 Fetch = Literal["auto", "here", "head"]
-REQUIREMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+]+)?$"
+REQUIREMENT_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+]+)?"
 
 
 def check_sync_entry(entry: str) -> str:
@@ -59,68 +64,86 @@ def check_command(command: str) -> str:
     return command
 
 
-class BootstrapConfig(BaseModel):
+class BootstrapConfig(Settings, frozen=True, kw_only=True):
     """The Python environment of the nodes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    python: Annotated[
+        str,
+        Shape(PYTHON_PATTERN),
+        Meta(
+            description='"auto" takes the image\'s own Python where it is 3.8 to 3.12, and brings one along where not; '
+            'or a version, such as "3.11"; or the absolute path of a Python on the nodes',
+        ),
+    ] = "auto"
+    mxnet: Annotated[
+        str,
+        Shape(MXNET_PATTERN),
+        Meta(
+            description='"auto" picks the wheel for the nodes\' GPU (none: mxnet==1.7.0.post2, which reads s3://); '
+            'or one of your own choice with its version, such as "mxnet-cu112==1.9.1"; cluster oracle lists them; '
+            'or "source@REF", a branch, tag or commit that the head builds',
+        ),
+    ] = "auto"
+    build_options: Annotated[
+        tuple[Annotated[str, Shape(OPTION_PATTERN)], ...],
+        Meta(
+            description='a list of "NAME=VALUE" for the build of mxnet = "source@REF", over the usual ones',
+        ),
+    ] = ()
+    source_url: Annotated[
+        str,
+        Shape(SOURCE_URL_PATTERN),
+        Meta(
+            description='the git repository for mxnet = "source@REF": https://HOST/PATH without a password, or a '
+            "folder of the head, file:///PATH",
+        ),
+    ] = SOURCE_URL
+    packages: Annotated[
+        tuple[Annotated[str, Shape(REQUIREMENT_PATTERN)], ...],
+        Meta(
+            description='a list of more packages from PyPI for the nodes\' environment: "NAME" or "NAME==VERSION"',
+        ),
+    ] = ()
+    setup: Annotated[
+        tuple[Annotated[str, check_command], ...],
+        Meta(
+            description="a list of commands that every node runs once, in one login shell: "
+            '"sudo apt-get install -y NAME", "module load NAME"',
+        ),
+    ] = ()
+    sync: Annotated[
+        tuple[Annotated[str, check_sync_entry], ...],
+        Meta(
+            description="a list of files and folders of your own for every node, from the folder of cluster.toml: "
+            '"NAME/"',
+        ),
+    ] = ()
+    exclude: Annotated[
+        tuple[Annotated[str, check_pattern], ...],
+        Meta(
+            description='a list of patterns, as .gitignore has them, of what sync leaves out: "*.rec", "data/"',
+        ),
+    ] = ()
+    distribute: Annotated[
+        Distribute,
+        Meta(
+            description='how wheels reach the nodes: "chain", each node gives them on to the next; "s3", each takes '
+            'them from store; "pypi", each takes them from the package index',
+        ),
+    ] = "chain"
+    fetch: Annotated[
+        Fetch,
+        Meta(
+            description='who fetches wheels for the chain: "here", this machine; "head", the first node; "auto", the '
+            "first node, where it can and this machine does not have them already",
+        ),
+    ] = "auto"
+    store: Annotated[
+        Annotated[str, Shape(FOLDER_URL_PATTERN), check_store] | None,
+        Meta(description='the folder in S3 for distribute = "s3": "s3://BUCKET/FOLDER/"'),
+    ] = None
 
-    python: str = Field(
-        default="auto",
-        pattern=PYTHON_PATTERN,
-        description='"auto" takes the image\'s own Python where it is 3.8 to 3.12, and brings one along where not; '
-        'or a version, such as "3.11"; or the absolute path of a Python on the nodes',
-    )
-    mxnet: str = Field(
-        default="auto",
-        pattern=MXNET_PATTERN,
-        description='"auto" picks the wheel for the nodes\' GPU (none: mxnet==1.7.0.post2, which reads s3://); '
-        'or one of your own choice with its version, such as "mxnet-cu112==1.9.1"; cluster oracle lists them; '
-        'or "source@REF", a branch, tag or commit that the head builds',
-    )
-    build_options: Annotated[tuple[Annotated[str, Field(pattern=OPTION_PATTERN)], ...], Strict(strict=False)] = Field(
-        default=(),
-        description='a list of "NAME=VALUE" for the build of mxnet = "source@REF", over the usual ones',
-    )
-    source_url: str = Field(
-        default=SOURCE_URL,
-        pattern=SOURCE_URL_PATTERN,
-        description='the git repository for mxnet = "source@REF": https://HOST/PATH without a password, or a folder of '
-        "the head, file:///PATH",
-    )
-    packages: Annotated[tuple[Annotated[str, Field(pattern=REQUIREMENT_PATTERN)], ...], Strict(strict=False)] = Field(
-        default=(),
-        description='a list of more packages from PyPI for the nodes\' environment: "NAME" or "NAME==VERSION"',
-    )
-    setup: Annotated[tuple[Annotated[str, AfterValidator(check_command)], ...], Strict(strict=False)] = Field(
-        default=(),
-        description="a list of commands that every node runs once, in one login shell: "
-        '"sudo apt-get install -y NAME", "module load NAME"',
-    )
-    sync: Annotated[tuple[Annotated[str, AfterValidator(check_sync_entry)], ...], Strict(strict=False)] = Field(
-        default=(),
-        description='a list of files and folders of your own for every node, from the folder of cluster.toml: "NAME/"',
-    )
-    exclude: Annotated[tuple[Annotated[str, AfterValidator(check_pattern)], ...], Strict(strict=False)] = Field(
-        default=(),
-        description='a list of patterns, as .gitignore has them, of what sync leaves out: "*.rec", "data/"',
-    )
-    distribute: Distribute = Field(
-        default="chain",
-        description='how wheels reach the nodes: "chain", each node gives them on to the next; "s3", each takes them '
-        'from store; "pypi", each takes them from the package index',
-    )
-    fetch: Fetch = Field(
-        default="auto",
-        description='who fetches wheels for the chain: "here", this machine; "head", the first node; "auto", the first '
-        "node, where it can and this machine does not have them already",
-    )
-    store: Annotated[str, Field(pattern=FOLDER_URL_PATTERN), AfterValidator(check_store)] | None = Field(
-        default=None,
-        description='the folder in S3 for distribute = "s3": "s3://BUCKET/FOLDER/"',
-    )
-
-    @model_validator(mode="after")
-    def _check_store(self) -> Self:
+    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - defaults count as what is said
+        """What is wrong between settings."""
         if self.distribute == "s3" and self.store is None:
-            raise ValueError('distribute = "s3" needs store = "s3://BUCKET/FOLDER/", a folder in S3 for the wheels')
-        return self
+            yield 'distribute = "s3" needs store = "s3://BUCKET/FOLDER/", a folder in S3 for the wheels'

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.errors import NotFoundError, UsageError
+from provision.errors import NotFoundError, SandboxError, UsageError
 from provision.progress import Event
 
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig
     from cluster.steps import StepDisplay
     from provision.files import ClusterFiles
-
-_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 class App:
@@ -30,15 +28,7 @@ class App:
     @cached_property
     def config(self) -> "ClusterConfig":
         """cluster.toml with this command line's overrides. Raises ConfigError."""
-        # Pydantic would look for plugins of its own in everything that is installed; none of them is for us.
-        given = os.environ.get(_PLUGINS)
-        os.environ[_PLUGINS] = "__all__"
-        try:
-            from cluster.config import load_config  # noqa: PLC0415 - pydantic is slow to import: not for --help
-        finally:
-            os.environ.pop(_PLUGINS)
-            if given is not None:  # it is for programs that we start
-                os.environ[_PLUGINS] = given
+        from cluster.config import load_config  # noqa: PLC0415 - not for --help
 
         return load_config(self.config_path, self.overrides)
 
@@ -61,7 +51,7 @@ class App:
 
         `cloud = "aws"` leaves them as the user set them. `cloud = "sandbox"` points them at this folder's sandbox,
         which is started first where the command makes something.
-        Raises SandboxError, and NotFoundError when it does not run.
+        Raises SandboxError, as where it runs for another region; NotFoundError when it does not run.
         """
         if self.config.cloud == "aws":
             return
@@ -79,6 +69,12 @@ class App:
                 region=self.config.provision.region,
                 report=self.report,
                 config=self.config.sandbox,
+            )
+        region = self.config.provision.region
+        if info.region != region:
+            raise SandboxError(
+                f'the sandbox of this folder runs in region {info.region}, and [provision] region = "{region}"',
+                hint=f'set region = "{info.region}", or cluster sandbox stop, which ends all that is in it',
             )
         for key in control.unset_environment(os.environ):
             os.environ.pop(key, None)

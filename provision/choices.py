@@ -1,4 +1,4 @@
-"""What some settings of [provision] can be: apart from config.py, since pydantic is slow to import."""
+"""What some settings of [provision] can be: apart from config.py, for those who do without cluster.toml."""
 
 from typing import Literal
 

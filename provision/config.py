@@ -1,31 +1,21 @@
 """The [provision] section of cluster.toml: what to launch, where, and who may reach it."""
 
+import re
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
-from re import Pattern
-from re import compile as regex
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+from msgspec import Meta
 
 from provision.choices import MAX_NODES, Market, SshAddress
 from provision.errors import ConfigError
+from provision.settings import ALONE, Settings, Shape
 
-NAME_PATTERN: Pattern[str] = regex(r"[a-z][a-z0-9-]{0,31}")
+NAME_PATTERN: re.Pattern[str] = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """A cluster's name, to be matched in full: it becomes part of EC2 names, tags, file and host names."""
 
 _WIDEST_SSH_PREFIX = 8
-
-
-def _shaped(pattern: str, allowed: str) -> AfterValidator:
-    """A string that matches `pattern` in full; else an error that says what is allowed."""
-    compiled = regex(pattern)
-
-    def check(value: str) -> str:
-        if compiled.fullmatch(value) is None:
-            raise ValueError(f"is allowed: {allowed}")
-        return value
-
-    return AfterValidator(check)
 
 
 def _check_ssh_from(value: str) -> str:
@@ -36,137 +26,147 @@ def _check_ssh_from(value: str) -> str:
     try:
         network = IPv4Network(value, strict=False)
     except (AddressValueError, NetmaskValueError) as error:
-        raise ValueError(f"is allowed: {allowed}") from error
+        raise ValueError(f"must be {allowed}") from error
     if network.prefixlen < _WIDEST_SSH_PREFIX:
         raise ValueError(
-            f"would open ssh to {network.num_addresses:,} addresses, in effect to everybody; is allowed: "
+            f"would open ssh to {network.num_addresses:,} addresses, in effect to everybody; must be "
             f"{allowed}, no wider than /{_WIDEST_SSH_PREFIX}",
         )
     exact = "/" not in value or str(network).partition("/")[0] == value.partition("/")[0]
     if not exact:
-        raise ValueError(f"has bits set behind its prefix; did you mean {network}? is allowed: {allowed}")
+        raise ValueError(f"has bits set behind its prefix; did you mean {network}? It must be {allowed}")
     return str(network)
 
 
-def _as_markets(value: object) -> object:
-    """A market alone is a list of one."""
-    return (value,) if isinstance(value, str) else value
-
-
 InstanceType = Annotated[
-    str,
-    _shaped(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", 'an EC2 instance type such as "c5.xlarge" or "g5.xlarge"'),
+    str, Shape(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", 'an EC2 instance type such as "c5.xlarge" or "g5.xlarge"')
 ]
 
 
-class ProvisionConfig(BaseModel):
-    """What `cluster up` provides. Every field has a default; unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class ProvisionConfig(Settings, frozen=True, kw_only=True):
+    """What `cluster up` provides. Every setting has a default."""
 
     region: Annotated[
         str,
-        _shaped(r"[a-z]{2}(-[a-z]+)+-[0-9]{1,2}", 'an AWS region such as "us-east-1"'),
-    ] = Field(default="us-east-1", description="The AWS region everything is made in.")
-    nodes: int = Field(
-        default=2,
-        ge=0,
-        le=MAX_NODES,
-        description=f"How many instances the cluster has, 0 to {MAX_NODES}. node-0 is the head: the node "
-        "that launch.py runs on, a worker like the others. `cluster up` needs at least 1.",
-    )
-    instance_type: InstanceType = Field(default="c5.xlarge", description="The EC2 instance type of every node.")
-    instance_types: Annotated[tuple[InstanceType, ...], Strict(strict=False)] = Field(
-        default=(),
-        description="Other types to take, in this order, where there is no capacity for instance_type. All "
-        "nodes of a cluster have the same one.",
-    )
-    market: Annotated[tuple[Market, ...], BeforeValidator(_as_markets), Strict(strict=False)] = Field(
-        default=("on-demand",),
-        description='"on-demand", "spot", or a list of both in the order in which they are tried. Spot '
-        "instances cost less, and AWS may end them at two minutes' notice.",
-    )
-    min_nodes: Literal["all"] | Annotated[int, Field(ge=1, le=MAX_NODES)] = Field(
-        default="all",
-        description='"all": as many as `nodes`, or none. A number: so many are good enough where there is no '
-        "capacity for all.",
-    )
-    capacity_wait_s: Annotated[int, Field(ge=0, le=86400)] = Field(
-        default=0,
-        description="When no zone, type and market has capacity: for how many seconds to go round them "
-        "again, 0 to 86400.",
-    )
-    placement_group: Literal["auto", "none"] = Field(
-        default="auto",
-        description='"auto": the nodes are close together, in a cluster placement group, when there is more '
-        'than one of them and the type supports it; "none": wherever there is room.',
-    )
-    efa: bool = Field(
-        default=False,
-        description="Give every node an Elastic Fabric Adapter. Not all types have one: `up` says so.",
-    )
+        Shape(r"[a-z]{2}(-[a-z]+)+-[0-9]{1,2}", 'an AWS region such as "us-east-1"'),
+        Meta(description="The AWS region everything is made in."),
+    ] = "us-east-1"
+    nodes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_NODES,
+            description=f"How many instances the cluster has, 0 to {MAX_NODES}. node-0 is the head: the node "
+            "that launch.py runs on, a worker like the others. `cluster up` needs at least 1.",
+        ),
+    ] = 2
+    instance_type: Annotated[InstanceType, Meta(description="The EC2 instance type of every node.")] = "c5.xlarge"
+    instance_types: Annotated[
+        tuple[InstanceType, ...],
+        Meta(
+            description="Other types to take, in this order, where there is no capacity for instance_type. All "
+            "nodes of a cluster have the same one.",
+        ),
+    ] = ()
+    market: Annotated[
+        tuple[Market, ...],
+        ALONE,
+        Meta(
+            description='"on-demand", "spot", or a list of both in the order in which they are tried. Spot '
+            "instances cost less, and AWS may end them at two minutes' notice.",
+        ),
+    ] = ("on-demand",)
+    min_nodes: Annotated[
+        Literal["all"] | Annotated[int, Meta(ge=1, le=MAX_NODES)],
+        Meta(
+            description='"all": as many as `nodes`, or none. A number: so many are good enough where there is no '
+            "capacity for all.",
+        ),
+    ] = "all"
+    capacity_wait_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=86400,
+            description="When no zone, type and market has capacity: for how many seconds to go round them "
+            "again, 0 to 86400.",
+        ),
+    ] = 0
+    placement_group: Annotated[
+        Literal["auto", "none"],
+        Meta(
+            description='"auto": the nodes are close together, in a cluster placement group, when there is more '
+            'than one of them and the type supports it; "none": wherever there is room.',
+        ),
+    ] = "auto"
+    efa: Annotated[
+        bool, Meta(description="Give every node an Elastic Fabric Adapter. Not all types have one: `up` says so.")
+    ] = False
     instance_profile: Annotated[
         str,
-        _shaped(r"none|auto|[A-Za-z0-9+=,.@_-]{1,128}", '"none", "auto" or the name of an instance profile'),
-    ] = Field(
-        default="none",
-        description='What the nodes may do in AWS by themselves. "none": nothing; jobs get temporary '
-        'credentials of yours. "auto": a role is made that reads [data] url and writes [data] results, and '
-        "nothing else; jobs use it. Or the name of an instance profile that is there.",
-    )
+        Shape(r"none|auto|[A-Za-z0-9+=,.@_-]{1,128}", '"none", "auto" or the name of an instance profile'),
+        Meta(
+            description='What the nodes may do in AWS by themselves. "none": nothing; jobs get temporary '
+            'credentials of yours. "auto": a role is made that reads [data] url and writes [data] results, and '
+            "nothing else; jobs use it. Or the name of an instance profile that is there.",
+        ),
+    ] = "none"
     ami: Annotated[
         str,
-        _shaped(r"auto|ami-[0-9a-f]{8,17}", '"auto" or an image id such as "ami-0123456789abcdef0"'),
-    ] = Field(
-        default="auto",
-        description='The machine image. "auto" takes the newest Ubuntu 22.04: AWS\'s Deep Learning Base AMI '
-        "(with NVIDIA's driver) for an instance type with GPUs, Canonical's own for one without.",
-    )
+        Shape(r"auto|ami-[0-9a-f]{8,17}", '"auto" or an image id such as "ami-0123456789abcdef0"'),
+        Meta(
+            description='The machine image. "auto" takes the newest Ubuntu 22.04: AWS\'s Deep Learning Base AMI '
+            "(with NVIDIA's driver) for an instance type with GPUs, Canonical's own for one without.",
+        ),
+    ] = "auto"
     user: Annotated[
         str,
-        _shaped(r"[a-z_][a-z0-9_-]{0,31}", 'a Linux user name such as "ubuntu"'),
-    ] = Field(default="ubuntu", description="The user that the image gives the key pair to.")
-    volume_size_gib: int = Field(
-        default=100,
-        ge=8,
-        le=16384,
-        description="The size of each node's root volume in GiB, 8 to 16384: gp3, encrypted, deleted with "
-        "its instance.",
-    )
-    ssh_from: Annotated[str, AfterValidator(_check_ssh_from)] = Field(
-        default="auto",
-        description='Who may reach the nodes by ssh: an IPv4 network such as "203.0.113.0/24", or "auto" for '
-        "the one address that this machine is seen with. Nothing else is open to the outside.",
-    )
+        Shape(r"[a-z_][a-z0-9_-]{0,31}", 'a Linux user name such as "ubuntu"'),
+        Meta(description="The user that the image gives the key pair to."),
+    ] = "ubuntu"
+    volume_size_gib: Annotated[
+        int,
+        Meta(
+            ge=8,
+            le=16384,
+            description="The size of each node's root volume in GiB, 8 to 16384: gp3, encrypted, deleted with "
+            "its instance.",
+        ),
+    ] = 100
+    ssh_from: Annotated[
+        str,
+        _check_ssh_from,
+        Meta(
+            description='Who may reach the nodes by ssh: an IPv4 network such as "203.0.113.0/24", or "auto" for '
+            "the one address that this machine is seen with. Nothing else is open to the outside.",
+        ),
+    ] = "auto"
     subnet_id: Annotated[
         str,
-        _shaped(r"auto|subnet-[0-9a-f]{8,17}", '"auto" or a subnet id such as "subnet-0123456789abcdef0"'),
-    ] = Field(
-        default="auto",
-        description='The subnet all nodes are in. "auto" takes a default subnet in a zone that offers the '
-        "instance type.",
-    )
-    ssh_address: SshAddress = Field(
-        default="public",
-        description='The address that this machine reaches the nodes at: "public", or "private" from within '
-        "the VPC or over a VPN (the nodes then get no public address).",
-    )
+        Shape(r"auto|subnet-[0-9a-f]{8,17}", '"auto" or a subnet id such as "subnet-0123456789abcdef0"'),
+        Meta(
+            description='The subnet all nodes are in. "auto" takes a default subnet in a zone that offers the '
+            "instance type.",
+        ),
+    ] = "auto"
+    ssh_address: Annotated[
+        SshAddress,
+        Meta(
+            description='The address that this machine reaches the nodes at: "public", or "private" from within '
+            "the VPC or over a VPN (the nodes then get no public address).",
+        ),
+    ] = "public"
 
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        for key, listed in (("instance_types", (self.instance_type, *self.instance_types)), ("market", self.market)):
+    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - defaults count as what is said
+        """What is wrong between settings."""
+        for key, listed in (("instance_types", all_types(self)), ("market", self.market)):
             if not listed or len(set(listed)) != len(listed):
-                raise ValueError(f"{key} has the same twice, or nothing: {', '.join(listed) or '[]'}")
-        return self
-
-    @model_validator(mode="after")
-    def _private_needs_a_network(self) -> Self:
+                yield f"{key} has the same twice, or nothing: {', '.join(listed) or '[]'}"
         if self.ssh_address == "private" and self.ssh_from == "auto":
-            raise ValueError(
+            yield (
                 'ssh_address = "private" needs ssh_from to say a network such as "10.0.0.0/16": "auto" is '
-                "the address this machine is seen with on the Internet, not the one it has in the VPC",
+                "the address this machine is seen with on the Internet, not the one it has in the VPC"
             )
-        return self
 
 
 def all_types(config: ProvisionConfig) -> tuple[str, ...]:

@@ -2,16 +2,15 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
+from msgspec import Meta, field
 
-from sandbox.fault_kinds import KINDS
-from sandbox.faults import parse_fault
-from sandbox.quotas import QUOTAS
-
-Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+from provision.settings import Settings, finite
 
 
 def _check_fault(text: str) -> str:
+    from sandbox.fault_kinds import KINDS  # noqa: PLC0415 - few configurations have a fault
+    from sandbox.faults import parse_fault  # noqa: PLC0415 - as above
+
     fault = parse_fault(text)
     if KINDS[fault.kind].when == "immediate":
         raise ValueError(f"{fault.kind}: acts on an instance that runs: cluster sandbox fault {text}")
@@ -19,44 +18,57 @@ def _check_fault(text: str) -> str:
 
 
 def _check_quota_code(code: str) -> str:
+    from sandbox.quotas import QUOTAS  # noqa: PLC0415 - few configurations have a quota
+
     if code not in QUOTAS:
         listed = ", ".join(f"{known} ({quota.name})" for known, quota in QUOTAS.items())
-        raise ValueError(f"there is no quota {code}; is allowed: {listed}")
+        raise ValueError(f"there is no quota {code}; allowed: {listed}")
     return code
 
 
-FaultText = Annotated[str, AfterValidator(_check_fault)]
-QuotaCode = Annotated[str, AfterValidator(_check_quota_code)]
+class SandboxConfig(Settings, frozen=True, kw_only=True):
+    """What `cluster sandbox start` starts. Every setting has a default."""
 
-
-class SandboxConfig(BaseModel):
-    """What `cluster sandbox start` starts. Every field has a default; unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    hosts: Literal["real", "none"] = Field(
-        default="real",
-        description='"real": a Linux host for each instance; "none": instances without one, for the API alone',
-    )
-    boot_delay_s: Seconds = Field(default=0.0, description="seconds, 0 to 3600, that an instance is pending at least")
-    end_delay_s: Seconds = Field(
-        default=0.0,
-        description="seconds, 0 to 3600, that an instance is shutting-down or stopping at least",
-    )
-    consistency_delay_s: Seconds = Field(
-        default=0.0, description="seconds, 0 to 3600, for which the id of what was just made is not found"
-    )
-    link_mbit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        default=0.0, description="bandwidth of each host's link in Mbit/s, in each direction; 0: unlimited"
-    )
-    quotas: dict[QuotaCode, Annotated[int, Field(ge=0)]] = Field(
-        default={}, description="vCPUs that may run, by the quota's code in AWS's Service Quotas"
-    )
-    faults: Annotated[tuple[FaultText, ...], Strict(strict=False)] = Field(
-        default=(), description='faults that are armed from the start, such as "throttle action=RunInstances count=3"'
-    )
-    policy: str = Field(
-        default="",
-        description="a file with an IAM policy, from the folder of cluster.toml, that the sandbox's credentials are "
-        'limited to; "": they may do all',
-    )
+    hosts: Annotated[
+        Literal["real", "none"],
+        Meta(
+            description='"real": a Linux host for each instance; "none": instances without one, for the API alone',
+        ),
+    ] = "real"
+    boot_delay_s: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="seconds, 0 to 3600, that an instance is pending at least"),
+    ] = 0.0
+    end_delay_s: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="seconds, 0 to 3600, that an instance is shutting-down or stopping at least"),
+    ] = 0.0
+    consistency_delay_s: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="seconds, 0 to 3600, for which the id of what was just made is not found"),
+    ] = 0.0
+    link_mbit: Annotated[
+        float,
+        finite,
+        Meta(
+            ge=0,
+            description="bandwidth of each host's link in Mbit/s, in each direction; 0: unlimited",
+        ),
+    ] = 0.0
+    quotas: Annotated[
+        dict[Annotated[str, _check_quota_code], Annotated[int, Meta(ge=0)]],
+        Meta(description="vCPUs that may run, by the quota's code in AWS's Service Quotas"),
+    ] = field(default_factory=dict)
+    faults: Annotated[
+        tuple[Annotated[str, _check_fault], ...],
+        Meta(
+            description='faults that are armed from the start, such as "throttle action=RunInstances count=3"',
+        ),
+    ] = ()
+    policy: Annotated[
+        str,
+        Meta(
+            description="a file with an IAM policy, from the folder of cluster.toml, that the sandbox's credentials "
+            'are limited to; "": they may do all',
+        ),
+    ] = ""

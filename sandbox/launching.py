@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from provision.errors import ConfigError, SandboxError
 from sandbox.addressing import choose_ranges, describe_taken
 from sandbox.config import SandboxConfig
@@ -65,7 +67,7 @@ def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig,
         region=region,
         private=str(ranges.private),
         public=str(ranges.public),
-        sandbox=config.model_dump(mode="json"),
+        sandbox=to_builtins(config),
         policy=policy,
     )
     write_json(place.settings_file, settings)

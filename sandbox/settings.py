@@ -7,6 +7,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+from provision.settings import check
 from sandbox.addressing import Ranges
 from sandbox.config import SandboxConfig
 
@@ -31,7 +32,7 @@ class Settings:
     @property
     def config(self) -> SandboxConfig:
         """[sandbox] of cluster.toml, as it was at the start."""
-        return SandboxConfig.model_validate(self.sandbox)
+        return check(SandboxConfig, self.sandbox, source="[sandbox] as it was at the start")
 
     @property
     def ranges(self) -> Ranges:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from bootstrap.apply import ReadyNode
 from provision.errors import ClusterError, JobError
 from train.choices import KvStore
@@ -260,7 +262,7 @@ def _batch_size(workload: Workload) -> int:
 def _for_bench(config: TrainConfig, changes: dict[str, Any]) -> TrainConfig:
     """[train] for a job of ours: the user's environment and kv-store's settings, one server for each worker."""
     usual = {"args": (), "hosts": (), "servers": "auto", "launcher": "ssh", "gpus": "auto", "sync_dst_dir": ""}
-    return config.model_copy(update={**usual, "max_duration": "none", "queue": False, **changes})
+    return replace(config, **{**usual, "max_duration": "none", "queue": False, **changes})
 
 
 def _plan(config: TrainConfig, nodes: Sequence[ReadyNode], *, script: str, **planned: Any) -> Job:

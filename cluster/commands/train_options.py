@@ -91,10 +91,10 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     of_file: dict[str, Any] = {}
     words = tuple(command)
     if options["job"] is not None:
-        from cluster.config import load_job_file  # noqa: PLC0415 - pydantic is slow to import: not for --help
+        from cluster.config import load_job_file  # noqa: PLC0415 - not for --help
 
-        job = load_job_file(options["job"])
-        of_file, words = job.overrides(), words or job.command
+        of_file, of_command = load_job_file(options["job"])
+        words = words or of_command
     plain = ("workers", "servers", "launcher", "kv_store", "gc_type", "gc_threshold", "sync_dst_dir", "name")
     given = {key: options[key] for key in plain if options[key] is not None}
     given |= {key: True for key in ("p3", "queue") if options[key]}
@@ -115,7 +115,7 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
 def parse_variable(word: str, *, option: str) -> tuple[str, str]:
     """Name and value of "NAME=VALUE". Pure. Raises UsageError, which knows how launch.py has it."""
     name, equals, value = word.partition("=")
-    if equals and re.match(ENV_NAME_PATTERN, name) is not None:
+    if equals and re.fullmatch(ENV_NAME_PATTERN, name) is not None:
         return name, value
     # The value may be a secret: it is not repeated.
     of_launch = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)(:.*)?", word, re.DOTALL)

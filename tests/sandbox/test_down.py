@@ -16,6 +16,7 @@ from provision.config import ProvisionConfig
 from provision.files import ClusterFiles
 from provision.lifecycle import Wishes, prepare_up, up
 from provision.progress import silent
+from provision.settings import check
 from sandbox import control
 from sandbox_steps import REGION, enter, start_sandbox
 from test_fidelity import client
@@ -52,7 +53,9 @@ def launch(project: Project, **settings: Any) -> None:
     """`cluster up` without its last half, which needs hosts."""
     write(project, **settings)
     clients = make_clients(REGION)
-    wishes = Wishes(name=NAME, config=ProvisionConfig(**settings), data_url=DATA, results_url=RESULTS)
+    wishes = Wishes(
+        name=NAME, config=check(ProvisionConfig, settings, source="cluster.toml"), data_url=DATA, results_url=RESULTS
+    )
     files = ClusterFiles(sandbox_files_dir(project.directory) / NAME)
     up(prepare_up(clients, wishes=wishes, files=files), clients=clients, files=files, report=silent)
 

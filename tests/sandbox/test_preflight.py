@@ -6,6 +6,7 @@ from typing import Any
 
 import boto3
 import pytest
+from msgspec.structs import replace
 
 from iam_steps import allow, document
 from provision.aws import make_clients
@@ -87,7 +88,7 @@ def test_the_operators_least_policy_is_enough(own_project: Path, monkeypatch: py
 
 def test_who_may_ask_iam_knows_it_all(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = allow("iam:SimulatePrincipalPolicy")
-    config = CONFIG.model_copy(update={"instance_profile": "auto"})
+    config = replace(CONFIG, instance_profile="auto")
     limit(own_project, monkeypatch, document(ask, *operator_statements(config)))
     found = preflight(config)
     assert (found.permissions.missing, found.permissions.unknown) == ((), ())

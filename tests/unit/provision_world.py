@@ -33,6 +33,7 @@ from provision.model import Caller, ClusterState, LaunchOption, Node, Preflight
 from provision.plan import Plan
 from provision.progress import Report, silent
 from provision.receipt import Receipt
+from provision.settings import check
 from sandbox_in_process import Clock, InProcessSandbox
 
 NAME = "demo"
@@ -42,7 +43,7 @@ READS = ("Describe", "Get", "List", "Simulate", "DryRun")
 
 
 def make_config(**settings: Any) -> ProvisionConfig:
-    return ProvisionConfig(**{"nodes": 2, "ssh_from": CALLER_NETWORK, **settings})
+    return check(ProvisionConfig, {"nodes": 2, "ssh_from": CALLER_NETWORK, **settings}, source="cluster.toml")
 
 
 def make_wishes(**settings: Any) -> Wishes:

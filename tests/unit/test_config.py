@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.config import ClusterConfig, load_config, parse_config
 from provision.errors import ConfigError
@@ -34,10 +35,10 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
     assert written.train.env == {"OMP_NUM_THREADS": "4"}
     assert written.data.results == "s3://cluster-demo/results/"
     assert written.bootstrap.store == "s3://cluster-demo/wheels/"
-    train = written.train.model_copy(update={"env": {}})
-    data = written.data.model_copy(update={"results": None})
-    bootstrap = written.bootstrap.model_copy(update={"store": None})
-    assert written.model_copy(update={"bootstrap": bootstrap, "train": train, "data": data}) == shipped
+    train = replace(written.train, env={})
+    data = replace(written.data, results=None)
+    bootstrap = replace(written.bootstrap, store=None)
+    assert replace(written, bootstrap=bootstrap, train=train, data=data) == shipped
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
         (f'name = "{"x" * 33}"', ["32 at most"]),
         (NAMED + 'cloud = "gcp"', ['cloud = "gcp"', '"sandbox"', '"aws"']),
         (NAMED + "[provision]\nnodez = 3", ['provision.nodez: unknown key; did you mean "nodes"?']),
-        (NAMED + "[provision]\nnodes = 'two'", ['provision.nodes = "two"', "integer"]),
+        (NAMED + "[provision]\nnodes = 'two'", ['provision.nodes = "two"', "must be a whole number from 0 to 1000"]),
         (NAMED + "[provision]\nnodes = -1", ["provision.nodes = -1", "0 to 1000"]),
         (NAMED + "[provision]\nnodes = true", ["provision.nodes = true"]),
         (NAMED + "[provision]\nnodes = 1.5", ["provision.nodes = 1.5"]),
@@ -80,8 +81,10 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
         (NAMED + '[train]\nenv = {A = "\\u0000"}', ["train.env"]),
         (NAMED + "[train]\nkv_store = 'dist'", ['train.kv_store = "dist"', "dist_sync"]),
         (NAMED + "[train]\nargs = [1]", ["train.args[0] = 1"]),
-        (NAMED + "[train]\nenv = {A = 3}", ["train.env"]),
-        (NAMED + "[train]\nenv = {'a b' = '3'}", ["train.env"]),
+        (NAMED + "[train]\nenv = {A = 3}", ["train.env.A: must be text in quotes"]),
+        (NAMED + "[train]\nenv = {'a b' = '3'}", ['train.env."a b": must be a name of letters']),
+        (NAMED + "[train]\nenv = {\"A\\n\" = '3'}", [r'train.env."A\n": must be a name of letters']),
+        (NAMED + "'a b' = 3", ['"a b": unknown key']),
         (NAMED + "[data]\nurl = 'http://x/y'", ['data.url = "http://x/y"', "S3"]),
         (NAMED + "[sandbx]\nx = 1", ["sandbx: unknown key"]),
     ],
@@ -98,6 +101,23 @@ def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
         parse("nodes = 1\n[provision]\nnodes = -1\nnodez = 2\n")
     assert len(raised.value.message.splitlines()) == 4
+
+
+def test_each_entry_of_a_list_that_is_wrong_is_told() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(NAMED + "[bootstrap]\npackages = ['$(id)', 'numpy', 3]\nsync = ['/x', 'y', '../z']\n")
+    starts = ['packages[0] = "$(id)":', "packages[2] = 3:", 'sync[0] = "/x":', 'sync[2] = "../z":']
+    lines = raised.value.message.splitlines()
+    assert len(lines) == len(starts)
+    for line, start in zip(lines, starts, strict=True):
+        assert line.startswith(f"cluster.toml: bootstrap.{start}")
+
+
+@pytest.mark.parametrize("env", ["{TOKEN = 31337}", "'TOKEN=31337'", "['TOKEN=31337']", '{TOKEN = "31337\\u0000"}'])
+def test_the_value_of_a_variable_can_be_a_secret_and_is_not_shown(env: str) -> None:
+    with pytest.raises(ConfigError, match=r"train\.env") as raised:
+        parse(f"{NAMED}[train]\nenv = {env}\n")
+    assert "31337" not in raised.value.message
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:

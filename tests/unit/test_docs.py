@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 import pytest
-from pydantic import BaseModel
 
 from cluster.commands.data import COMMANDS as DATA_COMMANDS
 from cluster.config import ClusterConfig
 from cluster.main import COMMANDS
+from provision.settings import describe_settings
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text()
@@ -34,12 +34,11 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def keys() -> Iterator[tuple[str, str]]:
-    for name, field in ClusterConfig.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            for key in field.annotation.model_fields:
-                yield name, key
-        else:
+    for name, setting in describe_settings(ClusterConfig).items():
+        if setting.table is None:
             yield "", name
+        else:
+            yield from ((name, key) for key in describe_settings(setting.table))
 
 
 def section(text: str, heading: str) -> str:

@@ -9,11 +9,12 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "without"),
     [
-        ("cluster.main", ("pydantic", "boto3", "paramiko", "rich")),
-        ("cluster.commands.train", ("pydantic", "boto3", "paramiko", "rich")),
+        ("cluster.main", ("msgspec", "boto3", "paramiko", "rich")),
+        ("cluster.commands.train", ("msgspec", "boto3", "paramiko", "rich")),
         ("cluster.session", ("boto3", "botocore", "s3fs", "bootstrap.apply")),
         ("cluster.launching", ("boto3", "botocore", "s3fs")),
-        ("train.answering", ("pydantic", "paramiko", "s3fs", "cryptography")),
+        ("cluster.config", ("boto3", "click", "dataclasses", "difflib", "pathspec", "pydantic", "sandbox.faults")),
+        ("train.answering", ("paramiko", "s3fs", "cryptography")),
     ],
 )
 def test_a_module_is_without_what_it_does_not_need(module: str, without: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from cluster.commands import train_options
 from cluster.config import ClusterConfig, load_config, load_job_file
 from provision.errors import ClusterError, ConfigError, UsageError
+from provision.settings import describe_settings
 from train.config import JobFile, TrainConfig, parse_duration
 
 NAMED = 'name = "demo"\n'
@@ -114,11 +115,12 @@ queue = true
 """
     config, command = given("--job", "job.toml", job=job)
     assert command == ("python", "my/train.py", "--lr", "0.1")
-    said = load_job_file(Path("job.toml"))
-    assert config.train == TrainConfig(**said.model_dump(exclude={"command"}))
+    said, of_file = load_job_file(Path("job.toml"))
+    assert of_file == command
+    assert config.train == TrainConfig(**{key.removeprefix("train."): value for key, value in said.items()})
     options = {"workers", "servers", "hosts", "launcher", "kv_store", "gc_type", "gc_threshold", "p3", "gpus", "env"}
-    options |= {"env_server", "env_worker", "sync_dst_dir", "max_duration", "name", "queue", "setup", "command"}
-    assert options <= said.model_fields_set
+    options |= {"env_server", "env_worker", "sync_dst_dir", "max_duration", "name", "queue", "setup"}
+    assert {f"train.{key}" for key in options} <= set(said)
 
 
 def test_a_command_on_the_command_line_goes_over_the_job_files(given: Given) -> None:
@@ -126,7 +128,7 @@ def test_a_command_on_the_command_line_goes_over_the_job_files(given: Given) -> 
 
 
 def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
-    assert set(JobFile.model_fields) == {*TrainConfig.model_fields, "command"}
+    assert set(describe_settings(JobFile)) == {*describe_settings(TrainConfig), "command"}
 
 
 @pytest.mark.parametrize(
@@ -160,6 +162,7 @@ def test_a_job_file_that_is_not_there_is_named(given: Given) -> None:
     [
         (["--env", "1A=2"], '--env "1A=2": must be NAME=VALUE', None),
         (["--env", "=2"], '--env "=2"', None),
+        (["--env", "A\n=2"], "must be NAME=VALUE", None),
         (["--env", "A"], '--env "A"', '--env A="$A" passes on the value'),
         (["--env-worker", "A:hush"], '--env-worker "A:..."', "--env-worker A=... (launch.py's NAME:VALUE"),
         (["--env-server", "A:b=hush"], '--env-server "A:..."', "--env-server A=..."),
@@ -182,7 +185,7 @@ def test_an_option_that_cannot_be_understood_is_named(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("gpus = 'all'", 'train.gpus = "all": not allowed; allowed: the GPUs of each worker: a list'),
+        ("gpus = 'all'", 'train.gpus = "all": must be "auto", "none" or a list (the GPUs of each worker'),
         ("gpus = []", "train.gpus"),
         ("gpus = [0, 0]", "train.gpus"),
         ("gpus = [-1]", "train.gpus"),
@@ -228,9 +231,11 @@ def test_what_is_no_length_of_time(value: str | int) -> None:
 
 def test_a_wrong_value_is_said_to_come_from_where_it_does(given: Given) -> None:
     with pytest.raises(ConfigError) as raised:
-        given("-n", "0", "--name", "my job", toml='kv_store = "dist"\n')
-    assert [line.split(" = ")[0] for line in raised.value.message.splitlines()] == [
+        given("-n", "0", "--name", "my job", "--env", "A=\0", toml='kv_store = "dist"\nenv = {B = 1}\n')
+    assert [line.split(" = ")[0].partition(": must")[0] for line in raised.value.message.splitlines()] == [
         "command line: train.name",
         "cluster.toml: train.kv_store",
         "command line: train.workers",
+        "cluster.toml: train.env.B",
+        "command line: train.env.A",
     ]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bootstrap.apply import ReadyNode
 from job_world import OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, plan, with_files
+from provision.settings import check
 from train.choices import Launcher
 from train.config import DataConfig, TrainConfig
 from train.placement import place, share_gpus
@@ -56,7 +57,7 @@ def test_a_command_gets_no_options_of_ours() -> None:
 
 
 def test_gradient_compression_is_given_to_the_script() -> None:
-    job = plan(TrainConfig(gc_type="2bit", gc_threshold=1), 2)
+    job = plan(check(TrainConfig, {"gc_type": "2bit", "gc_threshold": 1}, source="cluster.toml"), 2)
     assert job.command[2:] == ("--kv-store", "dist_sync", "--gc-type", "2bit", "--gc-threshold", "1.0")
 
 

@@ -84,7 +84,7 @@ def test_ranks_are_guessed_as_ps_lite_gives_them() -> None:
 
 def test_what_workers_are_told() -> None:
     stage = plan_reading(DataConfig(mode="stage"), library=READS)
-    data = DataConfig(mode="stage", cache_gib=20, cache_dir="/data/cache")
+    data = DataConfig(mode="stage", cache_gib=20.0, cache_dir="/data/cache")
     assert reading_environment(stage, data, placement(a=1, b=1), nodes_credentials=True) == {
         "CLUSTER_DATA_MODE": "stage",
         "CLUSTER_DATA_RANKS": "a b",

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from bootstrap.config import BootstrapConfig
 from bootstrap.setup import render_commands, setup_digest
 from node_facts import NODE_PROGRAMS, SYSTEM_PATH
+from provision.errors import ConfigError
+from provision.settings import check
 
 sys.path.insert(0, str(NODE_PROGRAMS))
 # They run by themselves on the nodes, so they are found by path here.
@@ -182,19 +184,19 @@ def test_a_list_is_named_by_its_content() -> None:
 
 @pytest.mark.parametrize("setup", [[""], ["  "], ["a\0b"]])
 def test_commands_that_no_shell_can_run_are_refused(setup: list[str]) -> None:
-    with pytest.raises(ValueError, match="setup"):
-        BootstrapConfig.model_validate({"setup": setup})
+    with pytest.raises(ConfigError, match="setup"):
+        check(BootstrapConfig, {"setup": setup}, source="cluster.toml")
 
 
 @pytest.mark.parametrize("python", ["auto", "3.8", "3.9", "3.10", "3.12", "/usr/bin/python3"])
 def test_pythons_that_can_be_named(python: str) -> None:
-    assert BootstrapConfig(python=python).python == python
+    assert check(BootstrapConfig, {"python": python}, source="cluster.toml").python == python
 
 
 @pytest.mark.parametrize("python", ["3.7", "3.13", "3", "3.1", "python3", "", "3.11.2"])
 def test_pythons_that_cannot_be_named(python: str) -> None:
-    with pytest.raises(ValueError, match="python"):
-        BootstrapConfig(python=python)
+    with pytest.raises(ConfigError, match="python"):
+        check(BootstrapConfig, {"python": python}, source="cluster.toml")
 
 
 HOLD = (

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from bootstrap.built import check_fit, plan_tools
 from bootstrap.config import BootstrapConfig
@@ -32,7 +31,8 @@ from bootstrap.source import (
     render_tell,
 )
 from node_facts import BUNDLE, FACTS, PYTHON, run_shell
-from provision.errors import ClusterError
+from provision.errors import ClusterError, ConfigError
+from provision.settings import check
 from source_repository import FILES, commit, git, write_repository
 
 GPU = replace(
@@ -154,10 +154,10 @@ def test_a_wheel_is_for_nodes_like_the_one_that_built_it(*, change: dict[str, ob
 )
 def test_values_that_mean_something_else_are_refused(*, key: str, value: object, good: bool) -> None:
     if good:
-        BootstrapConfig.model_validate({key: value})
+        check(BootstrapConfig, {key: value}, source="cluster.toml")
         return
-    with pytest.raises(ValidationError):
-        BootstrapConfig.model_validate({key: value})
+    with pytest.raises(ConfigError, match=key):
+        check(BootstrapConfig, {key: value}, source="cluster.toml")
 
 
 def test_a_head_gets_what_makes_wheels_once() -> None:
