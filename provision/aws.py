@@ -182,7 +182,7 @@ def aws_errors(doing: str) -> Iterator[None]:
     except ParamValidationError:
         raise
     except BotoCoreError as error:
-        raise _translate_failure(error, doing) from error
+        raise translate_failure(error, doing) from error
     except ResponseParserError as error:  # no BotoCoreError, and what a proxy's or a hotel's login page leads to
         raise AwsError(f"the answer is not one of AWS (while {doing})", hint=NOT_AWS) from error
 
@@ -204,8 +204,8 @@ def _find_message(error: ClientError) -> str:
     return _ENCODED_MESSAGE.sub("", words).rstrip()
 
 
-def _translate_failure(error: BotoCoreError, doing: str) -> AwsError:
-    """AWS was not reached, or not asked."""
+def translate_failure(error: BotoCoreError, doing: str) -> AwsError:
+    """The error where AWS was not reached, or not asked, as without credentials."""
     kind = AwsError
     hint: str | None = None
     match error:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -31,7 +32,9 @@ def checkpoint_scripts() -> Iterator[Scripts]:
 @contextmanager
 def serve_models() -> Iterator[S3Server]:
     """An S3 with a bucket `models`, and the environment of a job that may use it."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        # A bucket's drafts are removed when its process ends by itself; a worker of pytest-xdist never does.
+        patch.setenv("CLUSTER_OUTPUT_DIR", folder)
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")

@@ -5,9 +5,12 @@ it is not asked: that is as long as a thousand small files take.
 """
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +19,28 @@ from provision.errors import AwsError, ConfigError
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
+# https://docs.aws.amazon.com/general/latest/gr/s3.html
+_OF_A_REGION = re.compile(r"(https://s3(?:-fips)?(?:\.dualstack)?\.)[a-z0-9-]+(\.amazonaws\.com(?:\.cn)?/?)")
 _FRESH_FOR = timedelta(minutes=2)
 """For how long obstore keeps what it was given; botocore renews in time what ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class S3Endpoint:
-    """How obstore reaches S3. authorities: PEM, beside those of the system. credentials: asked again now and then."""
+    """How obstore reaches S3. authorities: PEM, beside those of the system. credentials: asked again now and then.
+
+    session: botocore's, where it was asked: with it nobody is asked a second time for a code.
+    """
 
     url: str | None
     authorities: str | None
     credentials: "Callable[[], S3Credential]" = field(repr=False)
+    session: Any = field(default=None, repr=False)
+
+    def in_region(self, region: str) -> "S3Endpoint":
+        """The same in a region: AWS's addresses are named after theirs. Pure."""
+        found = _OF_A_REGION.fullmatch(self.url or "")
+        return replace(self, url=f"{found[1]}{region}{found[2]}") if found else self
 
 
 def find_endpoint(*, region: str) -> S3Endpoint:
@@ -53,30 +67,44 @@ def _of_environment(env: Mapping[str, str]) -> "Callable[[], S3Credential]":
 
 
 def _ask_botocore(region: str) -> S3Endpoint:
-    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - see the top
     from botocore.session import get_session  # noqa: PLC0415 - see the top
 
-    try:
+    with _explained():
         session = get_session()
-        credentials: Any = session.get_credentials()
-        # Its endpoint is that of AWS_ENDPOINT_URL, of a profile's endpoint_url, or AWS's own for the region.
+        # First: in its region STS is asked, too, for the keys of an assumed role. Its endpoint is that of
+        # AWS_ENDPOINT_URL, of a profile's endpoint_url, or AWS's own for the region.
         url = session.create_client("s3", region_name=region).meta.endpoint_url
+        credentials: Any = session.get_credentials()
         bundle = session.get_config_variable("ca_bundle")
-    except BotoCoreError as error:
-        raise AwsError(f"S3 cannot be used: {error}", hint="aws sts get-caller-identity") from error
-    if credentials is None:
-        raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+        if credentials is None:
+            raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+        credentials.get_frozen_credentials()  # here, and once: a code may be asked for, or all of it may be in vain
 
     def fresh() -> "S3Credential":
-        frozen = credentials.get_frozen_credentials()
+        with _explained():
+            frozen = credentials.get_frozen_credentials()
+        until = datetime.now(UTC) + _FRESH_FOR
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
             "token": frozen.token,
-            "expires_at": datetime.now(UTC) + _FRESH_FOR,
+            "expires_at": min(until, getattr(credentials, "_expiry_time", None) or until),
         }
 
-    return S3Endpoint(url=url, authorities=_read_authorities(bundle), credentials=fresh)
+    return S3Endpoint(url=url, authorities=_read_authorities(bundle), credentials=fresh, session=session)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raises AwsError for what it may come to when keys are asked for: programs, files, services and people are."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - see the top
+
+    from train.s3.client import explain  # noqa: PLC0415 - needed for errors alone
+
+    try:
+        yield
+    except (BotoCoreError, ClientError, EOFError, JSONDecodeError, OSError) as error:
+        raise explain(error, "connect", bucket=None, key=None) from error
 
 
 def _read_authorities(path: str | None) -> str | None:

@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import AwsError, ClusterError, NotFoundError
+from provision.hints import CREDENTIAL_CODES, find_hint
 from train.s3.url import S3Url
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 32
 _WHO_AM_I = "aws sts get-caller-identity"
+# What botocore asks by itself, before it can ask S3.
+_LOGINS = frozenset({"AssumeRole", "AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "GetRoleCredentials"})
 _ACTIONS = {
     "abort_multipart_upload": "s3:AbortMultipartUpload",
     "create_bucket": "s3:CreateBucket",
@@ -38,6 +42,10 @@ _ACTIONS = {
 
 class S3AccessDeniedError(AwsError):
     """S3 knows the caller, who lacks a permission."""
+
+
+class DamagedBodyError(AwsError):
+    """S3 has refused a body that is not what its checksum says: it was changed on the way."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,9 +140,13 @@ class S3Client:
 @asynccontextmanager
 async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
     """A client on its own connections, which are closed in the end. Raises AwsError where there are no credentials."""
+    import logging  # noqa: PLC0415 - not for who opens none
+
     import s3fs  # noqa: PLC0415 - see the top
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - see the top
 
+    # As botocore does for itself: else a warning about credentials, which are explained, prints a traceback.
+    logging.getLogger("aiobotocore").addHandler(logging.NullHandler())
     filesystem = s3fs.S3FileSystem(
         asynchronous=True,
         skip_instance_cache=True,
@@ -145,7 +157,7 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
     try:
         session = await filesystem.set_session()
         yield S3Client(filesystem, region=region)
-    except BotoCoreError as error:
+    except (BotoCoreError, EOFError, JSONDecodeError) as error:
         raise explain(error, "connect", bucket=None, key=None) from error
     finally:
         if session is not None:
@@ -154,15 +166,41 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
 
 def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
     """The error that a user reads for what botocore or s3fs raised."""
-    from botocore.exceptions import ClientError, NoCredentialsError  # noqa: PLC0415 - see the top
+    from botocore.exceptions import ClientError  # noqa: PLC0415 - see the top
 
     # s3fs turns botocore's errors into OSError's kinds, and keeps the original as their cause.
     cause = error if isinstance(error, ClientError) else error.__cause__
-    if isinstance(cause, ClientError):
-        refusal = cause.response["Error"]
-        return _explain_refusal(refusal.get("Code", "?"), refusal.get("Message", ""), method, bucket, key)
-    if isinstance(error, NoCredentialsError):
-        return AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+    if not isinstance(cause, ClientError):
+        return _explain_failure(error)
+    if cause.operation_name in _LOGINS:
+        from provision.aws import translate_refusal  # noqa: PLC0415 - boto3: as above
+
+        return translate_refusal(cause, "getting credentials")
+    refusal = cause.response["Error"]
+    return _explain_refusal(refusal.get("Code", "?"), refusal.get("Message", ""), method, bucket, key)
+
+
+def _explain_failure(error: Exception) -> AwsError:
+    """S3 was not reached, or not asked, for want of credentials."""
+    from botocore.exceptions import BotoCoreError, NoCredentialsError  # noqa: PLC0415 - see the top
+
+    from provision.aws import translate_failure  # noqa: PLC0415 - boto3: as above
+
+    match error:
+        case NoCredentialsError():
+            return AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+        case BotoCoreError():
+            known = translate_failure(error, "asking S3")
+            words = str(error).rstrip(". ")
+            return type(known)(f"S3 cannot be used: {words}", hint=known.hint or _WHO_AM_I)
+        case JSONDecodeError():
+            words = "what the profile's credential_process prints is not JSON"
+            return AwsError(f"S3 cannot be used: {words}", hint="run it yourself: ~/.aws/config has its name")
+        case EOFError():
+            return AwsError(
+                "the profile asks for an MFA code, and there is no terminal to type it at",
+                hint='log in where there is one: eval "$(aws configure export-credentials --format env)"',
+            )
     return AwsError(f"S3 cannot be used: {type(error).__name__}: {error}", hint=_WHO_AM_I)
 
 
@@ -179,12 +217,16 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
     if code in {"AccessDenied", "403"}:
         action = _ACTIONS.get(method, "s3:PutObject")
         return S3AccessDeniedError(f"{where}: access denied, {action} is needed ({words or code})", hint=_WHO_AM_I)
-    hint = {
+    advice = {
+        "BadDigest": "run the command again",
         "BucketAlreadyExists": "the name is somebody else's: choose another",
         "BucketNotEmpty": "old versions are left in it, or something came meanwhile",
         "PreconditionFailed": "it was changed while it was read: run the command again",
-    }.get(code, _WHO_AM_I)
-    return AwsError(f"{where}: {words or code} ({code}, {method})", hint=hint)
+    }.get(code)
+    if code in CREDENTIAL_CODES:
+        advice = find_hint(code, words, operation=method)
+    kind = DamagedBodyError if code == "BadDigest" else AwsError
+    return kind(f"{where}: {words or code} ({code}, {method})", hint=advice or _WHO_AM_I)
 
 
 def read_object(bucket: str, item: dict[str, Any]) -> S3Object:

@@ -7,7 +7,7 @@ from typing import Any
 
 from provision.errors import AwsError, ClusterError, NotFoundError
 from train.node import integrity
-from train.s3.client import S3AccessDeniedError
+from train.s3.client import DamagedBodyError, S3AccessDeniedError
 from train.s3.journal import Begun, Entry, Journal
 from train.s3.parts import part_size
 from train.s3.plan import Upload
@@ -28,14 +28,29 @@ def put_whole(wire: Wire, upload: Upload, check: Check) -> int:
         crc = section.crc32()
         # What changes from now on is not what the checksum says, and is refused.
         check_unchanged(before, os.fstat(file.fileno()))
-        for _ in range(_TRIES):
-            section.seek(0)
-            done = wire.call("put_object", **target, Body=section, ChecksumCRC32=encode_crc32(crc))
-            if arrived(done["ResponseMetadata"]["HTTPHeaders"], section, crc):
-                return before.st_size
-    # An object of wrong bytes is worse than none.
-    wire.call("delete_object", **target)
-    raise AwsError("S3 has stored other bytes than were sent, again and again: the object was deleted", hint=_AGAIN)
+        if _send(wire, "put_object", section, crc, **target) is None:
+            # What S3 did not refuse it has stored: an object of wrong bytes is worse than none.
+            wire.call("delete_object", **target)
+            raise AwsError("S3 has stored other bytes than were sent: the object was deleted", hint=_AGAIN)
+        return before.st_size
+
+
+def _send(wire: Wire, method: str, section: Section, crc: int, **target: Any) -> Mapping[str, Any] | None:
+    """S3's answer to a body, which is sent again where it arrives damaged; None where S3 has stored it so.
+
+    Raises DamagedBodyError where S3 has refused it to the end, ClusterError's other kinds.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        section.seek(0)
+        try:
+            done = wire.call(method, **target, Body=section, ChecksumCRC32=encode_crc32(crc))
+        except DamagedBodyError:
+            if not tries_left:
+                raise
+            continue
+        if arrived(done["ResponseMetadata"]["HTTPHeaders"], section, crc):
+            return done
+    return None
 
 
 def arrived(headers: Mapping[str, str], section: Section, crc: int) -> bool:
@@ -145,14 +160,10 @@ class PartsUpload:
         return str(part["ETag"]) if same else None
 
     def _send(self, number: int, section: Section, crc: int) -> str:
-        for _ in range(_TRIES):
-            section.seek(0)
-            done = self._wire.call(
-                "upload_part", **self._target, PartNumber=number, Body=section, ChecksumCRC32=encode_crc32(crc)
-            )
-            if arrived(done["ResponseMetadata"]["HTTPHeaders"], section, crc):
-                return str(done["ETag"])
-        raise AwsError(f"S3 has other bytes of part {number} than were sent, again and again", hint=_AGAIN)
+        done = _send(self._wire, "upload_part", section, crc, **self._target, PartNumber=number)
+        if done is None:
+            raise AwsError(f"S3 has other bytes of part {number} than were sent, again and again", hint=_AGAIN)
+        return str(done["ETag"])
 
     def finish(self) -> None:
         """Make the object appear, if S3 agrees on its checksum."""

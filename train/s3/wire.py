@@ -44,6 +44,7 @@ class Wire:
         self._region = region
         self._connections = connections
         self._stores: dict[str, S3Store] = {}
+        self._regions: dict[str, str] = {}  # of buckets that are elsewhere
         self._lock = threading.RLock()
 
     @cached_property
@@ -146,11 +147,25 @@ class Wire:
             response: dict[str, Any] = getattr(self._client, method)(**request)
         except (ClientError, BotoCoreError, HTTPError, OSError) as error:
             raise explain(error, method, bucket=request.get("Bucket"), key=request.get("Key")) from error
+        self._note_region(request["Bucket"], response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region"))
         return response
+
+    def _note_region(self, bucket: str, told: str | None) -> None:
+        """That obstore asks there, which does not follow S3 to another region, as botocore does."""
+        with self._lock:
+            if told and told != self._find_region(bucket):
+                self._regions[bucket] = told
+                self._stores.pop(bucket, None)
+
+    def _find_region(self, bucket: str) -> str:
+        """A bucket's region, as far as it is known."""
+        with self._lock:
+            return self._regions.get(bucket, self._region)
 
     def find_version(self, url: S3Url, *, etag: str) -> Mapping[str, str]:
         """What S3 says about the object of this ETag, checksums included. Raises NotFoundError, AwsError."""
-        told = ask_headers(self._endpoint, url, region=self._region, etag=etag)
+        region = self._find_region(url.bucket)
+        told = ask_headers(self._endpoint.in_region(region), url, region=region, etag=etag)
         return self.find_headers(url, IfMatch=etag) if told is None else told
 
     def find_headers(self, url: S3Url, **more: Any) -> Mapping[str, str]:
@@ -169,7 +184,7 @@ class Wire:
         from botocore.config import Config  # noqa: PLC0415 - see the top
         from botocore.session import get_session  # noqa: PLC0415 - see the top
 
-        return get_session().create_client(
+        return (self._endpoint.session or get_session()).create_client(
             "s3",
             region_name=self._region,
             config=Config(
@@ -187,13 +202,14 @@ class Wire:
 
         with self._lock:
             if bucket not in self._stores:
-                endpoint = self._endpoint
+                region = self._find_region(bucket)
+                endpoint = self._endpoint.in_region(region)
                 options: ClientConfig = {"timeout": f"{_TIMEOUT_S}s"}
                 if endpoint.url and endpoint.url.startswith("http://"):
                     options["allow_http"] = True
                 if endpoint.authorities:
                     options["root_certificate"] = endpoint.authorities
-                config: S3Config = {"region": self._region, "checksum_algorithm": "SHA256"}
+                config: S3Config = {"region": region, "checksum_algorithm": "SHA256"}
                 if endpoint.url:
                     config["endpoint"] = endpoint.url
                 self._stores[bucket] = S3Store(
