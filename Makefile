@@ -46,6 +46,8 @@ types: install-dev ## mypy, strict
 unit: install-dev ## tests that need neither root nor the sandbox
 	$(BIN)/pytest -m 'not sandbox and not slow'
 
+# Where it is set, every Python that the tests start, some thousand, would compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Three processes: most of the time of the sandbox's tests is waiting for hosts. A file's tests share what they set up.
 PYTEST := $(SUDO) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 test: lint types install-dev ## lint, types, unit, sandbox and end-to-end tests (root or sudo)

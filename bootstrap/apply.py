@@ -22,6 +22,7 @@ from bootstrap.plan import NodeStep, PlaceTree, RunSetup, SendFile, plan_node, p
 from bootstrap.pythons import ChosenPython, choose_python
 from bootstrap.script import render_script, silence_s
 from bootstrap.setup import setup_digest
+from bootstrap.shelf import BundleFile
 from bootstrap.side_by_side import on_all
 from bootstrap.source import choose_packages
 from bootstrap.sources import Sources, Store, choose_fetch
@@ -79,11 +80,49 @@ def bootstrap(
     """Make every host ready to train; a second run finds nothing to do. In the order of `hosts`.
 
     store: where [bootstrap] distribute = "s3" puts wheels. Raises ClusterError (or one below it) that names every node
-    that failed.
+    that failed. A file that nodes refuse, because it was damaged on this machine, is fetched anew, once.
     """
+
+    def make_ready(damaged: list[BundleFile]) -> tuple[ReadyNode, ...]:
+        sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch, store=store)
+        with Distribution(report=report, sources=sources, damaged=damaged) as distribution:
+            return _make_ready(
+                hosts,
+                cluster=cluster,
+                config=config,
+                trees=trees,
+                connections=connections,
+                cache=cache,
+                distribution=distribution,
+                report=report,
+            )
+
+    damaged: list[BundleFile] = []
+    try:
+        nodes = make_ready(damaged)
+    except ClusterError:
+        if not damaged:
+            raise
+        report(Event(kind="warn", what=f"{damaged[0].path} was damaged; it is removed, and fetched anew"))
+        nodes = make_ready([])
+    _connect_nodes(nodes, pins=connections.pins, report=report)
+    return nodes
+
+
+def _make_ready(
+    hosts: Sequence[Host],
+    *,
+    cluster: str,
+    config: BootstrapConfig,
+    trees: Trees,
+    connections: Connections,
+    cache: Path,
+    distribution: Distribution,
+    report: Report,
+) -> tuple[ReadyNode, ...]:
+    """All hosts side by side. Raises ClusterError that names every node that failed."""
     ready: dict[str, ReadyNode] = {}
-    sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch, store=store)
-    with Distribution(report=report, sources=sources) as distribution, TreePacks(trees.all, cache=cache) as packs:
+    with TreePacks(trees.all, cache=cache) as packs:
         bundles = Bundles(cache, report, choose_fetch(config.distribute, config.fetch))
         builds = Builds(config, cache=cache, distribution=distribution, find_tools=bundles.get, report=report)
         work = _Bootstrap(
@@ -103,9 +142,7 @@ def bootstrap(
                 ready[host.instance_id] = work.prepare(host)
 
         on_all(hosts, prepare, name=lambda host: host.name)
-    nodes = tuple(ready[host.instance_id] for host in hosts)
-    _connect_nodes(nodes, pins=connections.pins, report=report)
-    return nodes
+    return tuple(ready[host.instance_id] for host in hosts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -17,7 +16,7 @@ from bootstrap.config import Fetch
 from bootstrap.index import NoUrlError, bring_here, find_resolved, resolve_wheels
 from bootstrap.managed_python import fetch_python, is_python
 from bootstrap.pip import download_wheels
-from bootstrap.shelf import BundleFile, describe_file, fetch_once, find_kept
+from bootstrap.shelf import BundleFile, cache_dir, describe_file, fetch_once, find_kept
 from bootstrap.source import PREFIX
 from bootstrap.wheels import WheelTarget
 from provision.progress import Report
@@ -63,12 +62,6 @@ class Bundle:
     def wheels(self) -> tuple[BundleFile, ...]:
         """What is installed into the environment."""
         return tuple(file for file in self.files if file.name.endswith(".whl") and file != self.uv)
-
-
-def cache_dir() -> Path:
-    """Where fetched wheels are kept: $XDG_CACHE_HOME/cluster, as the XDG Base Directory Specification has it."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "cluster"
 
 
 def fetch_bundle(

@@ -35,13 +35,19 @@ class SetUp:
 
 
 class Distribution:
-    """One transfer to any number of nodes. A context manager: its agents serve one another until it is left."""
+    """One transfer to any number of nodes. A context manager: its agents serve one another until it is left.
 
-    def __init__(self, *, report: Report, sources: Sources | None = None) -> None:
+    damaged: gets the files that nodes refuse because they are damaged on this machine already; they are removed.
+    """
+
+    def __init__(
+        self, *, report: Report, sources: Sources | None = None, damaged: list[BundleFile] | None = None
+    ) -> None:
         self._report = report
         self._sources = sources or Sources(report=report)
         self._secret = secrets.token_hex(SECRET_BYTES)
         self._swarm = Swarm()
+        self._damaged = [] if damaged is None else damaged
         self._lock = threading.Lock()
         self._agents: list[Agent] = []
         self._idle: list[tuple[NodeConnection, SetUp]] = []
@@ -62,7 +68,13 @@ class Distribution:
         with self._lock:
             self._agents.append(agent)
         _Conversation(
-            agent, wanted, swarm=self._swarm, sources=self._sources, wake=self._wake, report=self._report
+            agent,
+            wanted,
+            swarm=self._swarm,
+            sources=self._sources,
+            wake=self._wake,
+            damaged=self._damaged,
+            report=self._report,
         ).follow()
 
     def offer(self, connection: NodeConnection, has: SetUp) -> None:
@@ -122,6 +134,7 @@ class _Conversation:
         swarm: Swarm,
         sources: Sources,
         wake: Callable[[str], Member | None],
+        damaged: list[BundleFile],
         report: Report,
     ) -> None:
         self._agent = agent
@@ -132,6 +145,7 @@ class _Conversation:
         self._sources = sources
         self._by_url: set[str] = set(sources.find_urls(wanted.files)) if sources.is_shared else set()
         self._wake = wake
+        self._damaged = damaged
         self._report = report
         self._member: Member | None = None
         self._asked: dict[str, set[Member]] = {file.sha256: set() for file in wanted.files}
@@ -160,7 +174,7 @@ class _Conversation:
         elif "failed" in message:
             said = message["failed"]
             if "damaged" in said:
-                _check_here(self._files[said["damaged"]])
+                _check_here(self._files[said["damaged"]], self._damaged)
             raise failure(self._host.name, said)
 
     def _join(self, port: int) -> None:
@@ -213,8 +227,8 @@ def _member(connection: NodeConnection, *, port: int, files: Collection[str]) ->
     return Member(name=host.name, address=host.private_ip, port=port, files=frozenset(files))
 
 
-def _check_here(file: BundleFile) -> None:
-    """Raise ClusterError, and remove the file, when it is damaged on this machine already."""
+def _check_here(file: BundleFile, damaged: list[BundleFile]) -> None:
+    """Raise ClusterError, remove the file, and add it to `damaged`, when it is damaged on this machine already."""
     try:
         with file.path.open("rb") as stream:
             whole = hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
@@ -222,6 +236,7 @@ def _check_here(file: BundleFile) -> None:
         whole = False
     if not whole:
         file.path.unlink(missing_ok=True)
+        damaged.append(file)
         raise ClusterError(
             f"{file.path} was damaged; it has been removed", hint="the same command again, which fetches it anew"
         )

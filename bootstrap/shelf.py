@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from provision.errors import ClusterError
 from provision.progress import Event, Report
 
 MANIFEST = "bundle.json"
@@ -38,6 +39,25 @@ class BundleFile:
     def name(self) -> str:
         """The file's name; for a wheel it is part of its meaning."""
         return self.path.name
+
+
+def cache_dir() -> Path:
+    """Where fetched wheels are kept: $XDG_CACHE_HOME/cluster, as the XDG Base Directory Specification has it."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "cluster"
+
+
+def check_cache(cache: Path) -> None:
+    """Raise ClusterError where no node could be set up, since nothing can be written to that folder."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache):
+            pass
+    except OSError as error:
+        raise ClusterError(
+            f"{cache}: what nodes are sent is kept and packed there, and it cannot be written to: {error.strerror}",
+            hint="mend that, or set XDG_CACHE_HOME to another folder",
+        ) from error
 
 
 def describe_file(path: Path) -> BundleFile:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from bootstrap.shelf import cache_dir, check_cache
 from cluster.app import App
 from cluster.interruption import ask_what_runs, confirm_ending
 from cluster.status import render_nodes
@@ -35,6 +36,8 @@ def bring_up(
     """
     config = app.config
     plan = prepare(frozenset())
+    if any(isinstance(step, LaunchNodes) for step in plan.steps):
+        check_cache(cache_dir())  # rather now than when the nodes are paid for
     if dry_run:
         app.print(render_plan(plan).rstrip())
         return False

@@ -10,7 +10,7 @@ from moto.ec2.models import ec2_backends, elastic_ip_addresses, elastic_network_
 from moto.servicequotas import urls as quota_urls
 from moto.servicequotas.models import servicequotas_backends
 
-from sandbox import images, uploads
+from sandbox import images, moto_speed, uploads
 from sandbox.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
 from sandbox.ec2_actions import SandboxEC2Response
 from sandbox.instances import SandboxInstance
@@ -37,6 +37,7 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
     servicequotas_backends.backend = SandboxQuotasBackend
     quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
     uploads.install()
+    moto_speed.install()
     backend = ec2_backends[DEFAULT_ACCOUNT_ID][settings.region]
     assert isinstance(backend, SandboxEC2Backend)  # noqa: S101 -- made by the line above that names it
     addresses = PublicAddresses(settings.public, backend)

@@ -1,11 +1,17 @@
+import functools
 import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
 
+import botocore.loaders
+import botocore.session
 import pytest
 
 from project import REPOSITORY, Project
+
+# A process of the tests makes hundreds of AWS sessions: each service's description is read once for all of them.
+botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,11 @@ from train.payload import find_script
 
 @click.command("up")
 @click.option("--nodes", type=int, metavar="N", help="How many nodes, instead of [provision] nodes.")
-@click.option("--dry-run", is_flag=True, help="Print what was found out and what would be done, and launch nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print what was found out and what would be done, and launch nothing (a sandbox is started if none runs).",
+)
 @click.option("--keep-failed", is_flag=True, help="Leave what was launched as it is when the launch fails.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before instances are launched that cost money.")
 @pass_app

@@ -62,6 +62,19 @@ class Act:
         return Wishes(name=self.name, config=config, data_url="s3://bucket/digits/")
 
 
+def read_descriptions() -> None:
+    """Have this process read what botocore needs to make the clients, so that those that it forks need not."""
+    made = Clients(_session(), region=REGION)
+    for client in (made.ec2, made.ssm, made.sts, made.iam, made.s3, made.service_quotas, made.pricing):
+        LOADER.load_service_model(client.meta.service_model.service_name, "paginators-1")
+
+
+def _session() -> boto3.session.Session:
+    session = botocore.session.get_session()
+    session.register_component("data_loader", LOADER)
+    return boto3.session.Session(botocore_session=session, region_name=REGION)
+
+
 def run(act: Act, kill: Kill | None = None) -> Ending:
     """Carries an act out in a process of its own. Raises AssertionError, with its traceback, when it fails."""
     reading, writing = os.pipe()
@@ -91,9 +104,7 @@ def _carry_out(act: Act, kill: Kill | None, writing: int) -> None:
     provision.settle.SETTLE_S = SETTLE_S
     provision.wait.FIRST_PAUSE_S = PAUSE_S
     os.fsync = counter.around(os.fsync)
-    session = botocore.session.get_session()
-    session.register_component("data_loader", LOADER)
-    made = boto3.session.Session(botocore_session=session, region_name=REGION)
+    made = _session()
     made.events.register("before-call.*.*", lambda model, **_: counter.before(model.name))
     made.events.register("after-call.*.*", lambda model, **_: counter.after(model.name))
     clients = Clients(made, region=REGION)

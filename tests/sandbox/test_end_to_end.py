@@ -206,6 +206,8 @@ def test_dry_run_shows_the_plan_and_does_nothing(project: Project) -> None:
     shown = project.run("up", "--dry-run").stdout
     for words in ("launch 2 nodes", "c5.xlarge", "ssh from", "encrypted", "cluster-demo"):
         assert words in shown
+    project.env = {"XDG_CACHE_HOME": os.devnull}  # before anything is launched that could not be set up
+    assert "/dev/null/cluster: what nodes are sent is kept and packed there" in project.run("up", code=1).stderr
     assert json.loads(project.run("status", "--json").stdout)["nodes"] == []
     assert not running_instances(project)
 

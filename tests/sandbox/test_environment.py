@@ -2,10 +2,13 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from bootstrap.bundle import cache_dir
 from project import REPOSITORY, Project
 
 pytestmark = pytest.mark.sandbox
@@ -61,6 +64,41 @@ def test_mxnet_is_imported_by_hand_as_in_a_job(node: Project) -> None:
     code = "import mxnet as mx; print((mx.nd.ones((2, 3)) * 2 + 1).sum().asscalar())"
     assert ask(node, f".cluster/env/*/bin/python -c '{code}'").strip() == "18.0"
     assert ask(node, "cat .cluster/env/*/.unresolved").startswith("checked ")
+
+
+@pytest.mark.slow
+def test_a_wheel_that_was_damaged_on_this_machine_is_fetched_anew(node: Project, tmp_path: Path) -> None:
+    """At unchanged size and time nothing shows it here: the node refuses it."""
+    configure(node)
+    node.run("up", "--yes")
+    damaged = copy_cache(tmp_path / "cluster", damage="graphviz-")
+    ask(node, "rm -rf ~/.cluster/env ~/.cluster/files")
+    node.env = {"XDG_CACHE_HOME": str(tmp_path)}
+    try:
+        said = node.run("up").stderr  # which ends well
+        assert any(f"{path} was damaged; it is removed, and fetched anew" in said for path in damaged), said
+    finally:
+        node.env = {}
+
+
+def copy_cache(copy: Path, *, damage: str) -> list[Path]:
+    """The wheels of the usual cache, linked to; those of that name have one other bit, and are returned."""
+    damaged = []
+    for path in [path for folder in ("bundles", "resolved", "wheels") for path in (cache_dir() / folder).rglob("*")]:
+        place = copy / path.relative_to(cache_dir())
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            place.mkdir(exist_ok=True)
+        elif path.name.startswith(damage):
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            place.write_bytes(data)
+            shutil.copystat(path, place)
+            damaged.append(place)
+        else:
+            place.symlink_to(path)
+    assert damaged
+    return damaged
 
 
 def test_a_python_that_no_node_has_is_refused_with_its_name(node: Project) -> None:

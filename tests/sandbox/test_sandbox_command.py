@@ -77,6 +77,11 @@ def test_a_change_of_the_file_is_said_to_count_later(project: Project) -> None:
     text = (project.directory / "cluster.toml").read_text()
     project.write(text.replace("# boot_delay_s = 0.0", "boot_delay_s = 5.0"))
     assert "[sandbox] is not what the sandbox was started with" in project.run("sandbox", "start").stderr
+    project.write(text.replace('region = "us-east-1"', 'region = "eu-west-1"'))
+    for words in (("status",), ("up", "--dry-run"), ("data", "ls")):
+        said = project.run(*words, code=1).stderr
+        assert 'runs in region us-east-1, and [provision] region = "eu-west-1"' in said
+        assert 'set region = "us-east-1", or cluster sandbox stop' in said
 
 
 def test_the_log_of_api_calls(project: Project) -> None:

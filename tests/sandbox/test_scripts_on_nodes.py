@@ -97,9 +97,9 @@ def test_options_that_cannot_work_end_the_job_with_words(nodes: Project) -> None
     [
         ["--kv-store", "dist_async", "--optimizer", "adam", "--lr", "0.001", "--num-epochs", "2"],
         ["--gc-type", "2bit", "--gc-threshold", "0.01", "--num-epochs", "2"],
-        ["--top-k", "3", "--monitor", "10", "--num-epochs", "1"],
+        pytest.param(["--top-k", "3", "--monitor", "10", "--num-epochs", "1"], marks=pytest.mark.slow),
         ["--test-io", "--num-epochs", "1", "--disp-batches", "5", *TRAIN],
-        ["--num-examples", "300", "--num-epochs", "2", "--disp-batches", "2"],
+        pytest.param(["--num-examples", "300", "--num-epochs", "2", "--disp-batches", "2"], marks=pytest.mark.slow),
     ],
     ids=lambda options: options[0].strip("-"),
 )

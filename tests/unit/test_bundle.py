@@ -19,6 +19,7 @@ from bootstrap.managed_python import fetch_python, is_python, pack
 from bootstrap.plan import MakeEnvironment, PlaceTree, plan_node
 from bootstrap.pythons import ChosenPython
 from bootstrap.script import render_script
+from bootstrap.shelf import check_cache
 from node_facts import FACTS, TARGET, TREE, run_shell
 from provision.errors import ClusterError
 from provision.progress import Event, silent
@@ -161,6 +162,15 @@ def test_a_damaged_bundle_is_named_and_fetched_anew(
     assert [describe_file(file.path) for file in whole.files] == list(whole.files)
     assert ("start" in [event.kind for event in events]) == (told is not None)
     assert any(str(wheel) in event.what for event in events if event.kind == "warn") == bool(told)
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    check_cache(tmp_path / "new" / "cluster")
+    assert list((tmp_path / "new" / "cluster").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match=r"file/cluster: .* cannot be written to: Not a directory") as raised:
+        check_cache(tmp_path / "file" / "cluster")
+    assert "XDG_CACHE_HOME" in str(raised.value.hint)
 
 
 def test_a_file_is_described_by_its_content(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def nodes(*types: str) -> list[Node]:
             instance_type=instance_type,
             zone="us-east-1a",
             launched_at=datetime(2026, 1, 1, tzinfo=UTC),
+            subnet_id="subnet-00000001",
         )
         for index, instance_type in enumerate(types)
     ]
@@ -36,6 +37,12 @@ def nodes(*types: str) -> list[Node]:
         ({"nodes": 4, "min_nodes": 2}, ("c5.xlarge",) * 2, []),
         ({"nodes": 4, "min_nodes": 3}, ("c5.xlarge",) * 2, ["nodes = 4, and the cluster has 2 (cluster up"]),
         ({"nodes": 1}, ("c5.xlarge",) * 2, ["nodes = 1, and the cluster has 2 (cluster resize 1 ends the others)"]),
+        ({"subnet_id": "subnet-00000001"}, ("c5.xlarge",) * 2, []),
+        (
+            {"subnet_id": "subnet-00000002"},
+            ("c5.xlarge",) * 2,
+            ['subnet_id = "subnet-00000002", and the cluster has nodes in subnet-00000001 (cluster down'],
+        ),
         ({"instance_types": ("c5.2xlarge",)}, ("c5.2xlarge",) * 2, []),
         (
             {"instance_type": "g5.xlarge", "nodes": 1},
