@@ -3,7 +3,6 @@
 import hashlib
 import re
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ from provision.errors import AwsError, ClusterError
 from train.node import integrity
 from train.s3.client import explain
 from train.s3.content import feed, find_certain_check
+from train.s3.crc import crc32
 from train.s3.landing import Landing, checksum
 from train.s3.parts import PART_BYTES, DamagedError
 from train.s3.plan import Download
@@ -122,7 +122,7 @@ class PartsDownload:
             at, crc = begin, 0
             try:
                 for block in self._read_range(begin, length, surely=attempt > 1):
-                    crc = zlib.crc32(block, crc)
+                    crc = crc32(block, crc)
                     self._landing.write(block, at)
                     at += len(block)
             except BrokenReadError as error:

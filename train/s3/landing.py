@@ -3,11 +3,11 @@
 import fcntl
 import hashlib
 import os
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from provision.errors import ClusterError
+from train.s3.crc import crc32
 from train.s3.plan import Download
 
 _PREFIX = ".cluster-get-"
@@ -124,7 +124,7 @@ def checksum(descriptor: int, begin: int, length: int) -> int:
     block = memoryview(bytearray(min(2**18, max(length, 1))))
     crc = 0
     while length and (count := os.preadv(descriptor, [block[: min(length, len(block))]], begin)):
-        crc = zlib.crc32(block[:count], crc)
+        crc = crc32(block[:count], crc)
         begin, length = begin + count, length - count
     return crc
 

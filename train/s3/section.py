@@ -4,10 +4,10 @@ import base64
 import hashlib
 import io
 import os
-import zlib
 from collections.abc import Callable, Iterator
 
 from provision.errors import ClusterError
+from train.s3.crc import crc32
 
 _BLOCK_BYTES = 512 * 2**10
 
@@ -73,7 +73,7 @@ class Section(io.RawIOBase):
         """Of its content as it is now."""
         crc = 0
         for block in self.blocks():
-            crc = zlib.crc32(block, crc)
+            crc = crc32(block, crc)
         self._at = 0
         return crc
 
