@@ -58,6 +58,31 @@ def test_output_is_shown_as_a_terminal_would_leave_it(line: bytes, shown: str) -
     assert wire.text(line) == shown
 
 
+@pytest.mark.parametrize(
+    ("came_at", "rests_s"),
+    [
+        ([5.0], [0.0]),
+        ([5.0, 6.0, 7.0], [0.0, 0.0, 0.0]),  # what is rare goes on at once
+        ([5.0, 5.01], [0.0, 0.02]),
+        ([5.0, 5.1, 5.2, 5.3, 5.4, 5.5, 5.6], [0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.1]),  # what streams is gathered
+        ([5.0, 5.1, 5.2, 6.0], [0.0, 0.02, 0.04, 0.0]),
+    ],
+)
+def test_output_gathers_where_it_streams(
+    came_at: list[float], rests_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(wire.time, "monotonic", lambda: now)
+    pace, rests = wire.Pace(), []
+    assert not pace.rest_s
+    for now in came_at:  # noqa: B007 - the clock
+        pace.note()
+        rests.append(pace.rest_s)
+    assert rests == pytest.approx(rests_s)
+    now += 0.1
+    assert not pace.rest_s
+
+
 def test_nothing_waits_for_a_reader_that_takes_nothing() -> None:
     ours, theirs = socket.socketpair()
     outbox = wire.Outbox(ours.fileno())

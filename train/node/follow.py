@@ -16,7 +16,6 @@ import wire
 
 ALIVE_EVERY_S = 2.0
 LOOK_EVERY_S = 0.2  # where the kernel does not tell of changes
-REST_S = 0.05  # after some of the log has been passed on: lines that come one by one go in fewer, larger pieces
 RETRY_S = 0.05  # for a supervisor that is just beginning or ending
 PENDING_BYTES = 1 << 20
 READ_BYTES = 1 << 16
@@ -41,7 +40,7 @@ class Follower(object):
         self.changes = None
         self.is_complete = False  # nobody writes to the log any more
         self.may_have_more = False  # of the log, beyond what has been read
-        self.rests_until = 0.0
+        self.pace = wire.Pace()
         self.alive_at = self.taken_at = time.monotonic()
 
     def run(self, wait):
@@ -95,7 +94,7 @@ class Follower(object):
         self.may_have_more = bool(end)
         if end:
             self.offset += len(whole) + 1
-            self.rests_until = time.monotonic() + REST_S
+            self.pace.note()
             lines = whole + end
             last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
             if RESULT in last and "result" in json.loads(last.decode("utf-8")):
@@ -148,8 +147,8 @@ class Follower(object):
             self.taken_at = now
         writes = [self.outbox.descriptor] if self.outbox.pending else []
         # At its end a job is told of by its supervisor, which is heard at once.
-        rest_s = self.rests_until - now
-        if rest_s > 0 and wait_s > 0 and self.changes is not None:
+        rest_s = self.pace.rest_s
+        if rest_s and wait_s and self.changes is not None:
             wait_s, changes = min(wait_s, rest_s), None
         else:
             changes = self.changes

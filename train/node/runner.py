@@ -21,9 +21,7 @@ import wire
 ALIVE_EVERY_S = 2.0
 PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that something holds which cannot be ended
 PENDING_BYTES = 1 << 17
-# Lines that come one by one go on in fewer, larger pieces: all that carries them to the user's side wakes less often.
-REST_S = 0.02
-FEW_BYTES = 1 << 12
+FEW_BYTES = 1 << 12  # what comes in larger pieces need not be gathered
 REACH_TIMEOUT_S = 2.0
 RANK = re.compile(rb"\b([WS])\[(\d+)\] is connected to others")
 BOUND = re.compile(rb"Bind to role=(?:worker|server),.* ip=([0-9a-fA-F.:]+), port=(\d+)")
@@ -53,7 +51,7 @@ class Runner(object):
         self.hides_verbose = False
         self.at = 0
         self.full_at = 0.0  # when it was last that there was no room for output
-        self.rests_until = 0.0  # until when output is left to gather
+        self.pace = wire.Pace()
         self.why = None
         self.child = self.source = self.lines = None
         self.status = self.ended_at = self.after = None
@@ -128,7 +126,8 @@ class Runner(object):
     def step(self):
         """Wait for something to happen, and do what it takes."""
         writes = [self.outbox.descriptor] if self.outbox.pending else []
-        ready, _, _ = select.select(self.sources(), writes, [], self.wait_s())
+        rest_s = 0.0 if self.is_ending() else self.pace.rest_s
+        ready, _, _ = select.select(self.sources(rest_s), writes, [], self.wait_s(rest_s))
         if self.deaths in ready:
             wire.read_now(self.deaths)
         self.reap()
@@ -149,37 +148,33 @@ class Runner(object):
         if self.outbox.broken and self.lifeline is not None:
             self.lose()
 
-    def sources(self):
-        """The descriptors to read from; not the process's output while the other side does not take it."""
+    def sources(self, rest_s):
+        """The descriptors to read from; not the process's output while it gathers, or is not taken."""
         found = [one for one in (self.deaths, self.lifeline) if one is not None]
         if self.guardian is not None:
             found.append(self.guardian.descriptor)
         if len(self.outbox.pending) >= PENDING_BYTES:
             self.full_at = time.monotonic()
-        elif self.source is not None and not self.rests():
+        elif self.source is not None and not rest_s:
             found.append(self.source)
         return found
 
-    def wait_s(self):
+    def wait_s(self, rest_s):
         """For how long nothing need be done unless something happens."""
         if self.is_ending():
             return processes.LOOK_EVERY_S
-        return max(0.0, self.rests_until - time.monotonic()) if self.rests() else ALIVE_EVERY_S / 2
+        return rest_s or ALIVE_EVERY_S / 2
 
     def is_ending(self):
         """Whether the command has ended, or is being ended."""
         return self.status is not None or self.ending is not None
-
-    def rests(self):
-        """Whether output is left to gather for a moment."""
-        return not self.is_ending() and time.monotonic() < self.rests_until
 
     def read_source(self):
         data = os.read(self.source, 1 << 16)
         if not data:
             self.source = None
         elif len(data) < FEW_BYTES:
-            self.rests_until = time.monotonic() + REST_S
+            self.pace.note()
         self.put_lines(self.lines.feed(data) if data else self.lines.flush())
 
     def read_lifeline(self):

@@ -20,6 +20,10 @@ Python 3.6 and later, standard library only.
 
 import json
 import os
+import time
+
+LONGEST_REST_S = 0.1
+REST_STEP_S = 0.02
 
 
 def encode(message):
@@ -76,6 +80,29 @@ class Outbox(object):
         except OSError:  # nobody is there any more
             self.broken = True
             self.pending = bytearray()
+
+
+class Pace(object):
+    """For how long to let output gather before the next look at it.
+
+    A line after a silence goes on at once. Where line follows upon line, they go on together, in fewer and larger
+    pieces: every piece wakes all that carries it to the user's side, beside the processes that train.
+    """
+
+    def __init__(self):
+        self._came_at = self._rest_s = self._until = 0.0
+
+    def note(self):
+        """Some has come."""
+        now = time.monotonic()
+        is_stream = now < self._came_at + 2 * LONGEST_REST_S
+        self._rest_s = min(self._rest_s + REST_STEP_S, LONGEST_REST_S) if is_stream else 0.0
+        self._came_at, self._until = now, now + self._rest_s
+
+    @property
+    def rest_s(self):
+        """How much longer to wait."""
+        return max(0.0, self._until - time.monotonic())
 
 
 def read_now(descriptor):
