@@ -28,7 +28,7 @@ from bench.rounds import ROUNDS
 
 CLUSTER = str(Path(sys.executable).parent / "cluster")
 REPOSITORY = Path(__file__).parents[1]
-EPOCHS, EPOCHS_OF_LONG_JOB = 60, 300
+EPOCHS, EPOCHS_OF_LONG_JOB = 60, 240
 SCRIPT = "train_mnist.py"
 ARGUMENTS = ["--network", "mlp", "--disp-batches", "10"]
 SSH_CONFIG = """\
@@ -191,22 +191,18 @@ def run() -> str:
         cluster.run("up")
         cluster.run("data", "demo", "digits")
         cluster.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
-        short = measure_ways(cluster, EPOCHS, {WITH_OURS, WITH_DEFAULTS})
-        long = measure_ways(cluster, EPOCHS_OF_LONG_JOB, {WITH_OURS})
+        short = measure_ways(cluster, EPOCHS)
+        long = measure_ways(cluster, EPOCHS_OF_LONG_JOB)
     finally:
         cluster.run("sandbox", "reset")
         shutil.rmtree(folder)
     return render(short, long)
 
 
-def measure_ways(cluster: Cluster, epochs: int, by_hand: set[str]) -> dict[str, list[Run]]:
-    """A job of so many epochs, by `cluster train` and by hand in these ways."""
+def measure_ways(cluster: Cluster, epochs: int) -> dict[str, list[Run]]:
+    """A job of so many epochs, by `cluster train` and by hand."""
     cluster.set_epochs(epochs)
-    typed = prepare_by_hand(cluster, epochs)
-    ways = {
-        "cluster train": [CLUSTER, "train", "--kv-store", "dist_sync"],
-        **{name: words for name, words in typed.items() if name in by_hand},
-    }
+    ways = {"cluster train": [CLUSTER, "train", "--kv-store", "dist_sync"], **prepare_by_hand(cluster, epochs)}
     runs: dict[str, list[Run]] = {name: [] for name in ways}
     for count in range(ROUNDS + 1):
         for name, words in ways.items():
