@@ -74,7 +74,7 @@ class App:
         if info.region != region:
             raise SandboxError(
                 f'the sandbox of this folder runs in region {info.region}, and [provision] region = "{region}"',
-                hint=f'set region = "{info.region}", or cluster sandbox stop, which ends all that is in it',
+                hint=f'set region = "{info.region}", or cluster sandbox reset, which removes all that is in it',
             )
         for key in control.unset_environment(os.environ):
             os.environ.pop(key, None)

@@ -81,7 +81,7 @@ def test_a_change_of_the_file_is_said_to_count_later(project: Project) -> None:
     for words in (("status",), ("up", "--dry-run"), ("data", "ls")):
         said = project.run(*words, code=1).stderr
         assert 'runs in region us-east-1, and [provision] region = "eu-west-1"' in said
-        assert 'set region = "us-east-1", or cluster sandbox stop' in said
+        assert 'set region = "us-east-1", or cluster sandbox reset' in said
 
 
 def test_the_log_of_api_calls(project: Project) -> None:

@@ -102,13 +102,23 @@ class RawAgent:
 
     def hear(self, kind: str) -> Any:
         """What it says next, its signs of life apart, which is to be of that kind."""
+        said = self._next()
+        assert kind in said, said
+        return said[kind]
+
+    def hear_arrival(self, *peers: tuple[str, int]) -> None:
+        """As hear("arrived"); when a peer began anew just when it was asked, these are asked once more."""
+        while "stuck" in (said := self._next()):
+            self.take_from(*peers)
+        assert "arrived" in said, said
+
+    def _next(self) -> dict[str, Any]:
         while True:
             said = self._said.get(timeout=PATIENCE_S)
             if said is None or "alive" not in said:
                 break
         assert said is not None, f"it ended: {self.errors()}"
-        assert kind in said, said
-        return said[kind]
+        return said
 
     def listen(self) -> "RawAgent":
         self.port = self.hear("listening")

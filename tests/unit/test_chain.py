@@ -132,8 +132,9 @@ def test_a_byte_flipped_once_in_transit(start: Start, tmp_path: Path, others: tu
     near, last = start(2, entry(SOME)), start(3, entry(SOME))
     last.take_from(near.peer, *(source.peer for _ in others))
     near.take_from(proxy.peer, *(source.peer for _ in others))
+    near.hear("arrived")
+    last.hear_arrival(near.peer)
     for agent in (near, last):
-        agent.hear("arrived")
         assert agent.path(SOME).read_bytes() == SOME
     proxy.close()
 
