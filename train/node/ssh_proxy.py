@@ -146,7 +146,7 @@ class Proxy(object):
             return said or "ssh said nothing more"
         if code < 0:
             return said or "ssh was killed by signal %d" % -code
-        if code == SSH_FAILED:  # without a word: what it ran was killed
+        if code in (0, SSH_FAILED):  # without a word: what it ran was killed, or what `role.py join` led to
             return said or "role.py, which ran it there, was killed"
         return said or "role.py, which ran it there, ended with code %d" % code
 
