@@ -84,18 +84,32 @@ def bootstrap(
     """
 
     def make_ready(damaged: list[BundleFile]) -> tuple[ReadyNode, ...]:
+        ready: dict[str, ReadyNode] = {}
         sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch, store=store)
-        with Distribution(report=report, sources=sources, damaged=damaged) as distribution:
-            return _make_ready(
-                hosts,
+        with (
+            Distribution(report=report, sources=sources, damaged=damaged) as distribution,
+            TreePacks(trees.all, cache=cache) as packs,
+        ):
+            bundles = Bundles(cache, report, choose_fetch(config.distribute, config.fetch))
+            builds = Builds(config, cache=cache, distribution=distribution, find_tools=bundles.get, report=report)
+            work = _Bootstrap(
                 cluster=cluster,
                 config=config,
                 trees=trees,
+                packs=packs,
                 connections=connections,
-                cache=cache,
+                bundles=bundles,
+                builds=builds,
                 distribution=distribution,
                 report=report,
             )
+
+            def prepare(host: Host) -> None:
+                with builds.awaited(host):
+                    ready[host.instance_id] = work.prepare(host)
+
+            on_all(hosts, prepare, name=lambda host: host.name)
+        return tuple(ready[host.instance_id] for host in hosts)
 
     damaged: list[BundleFile] = []
     try:
@@ -107,42 +121,6 @@ def bootstrap(
         nodes = make_ready([])
     _connect_nodes(nodes, pins=connections.pins, report=report)
     return nodes
-
-
-def _make_ready(
-    hosts: Sequence[Host],
-    *,
-    cluster: str,
-    config: BootstrapConfig,
-    trees: Trees,
-    connections: Connections,
-    cache: Path,
-    distribution: Distribution,
-    report: Report,
-) -> tuple[ReadyNode, ...]:
-    """All hosts side by side. Raises ClusterError that names every node that failed."""
-    ready: dict[str, ReadyNode] = {}
-    with TreePacks(trees.all, cache=cache) as packs:
-        bundles = Bundles(cache, report, choose_fetch(config.distribute, config.fetch))
-        builds = Builds(config, cache=cache, distribution=distribution, find_tools=bundles.get, report=report)
-        work = _Bootstrap(
-            cluster=cluster,
-            config=config,
-            trees=trees,
-            packs=packs,
-            connections=connections,
-            bundles=bundles,
-            builds=builds,
-            distribution=distribution,
-            report=report,
-        )
-
-        def prepare(host: Host) -> None:
-            with builds.awaited(host):
-                ready[host.instance_id] = work.prepare(host)
-
-        on_all(hosts, prepare, name=lambda host: host.name)
-    return tuple(ready[host.instance_id] for host in hosts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
