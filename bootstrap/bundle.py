@@ -16,12 +16,12 @@ from bootstrap.config import Fetch
 from bootstrap.index import NoUrlError, bring_here, find_resolved, resolve_wheels
 from bootstrap.managed_python import fetch_python, is_python
 from bootstrap.pip import download_wheels
-from bootstrap.shelf import BundleFile, cache_dir, describe_file, fetch_once, find_kept
+from bootstrap.shelf import BundleFile, describe_file, fetch_once, find_kept
 from bootstrap.source import PREFIX
 from bootstrap.wheels import WheelTarget
 from provision.progress import Report
 
-__all__ = ["COMPAT_FILE", "Bundle", "BundleFile", "Bundles", "cache_dir", "describe_file", "fetch_bundle"]
+__all__ = ["COMPAT_FILE", "Bundle", "BundleFile", "Bundles", "describe_file", "fetch_bundle"]
 
 COMPAT_FILE = "_cluster_compat.py"
 

@@ -61,7 +61,7 @@ def _prepare(
 ) -> tuple[tuple["ReadyNode", ...], str]:
     # Slow to import: beside the connections that have been begun.
     from bootstrap.apply import Trees, bootstrap  # noqa: PLC0415
-    from bootstrap.bundle import cache_dir  # noqa: PLC0415
+    from bootstrap.shelf import cache_dir  # noqa: PLC0415
     from train.payload import collect_trees  # noqa: PLC0415
 
     config = app.config

@@ -99,8 +99,7 @@ _HINTS = {
     "InvalidKeyPair.Duplicate": _TAKEN,
     "InvalidPlacementGroup.Duplicate": _TAKEN,
     "DependencyViolation": "something that is not this cluster's holds it: aws ec2 describe-network-interfaces",
-    "InvalidRegion": "set [provision] region in cluster.toml to the one that it names; to move a sandbox to another "
-    "region: cluster sandbox reset",
+    "InvalidRegion": "set [provision] region in cluster.toml to the one that it names",
     "OptInRequired": "the account has to be opened for this first: sign in to the AWS console, which says what is "
     "missing; asking again does not help",
     "PendingVerification": "AWS is still verifying the account, which takes minutes, seldom hours: wait for its mail; "

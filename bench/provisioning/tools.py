@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bootstrap.bundle import cache_dir
+from bootstrap.shelf import cache_dir
 
 INSTALL_TIMEOUT_S = 600.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.bundle import cache_dir
+from bootstrap.shelf import cache_dir
 from project import REPOSITORY, Project
 
 pytestmark = pytest.mark.sandbox

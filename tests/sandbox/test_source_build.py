@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.bundle import cache_dir
+from bootstrap.shelf import cache_dir
 from project import REPOSITORY, Project
 from source_repository import commit, git, write_repository
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bootstrap.bundle import cache_dir
+from bootstrap.shelf import cache_dir
 from index_server import Index, serve_index
 from project import REPOSITORY, Project
 

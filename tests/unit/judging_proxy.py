@@ -5,13 +5,14 @@ What a judge refuses does not get to the server.
 
 import http.client
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import MappingProxyType
 from urllib.parse import SplitResult, urlsplit
+
+from http_server import serve_http
 
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/\d+/([a-z0-9-]+)/")
 _DROPPED = ("connection", "content-length", "date", "server", "transfer-encoding")
@@ -132,12 +133,5 @@ def judging_proxy(
     asked: list[Asked] = []
     known = {"target": urlsplit(target_url), "judge": (judge,), "asked": asked, "of_listings": of_listings or {}}
     handler = type("Handler", (_Handler,), known)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield Proxy(url=f"http://127.0.0.1:{server.server_port}", asked=asked)
-        finally:
-            server.shutdown()
-            thread.join()
+    with serve_http(handler) as url:
+        yield Proxy(url=url, asked=asked)

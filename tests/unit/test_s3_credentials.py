@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from getpass import getpass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.credentials import AssumeRoleProvider
 
+from http_server import serve_http
 from judging_proxy import Asked, Refusal, judging_proxy
 from project import Project
 from provision.errors import AwsError
@@ -89,14 +90,8 @@ def serve_metadata() -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serve_http(Handler) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

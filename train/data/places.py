@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from bootstrap.bundle import cache_dir
+from bootstrap.shelf import cache_dir
 from provision.errors import ClusterError, UsageError
 from train.s3.url import is_s3, parse_url
 

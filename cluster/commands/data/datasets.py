@@ -47,7 +47,7 @@ def fetch(app: App, *, name: str, destination: str, shards: int | None, create_b
 
 
 def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | None, create_bucket: bool) -> None:
-    from bootstrap.bundle import cache_dir  # noqa: PLC0415 - not for --help
+    from bootstrap.shelf import cache_dir  # noqa: PLC0415 - not for --help
     from train.data.fetch import workplace  # noqa: PLC0415 - the same
     from train.s3 import operations  # noqa: PLC0415 - s3fs is slow to import
 
@@ -99,7 +99,7 @@ def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shar
 
 
 def _fetch(app: App, dataset: Dataset, work: Path, *, shards: int | None) -> Written:
-    from bootstrap.bundle import cache_dir  # noqa: PLC0415 - not for --help
+    from bootstrap.shelf import cache_dir  # noqa: PLC0415 - not for --help
     from train.data import fetch as fetching  # noqa: PLC0415 - the same
 
     if dataset.sources:
