@@ -1,0 +1,71 @@
+"""The records that bench/reading.py trains on."""
+
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.pack import SMALL, write_images
+from train.data.recordio import ImageRecord, encode_image, encode_record
+
+CLUSTER = str(Path(sys.executable).parent / "cluster")
+SHARDS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSet:
+    """Images in shards. side: of what a network gets of them, in pixels. write: to a folder, so many times over."""
+
+    what: str
+    images: int
+    side: int
+    batch_size: int
+    write: Callable[[Path, int], None]
+    shards: int = SHARDS
+
+
+def write_photographs(folder: Path, repeats: int) -> None:
+    """Photographs as the recipe for ImageNet in docs/data.md packs them."""
+    with tempfile.TemporaryDirectory(prefix="cluster-bench-") as name:
+        write_images(Path(name, "photos"), PHOTOGRAPHS.images, (SMALL,))
+        words = ["photos", "packed", "--resize", "256", "--quality", "95", "--shards", str(SHARDS)]
+        subprocess.run([CLUSTER, "data", "pack", *words], cwd=name, check=True, capture_output=True)
+        for shard in sorted(Path(name, "packed").glob("*.rec")):
+            (folder / shard.name).write_bytes(shard.read_bytes() * repeats)
+
+
+def write_noise(folder: Path, repeats: int) -> None:
+    """Images that cannot be compressed, as PNG."""
+    draw = random.Random(1)
+    for shard in range(SHARDS):
+        data = b"".join(encode_record(encode_image(_noise(draw, number))) for number in range(NOISE.images // SHARDS))
+        (folder / f"{shard}.rec").write_bytes(data * repeats)
+
+
+def _noise(draw: random.Random, number: int) -> ImageRecord:
+    rows = b"".join(b"\0" + draw.randbytes(64 * 3) for _ in range(64))
+    header = struct.pack(">IIBBBBB", 64, 64, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b"")]
+    png = b"".join(struct.pack(">I", len(d)) + t + d + struct.pack(">I", zlib.crc32(t + d)) for t, d in chunks)
+    return ImageRecord(labels=(float(number % 10),), record_id=number, image=b"\x89PNG\r\n\x1a\n" + png)
+
+
+PHOTOGRAPHS = DataSet(
+    what="Photographs, `--resize 256 --quality 95`, cut to 224 by 224",
+    images=400,
+    side=224,
+    batch_size=32,
+    write=write_photographs,
+)
+NOISE = DataSet(
+    what="The hardest case, noise of 64 by 64 pixels, which takes next to no time to decode",
+    images=2800,
+    side=64,
+    batch_size=28,
+    write=write_noise,
+)
