@@ -3,12 +3,14 @@
 By hand means: over ssh on the head, the wheel's own tools/launch.py (with Thread.isAlive put back, as every Python
 since 3.9 needs it), the same processes on each node, the same script and arguments, and on every node a file with the
 environment, as the guides say; ssh is OpenSSH as it comes. Once with the settings that `cluster train` chooses, once
-with launch.py's defaults, which leave OMP_NUM_THREADS unset. What `cluster train` does beside that counts for it:
-looking at the nodes, temporary credentials, supervision, the record, the search for what is left.
+with launch.py's defaults, which leave OMP_NUM_THREADS unset and start as many servers as workers. What `cluster train`
+does beside that counts for it: looking at the nodes, temporary credentials, supervision, the record, the search for
+what is left.
 
-That costs some time once for each job; so a longer job is measured, too. What supervision costs while the job trains
-is told by the CPU time of all that runs on the nodes beside the job's own processes, from the first batch to the last
-epoch: it cannot slow the training down by more than it takes away from it.
+That costs some time once for each job; so a longer job is measured, too. And one with two workers on each node, where
+the settings differ by more than a variable. What supervision costs while the job trains is told by the CPU time of all
+that runs on the nodes beside the job's own processes, from the first batch to the last epoch: it cannot slow the
+training down by more than it takes away from it.
 """
 
 import json
@@ -28,7 +30,6 @@ from bench.rounds import ROUNDS
 
 CLUSTER = str(Path(sys.executable).parent / "cluster")
 REPOSITORY = Path(__file__).parents[1]
-EPOCHS, EPOCHS_OF_LONG_JOB = 60, 240
 SCRIPT = "train_mnist.py"
 ARGUMENTS = ["--network", "mlp", "--disp-batches", "10"]
 SSH_CONFIG = """\
@@ -41,8 +42,21 @@ Host *
 PROGRAM = "import json, os, sys; print('SEEN', json.dumps([dict(os.environ), sys.executable, os.getcwd()]))"
 SPEED = re.compile(r"Batch \[\S+\]\s+Speed: ([\d.]+) samples/sec")
 IN_A_NODE = re.compile(r"^NSpid:\t\d+\t\d+", re.MULTILINE)
+BY_CLUSTER = "cluster train"
 WITH_OURS = "launch.py by hand, the same settings"
 WITH_DEFAULTS = "launch.py by hand, its defaults"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobShape:
+    """What is run. servers: as many as `cluster train` chooses on two nodes of two cores."""
+
+    epochs: int
+    workers: int = 2
+    servers: int = 2
+
+
+JOBS = (JobShape(epochs=60), JobShape(epochs=240), JobShape(epochs=60, workers=4))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,12 +109,13 @@ class Cluster:
         self.env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
         text = (REPOSITORY / "cluster" / "default.toml").read_text()
         self.toml = [line for line in text.splitlines() if not line.startswith("args = ")]
-        self.set_epochs(EPOCHS)
+        self.set_job(JOBS[0])
 
-    def set_epochs(self, epochs: int) -> None:
-        """How long the job of `cluster train` is."""
-        arguments = json.dumps([*ARGUMENTS, "--num-epochs", str(epochs)])
-        lines = [f"[train]\nargs = {arguments}" if line == "[train]" else line for line in self.toml]
+    def set_job(self, job: JobShape) -> None:
+        """What `cluster train` runs."""
+        arguments = json.dumps([*ARGUMENTS, "--num-epochs", str(job.epochs)])
+        section = f"[train]\nargs = {arguments}\nworkers = {job.workers}"
+        lines = [section if line == "[train]" else line for line in self.toml]
         assert lines != self.toml
         (self.folder / "cluster.toml").write_text("\n".join(lines))
 
@@ -124,14 +139,14 @@ class Cluster:
         """A command on a node."""
         subprocess.run(self.ssh_words(address, command), stdin=subprocess.DEVNULL, check=True)
 
-    def measure(self, words: list[str], epochs: int) -> Run:
+    def measure(self, words: list[str], job: JobShape) -> Run:
         """Run the job to its end; end the benchmark if it did not do its work."""
         started = time.perf_counter()
         first_batch_s = None
         speeds = []
         lines = []
         before = after = None
-        last = f"Epoch[{epochs - 1}] Batch"
+        last = f"Epoch[{job.epochs - 1}] Batch"
         with subprocess.Popen(
             words, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
@@ -146,25 +161,25 @@ class Cluster:
                     after = after or (read_cpu_times() if last in line else None)
         wall_s = time.perf_counter() - started
         output = "".join(lines)
-        done = output.count(f"Epoch[{epochs - 1}] Validation-accuracy") == 2
+        done = output.count(f"Epoch[{job.epochs - 1}] Validation-accuracy") == job.workers
         if not done or first_batch_s is None or before is None or after is None:
             sys.exit(f"the job did not do its work:\n{output}")
         return Run(
             wall_s=wall_s,
             first_batch_s=first_batch_s,
-            samples_per_s=2 * statistics.median(speeds),
+            samples_per_s=job.workers * statistics.median(speeds),
             beside=after.share_since(before),
         )
 
 
-def prepare_by_hand(cluster: Cluster, epochs: int) -> dict[str, list[str]]:
+def prepare_by_hand(cluster: Cluster, job: JobShape) -> dict[str, list[str]]:
     """Put on the nodes what launch.py by hand needs; what is to be typed for each way."""
     nodes = json.loads(cluster.run("status", "--json"))["nodes"]
     seen = cluster.run("train", "--kv-store", "local", "-n", "1", "--", "python", "-c", PROGRAM)
     line = next(line for line in seen.splitlines() if "] SEEN" in line)
     env, python, tree = json.loads(line.partition("SEEN ")[2])
     exports = {key: value for key, value in env.items() if key.startswith(("S3_", "AWS_")) or key == "CLUSTER_DATA_URL"}
-    arguments = [*ARGUMENTS, "--num-epochs", str(epochs), "--kv-store", "dist_sync"]
+    arguments = [*ARGUMENTS, "--num-epochs", str(job.epochs), "--kv-store", "dist_sync"]
     words = [python, f"{tree}/scripts/{SCRIPT}", *arguments]
     hosts = "".join(f"{node['private_ip']}\n" for node in nodes)
     head = nodes[0]["public_ip"]
@@ -176,10 +191,10 @@ def prepare_by_hand(cluster: Cluster, epochs: int) -> dict[str, list[str]]:
             cluster.ssh(node["public_ip"], f"printf %s {shlex.quote(script)} >{file}")
     cluster.ssh(head, f"printf %s {shlex.quote(SSH_CONFIG)} >.ssh/config; printf %s {shlex.quote(hosts)} >hosts")
     site = f"{Path(python).parents[1]}/lib/python3*/site-packages"
-    launch = f"{python} {site}/mxnet/tools/launch.py -n 2 -s 2 -H hosts --launcher ssh bash"
+    launch = f"{python} {site}/mxnet/tools/launch.py -n {job.workers} -H hosts --launcher ssh"
     return {
-        WITH_OURS: cluster.ssh_words(head, f"{launch} ours.sh 2>&1"),
-        WITH_DEFAULTS: cluster.ssh_words(head, f"{launch} defaults.sh 2>&1"),
+        WITH_OURS: cluster.ssh_words(head, f"{launch} -s {job.servers} bash ours.sh 2>&1"),
+        WITH_DEFAULTS: cluster.ssh_words(head, f"{launch} bash defaults.sh 2>&1"),
     }
 
 
@@ -191,54 +206,45 @@ def run() -> str:
         cluster.run("up")
         cluster.run("data", "demo", "digits")
         cluster.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
-        short = measure_ways(cluster, EPOCHS)
-        long = measure_ways(cluster, EPOCHS_OF_LONG_JOB)
+        runs = {job: measure_ways(cluster, job) for job in JOBS}
     finally:
         cluster.run("sandbox", "reset")
         shutil.rmtree(folder)
-    return render(short, long)
+    return render(runs)
 
 
-def measure_ways(cluster: Cluster, epochs: int) -> dict[str, list[Run]]:
-    """A job of so many epochs, by `cluster train` and by hand."""
-    cluster.set_epochs(epochs)
-    ways = {"cluster train": [CLUSTER, "train", "--kv-store", "dist_sync"], **prepare_by_hand(cluster, epochs)}
+def measure_ways(cluster: Cluster, job: JobShape) -> dict[str, list[Run]]:
+    """A job by `cluster train` and by hand, in turn."""
+    cluster.set_job(job)
+    ways = {BY_CLUSTER: [CLUSTER, "train", "--kv-store", "dist_sync"], **prepare_by_hand(cluster, job)}
     runs: dict[str, list[Run]] = {name: [] for name in ways}
     for count in range(ROUNDS + 1):
         for name, words in ways.items():
-            found = cluster.measure(words, epochs)
+            found = cluster.measure(words, job)
             if count:  # the first round warms the machine up
                 runs[name].append(found)
     return runs
 
 
-def render(short: dict[str, list[Run]], long: dict[str, list[Run]]) -> str:
+def render(runs: dict[JobShape, dict[str, list[Run]]]) -> str:
     """The section of RESULTS.md."""
-    return "\n".join(
-        [
-            "## `cluster train` beside launch.py by hand",
-            "",
-            "train_mnist.py, MLP, digits read from s3://, dist_sync, 2 workers and 2 servers on 2 sandbox nodes.",
-            f"Medians (min to max) of {ROUNDS} rounds, in turn. First batch: from the command to the first line of",
-            "MXNet's Speedometer (10 batches). samples/s: of both workers, median of all its lines. CPU beside: of all",
-            "that runs on the nodes beside the job's own processes, while these train, as a share of theirs.",
-            "",
-            *_table(short, EPOCHS),
-            "",
-            *_table(long, EPOCHS_OF_LONG_JOB),
-            "",
-            "- all: `sudo python -m bench train`",
-            "",
-        ]
-    )
-
-
-def _table(runs: dict[str, list[Run]], epochs: int) -> list[str]:
-    base_wall_s = statistics.median(run.wall_s for run in runs[WITH_OURS])
     lines = [
-        f"| {epochs} epochs | wall s | ratio | first batch s | samples/s | CPU beside % |",
-        "|---|---|---|---|---|---|",
+        "## `cluster train` beside launch.py by hand",
+        "",
+        "train_mnist.py, MLP, digits read from s3://, dist_sync, on 2 sandbox nodes. Medians (min to max) of",
+        f"{ROUNDS} rounds, in turn. First batch: from the command to the first line of MXNet's Speedometer (10",
+        "batches). samples/s: of all workers, median of all lines. CPU beside: of all that runs on the nodes beside",
+        "the job's own processes, while these train, as a share of theirs.",
     ]
+    for job, found in runs.items():
+        lines += ["", *_table(found, job)]
+    return "\n".join([*lines, "", "- all: `sudo python -m bench train`", ""])
+
+
+def _table(runs: dict[str, list[Run]], job: JobShape) -> list[str]:
+    base_wall_s = statistics.median(run.wall_s for run in runs[WITH_OURS])
+    what = f"{job.workers} workers, {job.epochs} epochs"
+    lines = [f"| {what} | wall s | ratio | first batch s | samples/s | CPU beside % |", "|---|---|---|---|---|---|"]
     for name, found in runs.items():
         ratio = statistics.median(run.wall_s for run in found) / base_wall_s
         cells = [

@@ -98,7 +98,7 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
     ] = "auto"
     servers: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1, le=1000)],
-        Meta(description='how many parameter server processes, 1 to 1000; "auto": as many as workers'),
+        Meta(description='how many parameter server processes, 1 to 1000; "auto": as workers where cores allow'),
     ] = "auto"
     hosts: Annotated[
         tuple[Annotated[str, Shape(HOST_PATTERN)], ...],

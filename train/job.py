@@ -12,7 +12,7 @@ from train.checks import Wanted, check
 from train.config import DataConfig, TrainConfig
 from train.placement import Placement, find_hosts, place
 from train.reading import Reading, plan_reading, reading_environment, reading_warnings
-from train.settings import Threads, choose_gpus, choose_threads, job_name, script_options
+from train.settings import Threads, choose_gpus, choose_servers, choose_threads, job_name, script_options
 from train.survey import Survey
 
 
@@ -200,7 +200,8 @@ def plan_job(
 def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:
     chosen = find_hosts(config.hosts, nodes)
     workers = len(chosen) if config.workers == "auto" else config.workers
-    servers = workers if config.servers == "auto" else config.servers
+    used = nodes[:1] if config.launcher == "local" else chosen
+    servers = choose_servers(used, workers) if config.servers == "auto" else config.servers
     if not config.kv_store.startswith("dist"):
         servers = 0  # gradients stay in the worker's own memory
     return place(chosen, head=nodes[0], launcher=config.launcher, workers=workers, servers=servers)
