@@ -36,16 +36,20 @@ class TransferProgress:
         self._moved = 0
         self._files = 0
         self._count = 0
-        self._task = None if bars is None else bars.add_task("", total=None, visible=False)
+        self._task = None if bars is None else bars.add_task("", total=None)
 
     def watch(self, transfers: Sequence[Upload | Download], /) -> "TransferProgress":
-        """The plan is made: from now on it is known how much there is."""
+        """The plan is made: from now on it is known how much there is.
+
+        Not before is there a bar, which would wipe away what is asked for at the terminal: a yes, or an MFA code.
+        """
         self._count = len(transfers)
         self._total = sum(transfer.size_bytes for transfer in transfers)
         self._began = self._clock()
         self._next = self._began + (_FIRST_LINE_S if self._bars is None else 0)
         if self._bars is not None and self._task is not None:
-            self._bars.update(self._task, total=self._total, visible=True, description=self._files_done())
+            self._bars.update(self._task, total=self._total, description=self._files_done())
+            self._bars.start()
         return self
 
     def moved(self, size_bytes: int) -> None:
@@ -102,8 +106,11 @@ def transfer_progress(app: App) -> Iterator[TransferProgress]:
         TransferSpeedColumn(),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=app.console, transient=True) as bars:
+    bars = Progress(*columns, console=app.console, transient=True)
+    try:
         yield TransferProgress(bars, app.say)
+    finally:
+        bars.stop()
 
 
 def describe_transfers(done: Done, began: float) -> str:

@@ -85,6 +85,9 @@ class Terminal:
     def open(self) -> TextIO:
         return os.fdopen(os.dup(self.theirs), "w")
 
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
     def resize(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 

@@ -6,7 +6,9 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from cluster.transfer_progress import TransferProgress
 from project import CLUSTER, REPOSITORY, Project
 from s3_server import S3Server, serve_s3
+from terminal import Terminal
 from train.s3.plan import Upload
 from train.s3.url import S3Url
 
@@ -152,6 +155,31 @@ def test_what_would_be_done(project: Project, server: S3Server) -> None:
     assert "put 1 file" in said
     assert "; 1 file unchanged; 1 file deleted" in said
     assert server.read("bucket") == {"new": b"n", "same": b"s"}
+
+
+def test_a_question_stays_on_the_screen_until_it_is_answered(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"old": b""})
+    (project.directory / "in").mkdir()
+    (project.directory / "in" / "new").write_text("n")
+    with closing(Terminal()) as terminal:
+        command = [CLUSTER, "data", "put", "--delete", "in", "s3://bucket/"]
+        env = project.environment() | {"TERM": "xterm"}
+        with subprocess.Popen(
+            command, cwd=project.directory, env=env, stdin=terminal.theirs, stdout=terminal.theirs,
+            stderr=terminal.theirs,
+        ) as process:  # fmt: skip
+            try:
+                terminal.wait_for(lambda: "[y/N]" in terminal.raw)
+                time.sleep(0.5)  # a bar would have been drawn over it by now
+                asked = terminal.settle()
+                terminal.type("y\n")
+                process.wait(20)
+            finally:
+                process.kill()
+        assert "Delete 1 file in s3://bucket/ that the source does not have?" in asked
+        assert process.returncode == 0, terminal.settle()
+        assert "put 1 file" in terminal.settle()
+    assert server.read("bucket") == {"new": b"n"}
 
 
 def test_verify_and_du(project: Project, server: S3Server) -> None:

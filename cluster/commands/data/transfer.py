@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app
-from cluster.transfer_progress import describe_others, describe_transfers, transfer_progress
+from cluster.transfer_progress import count_files, describe_others, describe_transfers, transfer_progress
 from provision.errors import UsageError
 from train.s3 import operations as s3
 from train.s3.choice import Plan
@@ -209,7 +209,7 @@ def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool)
         return False
     if not plan.deletions:
         return True
-    question = f"Delete {len(plan.deletions)} files in {destination} that the source does not have?"
+    question = f"Delete {count_files(len(plan.deletions))} in {destination} that the source does not have?"
     if app.confirm(question, yes=yes):
         return True
     app.say("nothing was done")
