@@ -18,10 +18,16 @@ BIN = Path(sys.executable).parent
 SMALL_FILES = 1000
 SMALL_BYTES = 100_000
 BUCKET = "bench"
+_SMALL = f"{SMALL_FILES} files of {SMALL_BYTES // 1000} kB"
+_ENDPOINT = ("AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
+_CLUSTER, _S5CMD, _AWS = BIN / "cluster", (BIN / "s5cmd", "--log", "error"), BIN / "aws"
 NOTES = """Each command as it is typed, from the start of its process to its end, against bench/s3_sink.py: an S3 in a
 process of its own on this machine, which drops what is put and serves what is got from one file by sendfile, so that it
-is not the bottleneck. All over plain HTTP. `cluster` sends and compares CRC-32 or SHA-256, s5cmd's uploads carry MD5
-and SHA-256, its downloads are not verified. Every put is to names that are not there yet."""
+is not the bottleneck. All over plain HTTP. `cluster` sends and compares CRC-32; s5cmd's uploads carry MD5 and SHA-256,
+its downloads are not verified. Every put is to names that are not there yet.
+"Each answer 20 ms late": the sink sleeps before it answers, as S3 takes its time; that shows how many requests are on
+their way at once."""
+LATENCY_MS = 20
 
 
 @dataclass
@@ -66,9 +72,9 @@ def make_data(folder: Path, *, big_bytes: int) -> None:
 
 
 @contextmanager
-def running_sink(folder: Path) -> Iterator[str]:
+def running_sink(folder: Path, *, latency_ms: int = 0) -> Iterator[str]:
     """The URL of a sink that serves `big`."""
-    command = [sys.executable, "-m", "bench.s3_sink", str(folder / "big")]
+    command = [sys.executable, "-m", "bench.s3_sink", str(folder / "big"), "--latency-ms", str(latency_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -96,76 +102,81 @@ def run(*, big_bytes: int = 1 << 30) -> str:
         folder = Path(name)
         make_data(folder, big_bytes=big_bytes)
         (folder / "cluster.toml").write_text('name = "bench"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')
+        bench = Bench(folder=folder, env=_find_env(folder))
         with running_sink(folder) as url:
-            keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
-            kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CLUSTER_"))}
-            env = {
-                **kept,
-                **keys,
-                "AWS_ENDPOINT_URL": url,
-                "S3_ENDPOINT_URL": url,
-                "XDG_STATE_HOME": str(folder / "state"),
-            }
-            return _measure(Bench(folder=folder, env=env))
+            bench.env |= dict.fromkeys(_ENDPOINT, url)
+            tables = _measure(bench)
+        with running_sink(folder, latency_ms=LATENCY_MS) as url:
+            bench.env |= dict.fromkeys(_ENDPOINT, url)
+            tables.append((f"{_SMALL} put, each answer {LATENCY_MS} ms late", _put_small(bench)))
+        return _render(bench, tables)
 
 
-def _measure(bench: Bench) -> str:
-    def nothing() -> None:
-        """Nothing to make ready."""
+def _find_env(folder: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CLUSTER_"))}
+    keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
+    return {**kept, **keys, "XDG_STATE_HOME": str(folder / "state")}
 
+
+def _nothing() -> None:
+    """Nothing to make ready."""
+
+
+def _measure(bench: Bench) -> list[tuple[str, list[Timing]]]:
     def forget(target: str) -> Callable[[], None]:
         path = bench.folder / target
         return lambda: shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
-    cluster, s5cmd, aws = BIN / "cluster", (BIN / "s5cmd", "--log", "error"), BIN / "aws"
     put_big = in_turn(
         {
             "cluster data put": (
-                nothing,
-                lambda: bench.run("put 1 GiB", cluster, "data", "put", "big", bench.new_folder()),
+                _nothing,
+                lambda: bench.run("put 1 GiB", _CLUSTER, "data", "put", "big", bench.new_folder()),
             ),
             "aws s3 cp": (
-                nothing,
-                lambda: bench.run("aws", aws, "s3", "cp", "--quiet", "big", bench.new_folder() + "big"),
+                _nothing,
+                lambda: bench.run("aws", _AWS, "s3", "cp", "--quiet", "big", bench.new_folder() + "big"),
             ),
-            "s5cmd cp": (nothing, lambda: bench.run("s5cmd", *s5cmd, "cp", "big", bench.new_folder())),
+            "s5cmd cp": (_nothing, lambda: bench.run("s5cmd", *_S5CMD, "cp", "big", bench.new_folder())),
         }
     )
     there = f"s3://{BUCKET}/there/"
-    bench.run("once", *s5cmd, "cp", "big", there)
+    bench.run("once", *_S5CMD, "cp", "big", there)
     get_big = in_turn(
         {
             "cluster data get": (
                 forget("ours"),
-                lambda: bench.run("get 1 GiB", cluster, "data", "get", there + "big", "ours"),
+                lambda: bench.run("get 1 GiB", _CLUSTER, "data", "get", there + "big", "ours"),
             ),
-            "s5cmd cp": (forget("theirs"), lambda: bench.run("s5cmd", *s5cmd, "cp", there + "big", "theirs")),
+            "s5cmd cp": (forget("theirs"), lambda: bench.run("s5cmd", *_S5CMD, "cp", there + "big", "theirs")),
         }
     )
-    put_small = in_turn(
+    return [("1 GiB put", put_big), ("1 GiB got", get_big), (f"{_SMALL} put", _put_small(bench))]
+
+
+def _put_small(bench: Bench) -> list[Timing]:
+    return in_turn(
         {
             "cluster data put": (
-                nothing,
-                lambda: bench.run("put small", cluster, "data", "put", "small", bench.new_folder()),
+                _nothing,
+                lambda: bench.run("put small", _CLUSTER, "data", "put", "small", bench.new_folder()),
             ),
             "aws s3 cp": (
-                nothing,
-                lambda: bench.run("aws", aws, "s3", "cp", "--quiet", "--recursive", "small", bench.new_folder()),
+                _nothing,
+                lambda: bench.run("aws", _AWS, "s3", "cp", "--quiet", "--recursive", "small", bench.new_folder()),
             ),
-            "s5cmd cp": (nothing, lambda: bench.run("s5cmd", *s5cmd, "cp", "small/", bench.new_folder())),
+            "s5cmd cp": (_nothing, lambda: bench.run("s5cmd", *_S5CMD, "cp", "small/", bench.new_folder())),
         }
     )
-    tables = [
-        render_timings(title, timings, commands={}).strip().replace("## ", "### ", 1)
-        for title, timings in (
-            ("1 GiB put", put_big),
-            ("1 GiB got", get_big),
-            (f"{SMALL_FILES} files of {SMALL_BYTES // 1000} kB put", put_small),
-        )
+
+
+def _render(bench: Bench, tables: list[tuple[str, list[Timing]]]) -> str:
+    rendered = [
+        render_timings(title, timings, commands={}).strip().replace("## ", "### ", 1) for title, timings in tables
     ]
     rows = [
         f"| {name} | {kib / 1024:.0f} MiB |" for name, kib in bench.peaks_kib.items() if name.startswith(("put", "get"))
     ]
     memory = "\n".join(["| what | peak of memory |", "|---|---|", *rows])
     head = f"## Transfers to S3 and from S3\n\n{NOTES}"
-    return "\n\n".join([head, *tables, memory, "- all: `python -m bench transfer`"]) + "\n"
+    return "\n\n".join([head, *rendered, memory, "- all: `python -m bench transfer`"]) + "\n"

@@ -11,12 +11,13 @@ from provision.progress import silent
 from sandbox import control
 from sandbox_steps import REGION, RunningSandbox
 from train.s3 import operations as s3
-from train.s3.transfer import PART_BYTES, SMALL_BYTES, Unwatched
+from train.s3.small import SMALL_BYTES
+from train.s3.transfer import PART_BYTES, Unwatched
 
 pytestmark = pytest.mark.sandbox
 
 URL = "s3://transfers/x"
-# By obstore in one request, by botocore in one, and in parts.
+# By the fast ways, by botocore in one request, and in parts.
 SIZES = {"small": 1000, "middle": SMALL_BYTES + 1, "large": PART_BYTES + 1000}
 UP = {"small": "PutObject", "middle": "PutObject", "large": "UploadPart"}
 

@@ -10,7 +10,8 @@ from judging_proxy import Proxy, judging_proxy
 from provision.progress import silent
 from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3 import operations as s3
-from train.s3.transfer import PART_BYTES, SMALL_BYTES, Unwatched
+from train.s3.small import SMALL_BYTES
+from train.s3.transfer import PART_BYTES, Unwatched
 
 URL = "s3://datasets/d/"
 SIZES = {"empty": 0, "small": 1000, "middle": SMALL_BYTES + 1, "large": PART_BYTES * 2 + 1}

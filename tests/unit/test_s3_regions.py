@@ -11,7 +11,8 @@ from provision.progress import silent
 from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3 import operations as s3
 from train.s3.access import S3Endpoint
-from train.s3.transfer import PART_BYTES, SMALL_BYTES, Unwatched
+from train.s3.small import SMALL_BYTES
+from train.s3.transfer import PART_BYTES, Unwatched
 
 BUCKET = "datasets"
 ELSEWHERE = "us-east-1"

@@ -5,6 +5,7 @@ path is encoded once, and never tidied up, for `a//../b` is a key like any other
 Python 3.6 and later, standard library only.
 """
 
+import functools
 import hashlib
 import hmac
 import time
@@ -63,9 +64,7 @@ def sign(request, keys, region, now):
     canonical = [request.method, request.path, request.query]
     canonical += ["%s:%s" % line for line in lines] + ["", names, request.payload_sha256]
     scope = "/".join([stamp[:8], region, "s3", "aws4_request"])
-    key = ("AWS4" + keys.secret_key).encode("utf-8")
-    for part in scope.split("/"):
-        key = hmac.new(key, part.encode("utf-8"), hashlib.sha256).digest()
+    key = _derive_key(keys.secret_key, scope)
     digest = hashlib.sha256("\n".join(canonical).encode("utf-8")).hexdigest()
     to_sign = "%s\n%s\n%s\n%s" % (ALGORITHM, stamp, scope, digest)
     signature = hmac.new(key, to_sign.encode("utf-8"), hashlib.sha256).hexdigest()
@@ -77,3 +76,11 @@ def sign(request, keys, region, now):
         signature,
     )
     return signed
+
+
+@functools.lru_cache(maxsize=4)  # the same for a day, and a third of a signature's time
+def _derive_key(secret_key, scope):
+    key = ("AWS4" + secret_key).encode("utf-8")
+    for part in scope.split("/"):
+        key = hmac.new(key, part.encode("utf-8"), hashlib.sha256).digest()
+    return key

@@ -1,12 +1,17 @@
 """Threads that carry out tasks, of which some bring more."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 Task = Callable[[], None]
 LEAVE_S = 2.0
 """How long an interrupted crew waits for requests that are on their way."""
+_LOOK_S = 0.1
+LONG_S = 0.005
+LONG_IN_A_ROW = 6
+"""So many tasks of a crew that took so long have waited for the other side, and so can others beside them."""
 
 
 class Stopped(Exception):
@@ -14,11 +19,20 @@ class Stopped(Exception):
 
 
 class Crew:
-    """So many threads. A task may add others, which come before those that wait: what was begun is finished first."""
+    """So many threads. A task may add others, which come before those that wait: what was begun is finished first.
 
-    def __init__(self, size: int) -> None:
+    most: as many there may become while tasks are long. The more threads, the more of Python's time goes into taking
+    turns, so that tasks that wait for nobody are done sooner by a few.
+    """
+
+    def __init__(self, size: int, *, most: int = 0) -> None:
         self._size = size
-        self._changed = threading.Condition()
+        self._most = most
+        self._long = 0  # in a row; a count that two threads spoil is still near enough
+        # One lock, and who waits for what: else whoever has started the crew would be woken by every task.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._ended = threading.Condition(self._lock)
         self._urgent: deque[Task] = deque()
         self._waiting: Iterator[Task] = iter(())
         self._at_work = 0
@@ -48,28 +62,39 @@ class Crew:
             self._count(-1)
             raise
 
+    def _grow(self) -> None:
+        with self._lock:
+            if self._alive >= self._most:
+                return
+            try:
+                self._start_thread()
+            except RuntimeError:  # there are too many: it goes on with those that there are
+                self._most = 0
+
     def _count(self, more: int) -> None:
-        with self._changed:
+        with self._lock:
             self._alive += more
-            self._changed.notify_all()
+            self._ended.notify_all()
 
     def _wait(self, timeout_s: float | None = None) -> None:
         """Until no thread works any more. Not by join, which takes a thread for ended once it was interrupted itself.
 
         https://github.com/python/cpython/issues/90882
         """
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alive, timeout_s)
+        with self._lock:
+            # A signal that comes just before Python begins to wait is not looked at before the wait ends.
+            while not self._ended.wait_for(lambda: not self._alive, timeout_s or _LOOK_S) and timeout_s is None:
+                pass
 
     @property
     def is_idle(self) -> bool:
         """Whether no task is at work."""
-        with self._changed:
+        with self._lock:
             return not self._at_work
 
     def add(self, tasks: Iterable[Task]) -> None:
         """More tasks, before all others: called by a task."""
-        with self._changed:
+        with self._lock:
             self._urgent.extendleft(reversed(list(tasks)))
             self._changed.notify_all()
 
@@ -79,7 +104,7 @@ class Crew:
             raise Stopped
 
     def _stop(self, error: BaseException | None) -> None:
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._broken = self._broken or error
             self._changed.notify_all()
@@ -92,6 +117,7 @@ class Crew:
 
     def _work(self) -> None:
         while (task := self._take()) is not None:
+            began = time.monotonic()
             try:
                 task()
             except Stopped:
@@ -99,13 +125,17 @@ class Crew:
             except BaseException as error:  # noqa: BLE001 - raised by run
                 self._stop(error)
             finally:
-                with self._changed:
+                with self._lock:
                     self._at_work -= 1
-                    self._changed.notify_all()
+                    if not self._at_work:
+                        self._changed.notify_all()
+            self._long = self._long + 1 if time.monotonic() - began > LONG_S else 0
+            if self._long >= LONG_IN_A_ROW:
+                self._grow()
 
     def _take(self) -> Task | None:
         """The next task; None when there will be no more."""
-        with self._changed:
+        with self._lock:
             while not self._stopped:
                 task = self._urgent.popleft() if self._urgent else next(self._waiting, None)
                 if task is not None:

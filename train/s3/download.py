@@ -12,10 +12,11 @@ from train.node import integrity
 from train.s3.client import explain
 from train.s3.content import feed, find_certain_check
 from train.s3.crc import crc32
+from train.s3.exchange import UnsureError
 from train.s3.landing import Landing, checksum
 from train.s3.parts import PART_BYTES, DamagedError
 from train.s3.plan import Download
-from train.s3.wire import UnsureError, Wire
+from train.s3.wire import Wire
 
 Check = Callable[[], None]
 _TRIES = 4

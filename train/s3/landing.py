@@ -53,7 +53,9 @@ class Landing:
 
     def forget(self) -> None:
         """Nothing in it counts."""
-        os.ftruncate(self.descriptor, 0)
+        # ext4 writes a file that was cut to nothing to the disk when it is closed, also one that was empty before.
+        if os.fstat(self.descriptor).st_size:
+            os.ftruncate(self.descriptor, 0)
 
     def close_records(self) -> None:
         """All of it is there: it holds the object's bytes and nothing else."""

@@ -5,8 +5,9 @@ from itertools import islice
 from typing import Any
 
 from train.s3.client import S3Object, read_object
+from train.s3.exchange import UnsureError
 from train.s3.url import S3Url
-from train.s3.wire import UnsureError, Wire
+from train.s3.wire import Wire
 
 
 class Listing:

@@ -48,14 +48,14 @@ def _find_one(source: str, *, keep_name: bool, alone: bool) -> list[FoundFile]:
         return [_found(path, path.name, alone=alone)]
     # resolve(): the name of "." and of "..", too.
     prefix = path.resolve().name + "/" if keep_name else ""
-    files = [_found(file, prefix + file.relative_to(path).as_posix(), alone=False) for file in _walk(path)]
+    files = [_found(file, prefix + name, alone=False) for file, name in _walk(path)]
     if not files and not keep_name:
         raise NotFoundError(f"{source}: the folder holds no files")
     return files
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Every file below the folder, sorted; links to folders are followed, but not in circles."""
+def _walk(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Every file below the folder with its name from there, sorted; links to folders are followed, not in circles."""
 
     def refuse(error: OSError) -> None:
         raise ClusterError(f"{error.filename}: cannot be read: {error.strerror}") from error
@@ -68,8 +68,10 @@ def _walk(folder: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         folders.sort()
+        here = Path(root)
+        below = "" if here == folder else here.relative_to(folder).as_posix() + "/"
         for name in sorted(names):
-            yield Path(root, name)
+            yield here / name, below + name
 
 
 def _found(path: Path, name: str, *, alone: bool) -> FoundFile:

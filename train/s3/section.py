@@ -86,6 +86,12 @@ class Section(io.RawIOBase):
         return digest.hexdigest()
 
 
+def check_unchanged(before: os.stat_result, after: os.stat_result) -> None:
+    """Raises ChangedError."""
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ChangedError("it was changed while it was read")
+
+
 def encode_crc32(crc: int) -> str:
     """As S3 writes it."""
     return base64.b64encode(crc.to_bytes(4, "big")).decode()

@@ -5,8 +5,6 @@ written under another name and renamed when all of it is there. What is interrup
 Every content is compared with a checksum where it arrives. wire.py says what moves what, and why.
 """
 
-import hashlib
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,18 +13,18 @@ from typing import Protocol
 
 from provision.errors import ClusterError
 from train.s3.crew import Crew
-from train.s3.download import PartsDownload, get_small, get_whole
+from train.s3.download import PartsDownload, get_whole
 from train.s3.journal import Entry, Journal, find_journal
 from train.s3.parts import MAX_PARTS, PART_BYTES, DamagedError, InParts, part_size
 from train.s3.plan import Download, Upload
 from train.s3.section import ChangedError
-from train.s3.upload import PartsUpload, check_unchanged, put_whole
+from train.s3.small import FIRST_CONNECTIONS, MOST_CONNECTIONS, SmallMoves, is_small
+from train.s3.upload import PartsUpload, put_whole
 from train.s3.url import S3Url
-from train.s3.wire import UnsureError, Wire
+from train.s3.wire import Wire
 
 __all__ = ["MAX_PARTS", "PART_BYTES", "Progress", "Unwatched", "apply", "open_wire", "part_size"]
 
-SMALL_BYTES = 2**20
 CONNECTIONS = 8
 _DAMAGED_TRIES = 2
 
@@ -70,9 +68,12 @@ def apply(
     and why, when the others are done.
     """
     job = _Job(wire, progress, journal or find_journal(), earlier or {})
-    tasks = (partial(job.start, transfer) for transfer in transfers)
     try:
-        job.crew.run(tasks)
+        unsure = job.move_small([transfer for transfer in transfers if is_small(transfer)])
+        others = [transfer for transfer in transfers if not is_small(transfer)]
+        thorough = [*others, *unsure]
+        if thorough:
+            job.crew.run(partial(job.start, transfer) for transfer in thorough)
     finally:
         job.leave()
     if job.failed:
@@ -94,15 +95,33 @@ class _Job:
         self._lock = threading.Lock()
         self._begun: dict[Upload | Download, InParts] = {}
 
+    def move_small(self, transfers: Sequence[Upload | Download]) -> Sequence[Upload | Download]:
+        """Move them as long as that is fast; returns those that are left."""
+        moves = SmallMoves(self._wire)
+        left: list[Upload | Download] = []
+
+        def move(transfer: Upload | Download) -> None:
+            with self.watching(transfer):
+                size_bytes = moves.move(transfer)
+                if size_bytes is None:
+                    left.append(transfer)
+                    return
+                self.moved(size_bytes)
+                self.finished(transfer)
+
+        if transfers:
+            Crew(FIRST_CONNECTIONS, most=MOST_CONNECTIONS).run(partial(move, transfer) for transfer in transfers)
+        return left
+
     def start(self, transfer: Upload | Download) -> None:
         with self.watching(transfer):
             if transfer.size_bytes > PART_BYTES:
                 _Parts(self, transfer, self._in_parts(transfer)).begin()
                 return
             if isinstance(transfer, Upload):
-                self.moved(_upload(self._wire, transfer, self.crew.check))
+                self.moved(put_whole(self._wire, transfer, self.crew.check))
             else:
-                self.moved(_download(self._wire, transfer, self.crew.check))
+                self.moved(get_whole(self._wire, transfer, self.crew.check))
             self.finished(transfer)
 
     def _in_parts(self, transfer: Upload | Download) -> InParts:
@@ -209,42 +228,6 @@ class _Parts:
         self._job.drop(self._transfer)
         with self._job.watching(self._transfer):
             self._parts.give_up(resumable=not isinstance(error, ChangedError))
-
-
-def _upload(wire: Wire, upload: Upload, check: Callable[[], None]) -> int:
-    if upload.size_bytes <= SMALL_BYTES:
-        try:
-            return _put_small(wire, upload)
-        except UnsureError:
-            check()
-    return put_whole(wire, upload, check)
-
-
-def _put_small(wire: Wire, upload: Upload) -> int:
-    # What Path.open() and its file do for convenience takes a tenth of a small file's time.
-    descriptor = os.open(upload.source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        before = os.fstat(descriptor)
-        content = os.read(descriptor, upload.size_bytes + 1)
-        if len(content) != before.st_size:
-            raise UnsureError
-        check_unchanged(before, os.fstat(descriptor))
-    finally:
-        os.close(descriptor)
-    etag = wire.put_small(upload.destination, content)
-    # AWS compares with the SHA-256 that it is sent; who else takes what comes tells its MD5 at least.
-    if not wire.checks_what_comes and hashlib.md5(content, usedforsecurity=False).hexdigest() not in etag:
-        raise UnsureError
-    return len(content)
-
-
-def _download(wire: Wire, download: Download, check: Callable[[], None]) -> int:
-    if 0 < download.size_bytes <= SMALL_BYTES:
-        try:
-            return get_small(wire, download)
-        except UnsureError:
-            check()
-    return get_whole(wire, download, check)
 
 
 def _tell(transfer: Upload | Download, error: ClusterError | OSError) -> str:

@@ -11,7 +11,7 @@ from train.s3.client import DamagedBodyError, S3AccessDeniedError
 from train.s3.journal import Begun, Entry, Journal
 from train.s3.parts import part_size
 from train.s3.plan import Upload
-from train.s3.section import ChangedError, Section, encode_crc32
+from train.s3.section import Section, check_unchanged, encode_crc32
 from train.s3.wire import Wire
 
 Check = Callable[[], None]
@@ -67,12 +67,6 @@ def arrived(headers: Mapping[str, str], section: Section, crc: int) -> bool:
     for block in section.blocks():
         check.feed(block)
     return bool(check.matches())
-
-
-def check_unchanged(before: os.stat_result, after: os.stat_result) -> None:
-    """Raises ChangedError."""
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise ChangedError("it was changed while it was read")
 
 
 class PartsUpload:

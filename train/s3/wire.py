@@ -1,9 +1,10 @@
 """The fast ways to S3, for bulk: any thread may use them, and each is loaded where it is needed first.
 
-obstore (Rust, outside of Python's lock) lists, and moves small objects, several thousand a second. botocore moves large
-ones in parts: its own share of the time vanishes there, and it can do what obstore cannot, which is to go on with an
-upload that was begun before, and to say and ask for the checksum of all bytes. Both are of the AWS SDKs' quality, and
-neither is loaded for what the other does. What s3fs takes (half a second, and one core) is why it is not here.
+exchange.py puts small objects, several thousand a second. obstore (Rust, outside of Python's lock) lists, and gets
+small objects and ranges of large ones. botocore puts large ones in parts: its own share of the time vanishes there, and
+it can do what obstore cannot, which is to go on with an upload that was begun before, and to say and ask for the
+checksum of all bytes; and it does over what the others are not sure of. It is of the AWS SDKs' quality, and is not
+loaded where it is not needed. What s3fs takes (half a second, and one core) is why it is not here.
 """
 
 import re
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from train.s3.access import S3Endpoint, find_endpoint
 from train.s3.client import S3Object, explain
-from train.s3.head import ask_headers
+from train.s3.exchange import Exchange, UnsureError
 from train.s3.url import S3Url
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ ATTEMPTS = 5
 _PLAIN_KEY = re.compile(r"(?!.*//)(?!.*(?:^|/)\.{1,2}(?:/|$))[\w !'()+,./:;=@&$-]*[\w]", re.ASCII)
 _BLOCK_BYTES = 2**18
 _TIMEOUT_S = 300
-
-
-class UnsureError(Exception):
-    """obstore failed, or cannot tell: the same is asked by botocore, which finds words for it."""
 
 
 def is_plain(key: str) -> bool:
@@ -44,6 +41,7 @@ class Wire:
         self._region = region
         self._connections = connections
         self._stores: dict[str, S3Store] = {}
+        self._exchanges: dict[str, Exchange] = {}
         self._regions: dict[str, str] = {}  # of buckets that are elsewhere
         self._lock = threading.RLock()
 
@@ -55,12 +53,6 @@ class Wire:
     def endpoint(self) -> str:
         """Which S3 it is."""
         return self._endpoint.url or "AWS"
-
-    @property
-    def checks_what_comes(self) -> bool:
-        """Whether it is AWS's S3, which refuses what arrives damaged; others may ignore what they are sent."""
-        url = self._endpoint.url
-        return url is None or re.fullmatch(r"https://[^/]*\.amazonaws\.com(\.cn)?/?", url) is not None
 
     def list_folder(self, folder: S3Url) -> Iterator[S3Object]:
         """The objects below a folder or in a bucket, in no order. Raises UnsureError.
@@ -99,18 +91,9 @@ class Wire:
             raise UnsureError from error
         return _object(url.bucket, item) if item["e_tag"] else None
 
-    def put_small(self, url: S3Url, content: bytes) -> str:
-        """Put an object, with its SHA-256; returns its ETag. Raises UnsureError."""
-        import obstore  # noqa: PLC0415 - see the top
-        from obstore.exceptions import BaseError  # noqa: PLC0415 - see the top
-
-        if not is_plain(url.key):
-            raise UnsureError
-        try:
-            done = obstore.put(self._store(url.bucket), url.key, content, use_multipart=False)
-        except (BaseError, OSError) as error:
-            raise UnsureError from error
-        return str(done["e_tag"] or "")
+    def put_small(self, url: S3Url, content: bytes, crc32: str) -> Mapping[str, str]:
+        """Put an object; returns what S3 says about it. crc32: as S3 writes it. Raises UnsureError, AwsError."""
+        return self._exchange(url.bucket).ask("PUT", url, {"x-amz-checksum-crc32": crc32}, content)
 
     def get_small(self, url: S3Url, *, etag: str) -> bytes:
         """An object's content, if it is still the one of this ETag. Raises UnsureError."""
@@ -164,9 +147,11 @@ class Wire:
 
     def find_version(self, url: S3Url, *, etag: str) -> Mapping[str, str]:
         """What S3 says about the object of this ETag, checksums included. Raises NotFoundError, AwsError."""
-        region = self._find_region(url.bucket)
-        told = ask_headers(self._endpoint.in_region(region), url, region=region, etag=etag)
-        return self.find_headers(url, IfMatch=etag) if told is None else told
+        try:
+            headers = {"x-amz-checksum-mode": "ENABLED", "If-Match": etag}
+            return self._exchange(url.bucket).ask("HEAD", url, headers)
+        except UnsureError:
+            return self.find_headers(url, IfMatch=etag)
 
     def find_headers(self, url: S3Url, **more: Any) -> Mapping[str, str]:
         """What S3 says about an object, checksums included. Raises NotFoundError, AwsError."""
@@ -197,6 +182,13 @@ class Wire:
             ),
         )
 
+    def _exchange(self, bucket: str) -> Exchange:
+        region = self._find_region(bucket)
+        with self._lock:
+            if region not in self._exchanges:
+                self._exchanges[region] = Exchange(self._endpoint.in_region(region), region=region)
+            return self._exchanges[region]
+
     def _store(self, bucket: str) -> "S3Store":
         from obstore.store import S3Store  # noqa: PLC0415 - see the top
 
@@ -209,7 +201,7 @@ class Wire:
                     options["allow_http"] = True
                 if endpoint.authorities:
                     options["root_certificate"] = endpoint.authorities
-                config: S3Config = {"region": region, "checksum_algorithm": "SHA256"}
+                config: S3Config = {"region": region}
                 if endpoint.url:
                     config["endpoint"] = endpoint.url
                 self._stores[bucket] = S3Store(

@@ -1,0 +1,176 @@
+"""Requests to S3 by the shortest way: connections that are kept, a signature, and answers without a body.
+
+It understands a plain yes and nothing else. Whatever S3 says besides, and whatever is in between, is left to botocore,
+which repeats what helps to be repeated, follows S3 to where a bucket is, and finds words for the rest. To load botocore
+takes as long as a thousand small objects do by this way. obstore takes longer, too, and does not tell the checksums
+that S3 answers with.
+"""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+from train.node import aws_signature
+from train.s3.access import S3Endpoint
+from train.s3.url import S3Url
+
+if TYPE_CHECKING:
+    import ssl
+
+_CONNECT_TIMEOUT_S = 20
+_TIMEOUT_S = 60
+"""Without a byte moving. What is sent may wait in this machine for its turn on a slow line, and that looks the same."""
+_IDLE_S = 3.0
+"""Less than what S3 and the servers like it wait before they close a connection that nobody uses."""
+_MOST_HEAD_BYTES = 65536
+_YES = "HTTP/1.1 200 "
+
+
+class UnsureError(Exception):
+    """A fast way failed, or cannot tell: the same is asked by botocore, which finds words for it."""
+
+
+class Exchange:
+    """Asks S3 at an endpoint, for buckets of a region. Any thread may ask."""
+
+    def __init__(self, endpoint: S3Endpoint, *, region: str) -> None:
+        self._endpoint = endpoint
+        self._region = region
+        self._tls = None
+        try:
+            self._where = urlsplit(endpoint.url or _url_of_aws(region))
+            self._is_plain = _is_plain(self._where)
+            if self._is_plain and self._where.scheme == "https":
+                self._tls = _open_tls(endpoint)
+        except (OSError, ValueError):  # no address, or no certificates: ssl's own errors are OSErrors
+            self._is_plain = False
+        self._kept: list[tuple[float, socket.socket]] = []  # since when nobody uses them
+
+    def ask(self, method: str, url: S3Url, headers: Mapping[str, str], content: bytes = b"") -> Mapping[str, str]:
+        """The headers of S3's yes, with names in lower case. method: one whose answers have no body.
+
+        Raises UnsureError; AwsError where there are no credentials any more.
+        """
+        if not self._is_plain:
+            raise UnsureError
+        try:
+            head = self._sign(method, url, headers, content)
+            connection = self._take()
+            try:
+                _send(connection, head + content)
+                told, whole = _read_answer(connection)
+            except BaseException:
+                connection.close()
+                raise
+        except (OSError, ValueError) as error:
+            raise UnsureError from error
+        if whole and told.get("connection", "").lower() != "close" and _has_no_body(method, told):
+            self._kept.append((time.monotonic(), connection))
+        else:
+            connection.close()
+        return told
+
+    def _sign(self, method: str, url: S3Url, headers: Mapping[str, str], content: bytes) -> bytes:
+        # As the parts of large files are sent: a checksum in a signed header says what it is.
+        digest = "UNSIGNED-PAYLOAD" if content else aws_signature.EMPTY_SHA256
+        request = aws_signature.Request(
+            method=method,
+            host=self._where.netloc,
+            path=aws_signature.encode(f"/{url.bucket}/{url.key}", safe="/"),
+            query="",
+            headers=dict(headers),
+            payload_sha256=digest,
+        )
+        told = self._endpoint.credentials()
+        keys = aws_signature.Keys(told["access_key_id"], told["secret_access_key"], told.get("token"))
+        signed = aws_signature.sign(request, keys, self._region, time.time())
+        if not all(value.isascii() and value.isprintable() for value in signed.values()):
+            raise UnsureError  # a line's end in a header would begin another one
+        lines = [f"{method} {request.path} HTTP/1.1", *(f"{name}: {value}" for name, value in signed.items())]
+        if method == "PUT":
+            lines.append(f"Content-Length: {len(content)}")
+        return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+    def _take(self) -> socket.socket:
+        """A connection that nobody uses; where there is none, a new one. Raises OSError."""
+        try:
+            while True:
+                since, connection = self._kept.pop()
+                if time.monotonic() - since < _IDLE_S:
+                    return connection
+                connection.close()
+        except IndexError:  # another thread may be faster than a look
+            return self._connect()
+
+    def _connect(self) -> socket.socket:
+        host = str(self._where.hostname)
+        port = self._where.port or (80 if self._tls is None else 443)
+        connection = socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_hostname=host)
+                connection.settimeout(_TIMEOUT_S)
+            else:  # the kernel's limits: Python's own ask it twice about every byte
+                connection.settimeout(None)
+                for limit in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                    connection.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", _TIMEOUT_S, 0))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _url_of_aws(region: str) -> str:
+    return f"https://s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
+
+
+def _is_plain(where: SplitResult) -> bool:
+    """Whether it is an address that is asked itself: no folder of a server, and no proxy before it."""
+    if where.scheme not in {"http", "https"} or not where.hostname or "@" in where.netloc or where.path.strip("/"):
+        return False
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return True
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - slow to import
+
+    return getproxies().keys().isdisjoint({where.scheme, "all"}) or bool(proxy_bypass(where.netloc))
+
+
+def _open_tls(endpoint: S3Endpoint) -> "ssl.SSLContext":
+    import ssl  # noqa: PLC0415 - slow to import
+
+    context = ssl.create_default_context()
+    if endpoint.authorities:
+        context.load_verify_locations(cadata=endpoint.authorities)
+    return context
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    """All of it. Not by sendall, whose time limit is for the whole: a slow line is none that is broken."""
+    left = memoryview(data)
+    while left:
+        left = left[connection.send(left) :]
+
+
+def _read_answer(connection: socket.socket) -> tuple[Mapping[str, str], bool]:
+    """(the headers of a yes, whether nothing came behind them). Raises UnsureError, OSError."""
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        piece = connection.recv(_MOST_HEAD_BYTES)
+        if not piece or len(answer) > _MOST_HEAD_BYTES:
+            raise UnsureError
+        answer += piece
+    head, _, more = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode("latin-1").split("\r\n")
+    if not status.startswith(_YES):
+        raise UnsureError
+    parts = (line.partition(":") for line in lines)
+    return {name.lower(): value.strip() for name, _, value in parts}, not more
+
+
+def _has_no_body(method: str, told: Mapping[str, str]) -> bool:
+    return method == "HEAD" or told.get("content-length") == "0"
