@@ -1,10 +1,11 @@
 """[bootstrap] exclude: patterns as .gitignore has them, matched as git does it, one folder after the other."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
-from pathspec import GitIgnoreSpec
-from pathspec.pattern import RegexPattern
+if TYPE_CHECKING:
+    from pathspec.pattern import RegexPattern
 
 # The first three are of no use on a node; the others hold private keys and passwords, which have no place there.
 ALWAYS_LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ssh", ".aws", ".cluster")
@@ -19,12 +20,8 @@ class Patterns:
     the patterns before it said of that.
     """
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._patterns = tuple(
-            pattern
-            for pattern in GitIgnoreSpec.from_lines(lines).patterns
-            if isinstance(pattern, RegexPattern) and pattern.include is not None
-        )
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._patterns = _read(lines) if lines else ()
 
     def leave_out(self, path: str, *, is_folder: bool) -> bool:
         """Whether the last pattern that matches this path itself, not one above it, leaves it out."""
@@ -35,7 +32,18 @@ class Patterns:
         return last is not None and bool(last.include)
 
 
-def _matches(pattern: RegexPattern, path: str, *, is_folder: bool) -> bool:
+def _read(lines: Sequence[str]) -> "tuple[RegexPattern, ...]":
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415 - slow to import, and few configurations have a pattern
+    from pathspec.pattern import RegexPattern  # noqa: PLC0415 - as above
+
+    return tuple(
+        pattern
+        for pattern in GitIgnoreSpec.from_lines(lines).patterns
+        if isinstance(pattern, RegexPattern) and pattern.include is not None
+    )
+
+
+def _matches(pattern: "RegexPattern", path: str, *, is_folder: bool) -> bool:
     regex = pattern.regex
     if regex is None:
         return False

@@ -14,7 +14,7 @@ from provision.progress import Event
 
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig
-    from cluster.steps import StepDisplay
+    from cluster.steps import PlainSteps, StepDisplay
     from provision.files import ClusterFiles
 
 
@@ -97,10 +97,15 @@ class App:
         return Console(stderr=True, highlight=False, soft_wrap=True)
 
     @cached_property
-    def _steps(self) -> "StepDisplay":
-        from cluster.steps import StepDisplay  # noqa: PLC0415 - as above
+    def _is_plain(self) -> bool:
+        """Whether there is no terminal, as rich sees it, which is slow to import for plain lines."""
+        return not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE"))
 
-        return StepDisplay(self.console)
+    @cached_property
+    def _steps(self) -> "StepDisplay | PlainSteps":
+        from cluster.steps import PlainSteps, StepDisplay  # noqa: PLC0415 - as above
+
+        return PlainSteps() if self._is_plain else StepDisplay(self.console)
 
     def close(self) -> None:
         """Give the terminal back as it was, on whatever way out."""
@@ -113,7 +118,7 @@ class App:
 
     def say(self, text: str, *, style: str = "") -> None:
         """A message for the person at the terminal: stderr, never markup."""
-        if style or "console" in self.__dict__:
+        if (style and not self._is_plain) or "console" in self.__dict__:
             self.console.print(text, style=style or None, markup=False)
         else:  # nothing is drawn that it could come between: for plain words rich is slow to import
             click.echo(text, err=True)

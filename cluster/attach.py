@@ -5,16 +5,18 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from cluster.app import App
 from cluster.job_head import end_from_here
-from cluster.live import JobDisplay
 from cluster.stopping import stop
 from provision.errors import ClusterError, JobError
 from train.events import Result
 from train.head import Head, HeadGoneError, Talk
 from train.run import STOPPED, Follower, Started, check_result, render_left, submit
+
+if TYPE_CHECKING:
+    from cluster.live import JobDisplay
 
 Choice = Literal["stop", "leave", "continue"]
 QUESTION = "Stop the job, or leave it running? [stop/leave/continue] "
@@ -89,6 +91,8 @@ def attend(app: App, head: Head, order: Mapping[str, Any], *, plain: bool, talk:
             stop(app, head, started.id)
             app.say(f"interrupted: job {started.id} was not begun, or ended at once")
             return STOPPED
+        from cluster.live import JobDisplay  # noqa: PLC0415 - while the head starts the job
+
         display = JobDisplay(app, plain=plain, title=f"job {order['name']}", head=head.name)
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
@@ -122,7 +126,7 @@ def _submit(head: Head, order: Mapping[str, Any], talk: Talk | None) -> Started:
 class _Attendance:
     """Following a job, and asking what to do when somebody interrupts that."""
 
-    def __init__(self, app: App, head: Head, job: str, display: JobDisplay, interrupts: Interrupts) -> None:
+    def __init__(self, app: App, head: Head, job: str, display: "JobDisplay", interrupts: Interrupts) -> None:
         self._app = app
         self._head = head
         self._job = job

@@ -1,10 +1,14 @@
 """Steps on the screen: what has begun as a passing line (on a terminal alone), what is done to stay."""
 
 import threading
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+import click
 
 from provision.progress import Event
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MARKS = {"done": ("ok", "green"), "same": ("==", "dim"), "info": ("  ", ""), "warn": ("!!", "yellow")}
 
@@ -12,7 +16,7 @@ MARKS = {"done": ("ok", "green"), "same": ("==", "dim"), "info": ("  ", ""), "wa
 class StepDisplay:
     """Shows events as they come, from whatever thread."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: "Console") -> None:
         self._console = console
         self._lock = threading.Lock()
         self._running: tuple[str, ...] = ()
@@ -38,6 +42,22 @@ class StepDisplay:
         with self._lock:
             self._running = ()
             self._spinner.stop()
+
+
+class PlainSteps:
+    """Shows events where there is no terminal: what is done, in lines. It has no need of rich."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def show(self, event: Event) -> None:
+        """Show one event, from whatever thread."""
+        if event.kind in MARKS:
+            with self._lock:
+                click.echo(f"{MARKS[event.kind][0]} {render_event(event)}", err=True)
+
+    def close(self) -> None:
+        """There is nothing to take away."""
 
 
 def render_event(event: Event) -> str:

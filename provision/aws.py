@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import boto3
@@ -35,11 +36,13 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 from botocore.parsers import ResponseParserError
+from botocore.session import get_session
 
 from provision.errors import AwsError, ClusterError, CredentialsError
 from provision.hints import CHECK_CREDENTIALS, CREDENTIAL_CODES, NO_CREDENTIALS, NOT_AWS, NOT_REACHED, find_hint
 from provision.model import TAG_NAME
 from provision.patience import be_patient
+from provision.service_data import Operations, find_loader
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -135,14 +138,19 @@ def _patient(client: C) -> C:
     return client
 
 
-def make_clients(region: str) -> Clients:
+def make_clients(region: str, *, kept: Path | None = None, operations: Operations | None = None) -> Clients:
     """Clients from the standard environment: AWS_PROFILE, AWS_ENDPOINT_URL, AWS_CA_BUNDLE are boto3's.
 
+    kept: a folder for short descriptions of the services that `operations` names, whose clients know no others.
     Raises AwsError when the environment names a profile that does not exist, or an endpoint that is no URL.
     Missing credentials show at the first call.
     """
     with aws_errors("reading the AWS configuration"):
-        clients = Clients(boto3.session.Session(region_name=region), region=region)
+        session = get_session()
+        # Who has descriptions of services in a place of his own gets botocore's loader.
+        if kept is not None and session.get_config_variable("data_path") is None:
+            session.register_component("data_loader", find_loader(kept, operations or {}))
+        clients = Clients(boto3.session.Session(region_name=region, botocore_session=session), region=region)
         try:
             clients.ec2  # noqa: B018 - shows at once what is wrong with the environment
         except ValueError as error:  # botocore's way to say that an endpoint is no URL

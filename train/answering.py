@@ -11,6 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
+from bootstrap.shelf import cache_dir
 from provision.aws import Clients, make_clients
 from provision.describe import describe_nodes
 from provision.errors import ClusterError
@@ -18,11 +19,17 @@ from train.asking import Question
 from train.s3.environment import S3Access, find_s3_access
 from train.surveyor import Surveyor
 
+# Of EC2 and S3 all that is asked for here, and what botocore itself asks S3 (which region, a session for S3 Express).
+OPERATIONS = {
+    "ec2": frozenset({"DescribeInstances"}),
+    "s3": frozenset({"ListObjectsV2", "HeadBucket", "GetObject", "CreateSession"}),
+}
+
 
 def answer(question: Question, out: BinaryIO) -> None:
     """Ask for everything side by side, and write the answers in their order."""
     try:
-        clients = make_clients(question.region)
+        clients = make_clients(question.region, kept=cache_dir(), operations=OPERATIONS)
     except ClusterError as error:
         write(error, out)
         return

@@ -50,8 +50,8 @@ def url() -> Iterator[str]:
 
 
 def question(**env: str) -> Question:
-    """As `cluster train` asks, in an environment of these variables."""
-    own = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": "/nowhere"}
+    """As `cluster train` asks, in an environment of these variables; its home takes no files."""
+    own = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": "/dev/null"}
     return Question(cluster="demo", region=REGION, instance_profile="none", url=None, env={**own, **env})
 
 

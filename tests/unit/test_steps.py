@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from cluster.steps import StepDisplay, still_running
+from cluster.steps import PlainSteps, StepDisplay, still_running
 from provision.progress import Event
 
 
@@ -47,9 +47,16 @@ def shown(events: list[Event], *, terminal: bool) -> str:
     return stream.getvalue()
 
 
-def test_without_a_terminal_there_are_plain_lines_of_what_is_done() -> None:
+def test_without_a_terminal_there_are_plain_lines_of_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """By rich, where somebody asks for it, and without."""
     events = [begin("launch"), done("launch"), Event(kind="warn", what="[bold]not markup[/]", where="node-0")]
-    assert shown(events, terminal=False) == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
+    lines = "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
+    assert shown(events, terminal=False) == lines
+    display = PlainSteps()
+    for event in events:
+        display.show(event)
+    display.close()
+    assert capsys.readouterr() == ("", lines)
 
 
 def test_a_terminal_is_given_back_with_its_cursor() -> None:
