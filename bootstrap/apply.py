@@ -119,7 +119,8 @@ def bootstrap(
             raise
         report(Event(kind="warn", what=f"{damaged[0].path} was damaged; it is removed, and fetched anew"))
         nodes = make_ready([])
-    _connect_nodes(nodes, pins=connections.pins, report=report)
+    # Hosts of the user's own are other_hosts.py's to connect.
+    _connect_nodes([node for node in nodes if not node.host.spec], pins=connections.pins, report=report)
     return nodes
 
 
@@ -220,13 +221,15 @@ class _Bootstrap:
         return SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks)
 
 
+def find_cluster_key(head: ReadyNode) -> str:
+    """The public half of the head's key for the others. Raises NodeCommandError, ConnectError."""
+    return head.facts.cluster_key or head.connection.run("cat .cluster/ssh/id_ed25519.pub").stdout.strip()
+
+
 def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Report) -> None:
     """Let the head reach every node, itself included, with the cluster's own key, and know their host keys."""
     head = next(node for node in nodes if node.host.is_head)
-    key = head.facts.cluster_key
-    if key is None:
-        key = head.connection.run("cat .cluster/ssh/id_ed25519.pub").stdout.strip()
-    line = authorized_line(key, head_ip=head.host.private_ip)
+    line = authorized_line(find_cluster_key(head), head_ip=head.host.private_ip)
     text = known_hosts_text(_pinned_keys(nodes, pins))
 
     def connect_node(node: ReadyNode) -> None:

@@ -1,7 +1,7 @@
 """The connections to a cluster's nodes: each made once, and where a node was before, ahead of being asked for."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
@@ -25,9 +25,21 @@ class _Early:
 
 
 class Connections:
-    """The open connections to a cluster's nodes, by instance id. A context manager: leaving it hangs up."""
+    """The open connections to a cluster's nodes, by instance id. A context manager: leaving it hangs up.
 
-    def __init__(self, *, private_key: Path, pins: HostKeyPins, console: Console, wait_s: float) -> None:
+    connect_to_other: connects to hosts that are not the cluster's, if there may be any.
+    """
+
+    def __init__(
+        self,
+        *,
+        private_key: Path,
+        pins: HostKeyPins,
+        console: Console,
+        wait_s: float,
+        connect_to_other: Callable[[Host], NodeConnection] | None = None,
+    ) -> None:
+        self._connect_to_other = connect_to_other
         self._private_key = private_key
         self._pins = pins
         self._console = console
@@ -67,12 +79,17 @@ class Connections:
         """The connection to a host, opened if need be. Raises ConnectError, AwsError."""
         connection = self._open.get(host.instance_id)
         if connection is None:
-            connection = self._take_early(host) or wait_for_connection(
-                host, private_key=self._private_key, pins=self._pins, console=self._console, timeout_s=self._wait_s
-            )
+            connection = self._take_early(host) or self._make(host)
             with self._lock:
                 self._open[host.instance_id] = connection
         return connection
+
+    def _make(self, host: Host) -> NodeConnection:
+        if host.spec and self._connect_to_other is not None:
+            return self._connect_to_other(host)
+        return wait_for_connection(
+            host, private_key=self._private_key, pins=self._pins, console=self._console, timeout_s=self._wait_s
+        )
 
     def take_facts(self, host: Host) -> NodeFacts | None:
         """What was seen of a host over a connection that `begin` made; once, for what is done there changes it."""

@@ -32,7 +32,14 @@ def may_be_booting(error: BaseException | None) -> bool:
 
 def explain(host: Host, error: BaseException) -> str:
     """Say in words why a connection failed. Pure."""
-    return f"{host.name} ({host.instance_id}, {host.user}@{host.address}): {_cause(host, _innermost(error))}"
+    return f"{host.name} ({where(host)}): {_cause(host, _innermost(error))}"
+
+
+def where(host: Host) -> str:
+    """Which machine a host is, as messages have it. Pure."""
+    if not host.spec:
+        return f"{host.instance_id}, {host.user}@{host.address}"
+    return f"{host.user}@{host.address}" + (f" port {host.port}" if host.port != 22 else "")
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -156,5 +163,6 @@ def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
     named = find_other_user(output)
     hint = f'set [provision] user = "{named}" in cluster.toml' if named else None
     if "No space left on device" in output.stderr:
-        hint = f"cluster exec --node {host.name} -- df -h; free some space there, then the same command again"
+        look = f"ssh {host.spec}" if host.spec else f"cluster exec --node {host.name} --"
+        hint = f"{look} df -h; free some space there, then the same command again"
     return NodeCommandError(f"{host.name}: {ending} {shown}{said}", hint=hint)

@@ -13,10 +13,10 @@ from bootstrap.facts import NodeFacts
 MARK = "cluster-internal"
 
 
-def authorized_line(public_key: str, *, head_ip: str) -> str:
-    """The line of authorized_keys for the cluster's key (`type base64 comment`). Pure."""
+def authorized_line(public_key: str, *, head_ip: str, mark: str = MARK) -> str:
+    """The line of authorized_keys for the cluster's key (`type base64 comment`), which ends with `mark`. Pure."""
     key_type, key_base64 = public_key.split()[:2]
-    return f'restrict,from="{head_ip}" {key_type} {key_base64} {MARK}'
+    return f'restrict,from="{head_ip}" {key_type} {key_base64} {mark}'
 
 
 def known_hosts_text(keys: Mapping[str, tuple[str, str]]) -> str:

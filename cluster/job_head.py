@@ -90,18 +90,23 @@ def _connect(app: App, state: ClusterState, node: Node, wait_s: float) -> NodeCo
 
 
 def end_from_here(app: App, job: str) -> dict[str, list[list[object]]]:
-    """End a job's processes on every running node; returns what is not known to have ended, by node.
+    """End a job's processes on every running node, and on hosts of the user's own; what is not known to have ended.
 
     For when the head cannot do it. Raises ClusterError when not even EC2 can be asked.
     """
     state = describe(app)
     running = [node for node in state.nodes if node.state == "running"]
+    others: tuple[RemoteEnd, ...] = ()
+    if app.files.other_hosts.exists():
+        from cluster.other_hosts import ends_of_job  # noqa: PLC0415 - not for those who have none
+
+        others = ends_of_job(app, job)
     if not running:
-        return {}
+        return end_everywhere(others)
     command = found_program_command("role.py", ["end", job], digest=code_digest())
     with open_connections(app, state) as connections:
         return end_everywhere(
-            [RemoteEnd(name=node.name, run=_runner(app, connections, node, command)) for node in running]
+            [*(RemoteEnd(name=node.name, run=_runner(app, connections, node, command)) for node in running), *others]
         )
 
 

@@ -1,19 +1,20 @@
 """The end of `cluster train`'s beginning: from nodes that are ready to a job that runs."""
 
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from bootstrap.apply import ReadyNode
 from cluster.app import App
-from cluster.attach import attend, start
 from cluster.commands.train_options import TrainRequest
 from cluster.job_head import head_of
 from provision.progress import Event
 from train.asking import Asking
-from train.job import Job, new_job_id, plan_job
 from train.run import open_submission
-from train.s3.environment import S3Access
-from train.settings import render_settings
-from train.survey import Survey
+
+if TYPE_CHECKING:
+    from train.job import Job
+    from train.s3.environment import S3Access
+    from train.survey import Survey
 
 
 def launch(
@@ -27,13 +28,21 @@ def launch(
     plain: bool,
 ) -> int:
     """Plan the job, show what was decided for the user, and run it; the exit code. Raises ClusterError's kinds."""
-    # Python starts on the head while AWS is waited for and the job is planned.
+    # Python starts on the head while more is imported here, AWS is waited for and the job is planned.
     with closing(head_of(app, nodes)) as head, closing(open_submission(head, follow=not detach)) as talk:
+        from cluster.attach import attend, start  # noqa: PLC0415
+        from train.settings import render_settings  # noqa: PLC0415
+
         access = asking.access()
         job = _plan(app, nodes, request, script=script, access=access, survey=asking.survey())
         for warning in job.warnings:
             app.report(Event(kind="warn", what=warning))
         app.say("\n".join(render_settings(job)))
+        others = [node.host for node in nodes if node.host.spec]
+        if others:
+            from cluster.other_hosts import note_job  # noqa: PLC0415 - not for those who have none
+
+            note_job(app, others, job.id)
         order = job.order(secrets=access.secrets)
         if not detach:
             return attend(app, head, order, plain=plain, talk=talk)
@@ -42,8 +51,10 @@ def launch(
 
 
 def _plan(
-    app: App, nodes: tuple[ReadyNode, ...], request: TrainRequest, *, script: str, access: S3Access, survey: Survey
-) -> Job:
+    app: App, nodes: tuple[ReadyNode, ...], request: TrainRequest, *, script: str, access: "S3Access", survey: "Survey"
+) -> "Job":
+    from train.job import new_job_id, plan_job  # noqa: PLC0415 - as in launch
+
     config = app.config
     return plan_job(
         config.train,

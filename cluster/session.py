@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from bootstrap.apply import ReadyNode
     from cluster.config import ClusterConfig
+    from cluster.other_hosts import OtherHosts
     from train.s3.store import S3Store
 
 BOOT_TIMEOUT_S = 300.0
@@ -30,13 +31,19 @@ ANSWER_TIMEOUT_S = 15.0
 
 @contextmanager
 def ready_nodes(
-    app: App, state: ClusterState | Callable[[], ClusterState], *, wait_s: float = ANSWER_TIMEOUT_S
+    app: App,
+    state: ClusterState | Callable[[], ClusterState],
+    *,
+    wait_s: float = ANSWER_TIMEOUT_S,
+    hostfile: Sequence[str] = (),
 ) -> Iterator[tuple[tuple["ReadyNode", ...], str]]:
     """Connect to a cluster's nodes and bring them up to date; the nodes, head first, and the script's path on each.
 
     state: a function finds it out meanwhile: then the nodes are first tried where they were the last time.
-    wait_s: how long nodes may take to answer, in seconds. The connections end with the block.
-    Raises NotFoundError when there is no cluster, ClusterError for what goes wrong on the nodes.
+    wait_s: how long nodes may take to answer, in seconds. hostfile: lines that may name hosts of the user's own, which
+    are brought up to date as well, and come last. The connections end with the block.
+    Raises NotFoundError when there is no cluster, ConfigError for a line that names no host, ClusterError for what goes
+    wrong on the nodes.
     """
     config = app.config
     if app.files.find_public_key() is None:
@@ -47,17 +54,31 @@ def ready_nodes(
         )
     pins = HostKeyPins(app.files.known_hosts)
     console = open_console(config.provision.region)
-    with Connections(private_key=app.files.private_key, pins=pins, console=console, wait_s=wait_s) as connections:
+    others = None
+    if hostfile:
+        from cluster.other_hosts import OtherHosts  # noqa: PLC0415 - not for those who have none
+
+        others = OtherHosts(app, hostfile)
+    with Connections(
+        private_key=app.files.private_key,
+        pins=pins,
+        console=console,
+        wait_s=wait_s,
+        connect_to_other=others.connect if others is not None else None,
+    ) as connections:
         # Two at once would write the same files there.
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
             if callable(state):
                 connections.begin(_last_hosts(app), python=config.bootstrap.python)
-            nodes, script = _prepare(app, state, connections)
+            nodes, script = _prepare(app, state, connections, others)
         yield nodes, script
 
 
 def _prepare(
-    app: App, state: ClusterState | Callable[[], ClusterState], connections: Connections
+    app: App,
+    state: ClusterState | Callable[[], ClusterState],
+    connections: Connections,
+    others: "OtherHosts | None",
 ) -> tuple[tuple["ReadyNode", ...], str]:
     # Slow to import: beside the connections that have been begun.
     from bootstrap.apply import Trees, bootstrap  # noqa: PLC0415
@@ -76,7 +97,7 @@ def _prepare(
     )
     connections.pins.keep_only(host.instance_id for host in hosts)
     nodes = bootstrap(
-        hosts,
+        hosts if others is None else (*hosts, *others.find(hosts, connections)),
         cluster=config.name,
         config=config.bootstrap,
         trees=Trees(code=payload.code, project=payload.project),
@@ -85,6 +106,8 @@ def _prepare(
         report=app.report,
         store=open_store(config, report=app.report),
     )
+    if others is not None:
+        others.let_head_in(nodes)
     with suppress(ClusterError):  # on a full disk, say: without it the next command takes a little longer
         app.files.keep_addresses({host.instance_id: host.address for host in hosts})
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir

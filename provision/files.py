@@ -39,6 +39,8 @@ class ClusterFiles:
         self.making = root / "making.json"
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
+        # What hosts of the user's own have of the cluster; not among _all: it stays until that is taken back.
+        self.other_hosts = root / "other_hosts.json"
 
     def find_public_key(self) -> str | None:
         """The public half of the private key as `type body`; None when there is no private key.

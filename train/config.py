@@ -20,7 +20,7 @@ Variables = dict[
 ]
 # All patterns are to be matched in full.
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-HOST_PATTERN = r"[A-Za-z0-9][A-Za-z0-9.:-]*"
+HOST_PATTERN = r"([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?"
 # A folder of the nodes; "" is none. Not /: what is copied there would lie over the system.
 FOLDER_PATTERN = r"((/|~/)[^/\x00][^\x00]*)?"
 # MXNet's readers take ; # and ? in a path for something else.
@@ -103,8 +103,8 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
     hosts: Annotated[
         tuple[Annotated[str, Shape(HOST_PATTERN)], ...],
         Meta(
-            description="a list of the nodes to run on, by name or private address, in this order; one may stand "
-            "there several times; []: all of them",
+            description="a list of the nodes to run on, by name or private address, and of hosts of your own, as "
+            '"[user@]host[:port]", in this order; one may stand there several times; []: all nodes',
         ),
     ] = ()
     launcher: Annotated[

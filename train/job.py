@@ -11,13 +11,14 @@ from bootstrap.wheels import choose_mxnet
 from train.checks import Wanted, check
 from train.config import DataConfig, TrainConfig
 from train.placement import Placement, find_hosts, place
+from train.places import describe_places, other_warnings, rebase
 from train.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.settings import Threads, choose_gpus, choose_servers, choose_threads, job_name, script_options
 from train.survey import Survey
 
 
 class JobHost(NamedTuple):
-    """A node of a job, as the head knows it."""
+    """A node of a job, as the head knows it. instance_id: "" for a host of the user's own."""
 
     name: str
     ip: str
@@ -38,6 +39,7 @@ class Job:
     nodes_credentials: it uses the credentials of the head's instance profile, which supervise.py reads there.
     setup: the digest of [bootstrap] setup, whose exports its processes get, None when there are none.
     library, code, project: MXNet, and the digests of this project's files on the nodes and of the user's.
+    others: by name, what is otherwise on hosts of the user's own: places.py's.
     results_url: [data] results. reading: how its workers read s3://. warnings: what the user should know.
     """
 
@@ -64,6 +66,7 @@ class Job:
     owner: str | None
     results_url: str | None
     reading: Reading
+    others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -86,7 +89,7 @@ class Job:
             "start_timeout_s": config.start_timeout_s,
             "silence_timeout_s": config.silence_timeout_s,
             "max_duration_s": config.max_duration_s,
-            "hosts": [host._asdict() for host in self.hosts],
+            "hosts": [{**host._asdict(), **self.others.get(host.name, {})} for host in self.hosts],
             "hostfile": list(self.hostfile),
             "command": list(self.command),
             "cwd": self.cwd,
@@ -162,23 +165,44 @@ def plan_job(
         nodes_credentials=nodes_credentials,
         credentials_left_s=credentials_left_s,
     )
-    warnings = (*check(replace(wanted, staged=reading.mode == "stage")), *reading_warnings(reading, config))
+    staged = reading.mode == "stage"
+    warnings = (
+        *check(replace(wanted, staged=staged)),
+        *reading_warnings(reading, config),
+        *other_warnings(
+            placement,
+            library=wanted.library,
+            find_library=lambda node: find_library(mxnet, node),
+            staged=staged,
+            of_nodes=nodes_credentials,
+        ),
+    )
     gpus, shares = choose_gpus(config, wanted.gpus, most_workers=placement.most_workers)
-    target = _expand(config.sync_dst_dir, home=head.facts.home)
     options = script_options(config, gpus=gpus, shipped=is_shipped)
-    words = (head.python, _moved(script, head.project_dir, target), *config.args, *options)
+
+    def target(node: ReadyNode) -> str | None:
+        return _expand(config.sync_dst_dir, home=node.facts.home)
+
+    def words(node: ReadyNode) -> tuple[str, ...]:
+        there = rebase(script, head=head, node=node)
+        own = (node.python, _moved(there, node.project_dir, target(node)), *config.args, *options)
+        return tuple(command) or own
+
     job = Job(
         id=job_id,
         name=job_name(config.name, command or (_base(script),)),
         config=config,
         python=head.python,
-        hosts=tuple(JobHost(host.name, host.private_ip, host.instance_id) for host in placement.hosts),
+        hosts=tuple(
+            JobHost(host.name, host.private_ip, "" if host.spec else host.instance_id) for host in placement.hosts
+        ),
+        others=describe_places(placement, words=words, target=target),
         hostfile=placement.hostfile,
         workers=wanted.workers,
         servers=wanted.servers,
-        command=tuple(command) or words,
+        command=words(head),
         cwd=head.project_dir or head.code_dir,
-        sync_dst_dir=target,
+        sync_dst_dir=target(head),
         env={},
         threads=choose_threads(placement),
         gpus=gpus if not command and "--gpus" in options else None,

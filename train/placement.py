@@ -17,7 +17,8 @@ SSH_PORT = "22"
 class Placement:
     """A job's processes. nodes: those that it runs on, the cluster's head first, for that is where launch.py runs.
 
-    hostfile: private addresses for launch.py, in its order. workers, servers: how many, by the node's name.
+    hostfile: private addresses for launch.py, in its order, with the port where it is not 22. workers, servers: how
+    many, by the node's name.
     """
 
     nodes: tuple[ReadyNode, ...]
@@ -49,17 +50,23 @@ class Placement:
 def find_hosts(hosts: Sequence[str], nodes: Sequence[ReadyNode]) -> tuple[ReadyNode, ...]:
     """The nodes that [train] hosts names, in its order; all of them when it names none.
 
-    A host is a node's name or private address, or either with launch.py's ":22". Raises ConfigError for others.
+    A host is a node's name or private address, or either with launch.py's ":22"; or a host of the user's own among
+    `nodes`, as he named it. Raises ConfigError for others.
     """
-    known = {node.host.name: node for node in nodes} | {node.host.private_ip: node for node in nodes}
+    own = [node for node in nodes if not node.host.spec]
+    known = {node.host.name: node for node in own} | {node.host.private_ip: node for node in own}
+    others = {node.host.spec: node for node in nodes if node.host.spec}
     found: list[ReadyNode] = []
     for host in hosts:
+        if host in others:
+            found.append(others[host])
+            continue
         name, colon, port = host.partition(":")
         if colon and port != SSH_PORT:
             raise ConfigError(f'train.hosts: "{host}": ssh on the nodes is at port {SSH_PORT}')
         node = known.get(name)
         if node is None:
-            listed = ", ".join(f"{node.host.name} ({node.host.private_ip})" for node in nodes)
+            listed = ", ".join(f"{node.host.name} ({node.host.private_ip})" for node in own)
             nearest = difflib.get_close_matches(name, known, n=1)
             meant = f'; did you mean "{nearest[0]}"?' if nearest else ""
             raise ConfigError(f'train.hosts: "{host}" is no node of this cluster{meant}', hint=f"one of: {listed}")
@@ -84,10 +91,15 @@ def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: Launcher, w
     placed = {node.host.name: node for node in (head, *chosen)}
     return Placement(
         nodes=tuple(placed.values()),
-        hostfile=tuple(node.host.private_ip for node in chosen),
+        hostfile=tuple(_line(node.host) for node in chosen),
         servers=Counter(names[index % len(names)] for index in range(servers)),
         workers=Counter(names[(first + index) % len(names)] for index in range(workers)),
     )
+
+
+def _line(host: Host) -> str:
+    """A line of launch.py's hostfile."""
+    return host.private_ip if str(host.port) == SSH_PORT else f"{host.private_ip}:{host.port}"
 
 
 def share_gpus(gpus: int, workers: int) -> tuple[tuple[int, ...], ...]:

@@ -13,6 +13,7 @@ Bytes travel in the clear, between members of the cluster's security group: the 
 Python 3.6 and later, standard library only.
 """
 
+import errno
 import hashlib
 import hmac
 import os
@@ -98,7 +99,12 @@ class Server(object):
         self._store = files
         self._secret = secret
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._listener.bind((address, 0))
+        try:
+            self._listener.bind((address, 0))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            self._listener.bind(("", 0))  # others reach it by an address that a router translates
         self._listener.listen(64)
         self.port = self._listener.getsockname()[1]
         start_thread(self._accept)

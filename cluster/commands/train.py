@@ -48,7 +48,6 @@ def command(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str,
         from cluster.session import ready_nodes  # noqa: PLC0415 - slow to import: beside the asking
 
         def find_state() -> "ClusterState":
-            import cluster.launching  # noqa: F401, PLC0415 - needed next: beside the asking and the connecting
             from provision.differences import find_differences  # noqa: PLC0415 - as above
 
             state = asking.state()
@@ -56,7 +55,7 @@ def command(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str,
                 app.report(Event(kind="warn", what=difference))
             return state
 
-        with ready_nodes(app, find_state) as (nodes, script):
+        with ready_nodes(app, find_state, hostfile=config.train.hosts) as (nodes, script):
             from cluster.launching import launch  # noqa: PLC0415 - as above
 
             return launch(app, nodes, request, script=script, asking=asking, detach=detach, plain=plain)

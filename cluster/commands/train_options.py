@@ -62,7 +62,7 @@ _OPTIONS = (
         "--hostfile",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Only on these nodes: names or private addresses, one a line.",
+        help="Only on these hosts, one a line: nodes, or hosts of your own.",
     ),
     click.option("--launcher", type=click.Choice(get_args(Launcher)), help="How launch.py starts processes."),
     click.option("--kv-store", type=click.Choice(get_args(KvStore)), help="How gradients are exchanged."),
@@ -149,5 +149,6 @@ def read_hostfile(path: Path) -> list[str]:
     hosts = [line.partition("#")[0].strip() for line in lines]
     hosts = [host for host in hosts if host]
     if not hosts:
-        raise UsageError(f"--hostfile {path}: names no host", hint="one node a line: its name or its private address")
+        hint = "one host a line: a node's name, or [user@]host[:port]"
+        raise UsageError(f"--hostfile {path}: names no host", hint=hint)
     return hosts

@@ -165,6 +165,12 @@ class Running:
         pid = next(pid for pid in programs if self.parent_of(pid) in programs)
         return self.parent_of(pid), pid
 
+    def ssh(self) -> int:
+        """One of those by which launch.py reaches the nodes."""
+        tasks = Path(f"/proc/{self.program('launch.py')}/task")
+        children = [int(word) for path in tasks.glob("*/children") for word in path.read_text().split()]
+        return next(pid for pid in children if "".join(command_line(pid)[:1]).endswith("/ssh"))
+
     def child_of(self, pid: int) -> int:
         """The one process that another has started."""
         (child,) = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -88,9 +88,10 @@ KILLED = (
     Killed("role.py", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED, command=STARTS),
     Killed("role.py's guardian", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED, command=STARTS),
     Killed(
-        "ssh_proxy.py",
-        lambda job: job.program("ssh_proxy.py"),
-        r"(worker|server) \d on node-[01] \(process \d+\) " + LOST,
+        "ssh",
+        lambda job: job.ssh(),
+        r"(worker|server) on node-[01] \(process \d+\) was lost: ssh to it failed: ssh was killed by signal 9",
+        command=STARTS,
     ),
     Killed(
         "supervise.py",
@@ -111,12 +112,6 @@ ALSO_KILLED = (
         "the guardian of the scheduler's role.py",
         lambda job: job.hosts["node-0"].programs("role.py")[0],
         SCHEDULER_LOST,
-        command=STARTS,
-    ),
-    Killed(
-        "ssh",
-        lambda job: job.child_of(job.program("ssh_proxy.py")),
-        r"(worker|server) on node-[01] \(process \d+\) was lost: ssh to it failed: ssh was killed by signal 9",
         command=STARTS,
     ),
     Killed("sshd on node-1", lambda job: job.parent_of(job.wrapper("node-1")[0]), SSH_FAILED, command=STARTS),

@@ -262,3 +262,13 @@ def test_tasks_come_after_the_files(start: Start, tmp_path: Path) -> None:
     assert taker.hear("begun") == 0
     taker.hear("done")
     assert (tmp_path / "2" / "sum").read_text().startswith(digest_of(SOME))
+
+
+def test_a_host_behind_a_router_that_translates_addresses_is_reached_at_its_own(tmp_path: Path) -> None:
+    """Others know it by an address (of RFC 5737 here) that no interface of it has."""
+    agent = RawAgent(tmp_path / "lab", address="192.0.2.1")
+    try:
+        agent.listen()
+        socket.create_connection(("127.0.0.1", agent.port), timeout=5).close()
+    finally:
+        agent.end()

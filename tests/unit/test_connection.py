@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +20,7 @@ from bootstrap.connection import (
     command_error,
     connect,
     explain,
+    make_transport,
     may_be_booting,
     quote_command,
     wait_for_connection,
@@ -42,6 +44,12 @@ def test_a_damaged_pin_is_named_and_nothing_is_trusted(tmp_path: Path, key: str)
     console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: ())
     with pytest.raises(ClusterError, match=r"the host key of i-1 \(node-1\) is damaged"):
         connect(HOST, private_key=tmp_path / "key", contact=FirstContact(HOST.instance_id, pins=pins, console=console))
+
+
+def test_packets_leave_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
+        make_transport(sock)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_command_that_a_signal_ended_is_told_from_one_that_failed() -> None:

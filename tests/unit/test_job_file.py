@@ -169,7 +169,7 @@ def test_a_job_file_that_is_not_there_is_named(given: Given) -> None:
         (["--gpus", "0-3"], '--gpus "0-3": must be numbers', None),
         (["--gpus", ""], '--gpus ""', None),
         (["-H", "nowhere"], "--hostfile nowhere: cannot be read: No such file", None),
-        (["-H", "job.toml"], "--hostfile job.toml: names no host", "one node a line"),
+        (["-H", "job.toml"], "--hostfile job.toml: names no host", "one host a line"),
     ],
 )
 def test_an_option_that_cannot_be_understood_is_named(

@@ -111,7 +111,6 @@ def test_a_server_that_fails_after_the_workers_end_is_told_and_no_more(job_host:
     ("program", "is_below"),
     [
         ("launch.py", False),
-        ("ssh_proxy.py -o", False),
         ("role.py$", False),
         ("role.py$", True),
         ("role.py launched $", False),
@@ -131,6 +130,25 @@ def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str, 
     assert "node-" in last["result"]["error"]
     assert last["result"]["left"] == {}
     assert not job_host.processes()
+
+
+def test_launch_py_is_named_when_it_is_killed_and_with_it_all_that_leads_to_nodes(job_host: JobHost) -> None:
+    start_and_wait(job_host, job_host.order(env=HERE))
+    pid = job_host.pid_of(r"node/launch\.py")
+    os.kill(pid, signal.SIGKILL)
+    (*_, last) = job_host.ask("follow", job_id(1), "0")
+    assert last["result"]["error"] == f"launch.py on node-0 (process {pid}) was killed by signal 9"
+    assert last["result"]["left"] == {}
+
+
+def test_launch_py_stays_until_all_that_it_has_started_have_ended(job_host: JobHost) -> None:
+    """MXNet's own waits for the scheduler alone."""
+    env = {"WORKER": "echo here; sleep 1", "SERVER": "sleep 1.5", "SCHEDULER": "exit 0"}
+    result, log = job_host.run(job_host.order(env=env))
+    assert (result["state"], result["error"]) == ("done", None)
+    roles = {event["p"]: event["role"] for event in log if "role" in event}
+    ended = [roles[event["p"]] for event in log if "exit" in event]
+    assert ended == ["scheduler", "worker", "worker", "server"]
 
 
 def test_what_a_killed_supervisor_leaves_ends_by_itself_and_the_record_is_completed_once(job_host: JobHost) -> None:

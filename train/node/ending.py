@@ -5,6 +5,7 @@ Python 3.6 and later, standard library only.
 
 import json
 import os
+import shlex
 import subprocess
 import time
 
@@ -27,8 +28,8 @@ def end_on(job, unclean, silent=()):
     searches = []
     for host in unclean:
         timeout_s = SILENT_CONNECT_S if host["name"] in silent else CONNECT_S
-        ssh = [] if host == head else ssh_proxy.ssh_command(host["ip"], connect_timeout_s=timeout_s)
-        searches.append((host["name"], Search(job, ssh or ["/bin/sh", "-c"])))
+        ssh = [] if host == head else ssh_proxy.ssh_command_to(host, connect_timeout_s=timeout_s)
+        searches.append((host["name"], Search(job, ssh or ["/bin/sh", "-c"], host)))
     left = {}
     _, here = processes.end(job["job"])
     if here:
@@ -45,12 +46,14 @@ class Search(object):
     """role.py at work on a host, which ends what is left there; as root, where that is possible.
 
     Only root sees what a process that belongs to root has in its environment. It leaves no files of its own behind.
-    prefix: the words that lead to the host.
+    prefix: the words that lead to the host. place: as the job's order has that.
     """
 
-    def __init__(self, job, prefix):
-        role = os.path.join(os.path.dirname(os.path.abspath(__file__)), "role.py")
-        words = " ".join([job["python"], "-B"] + ssh_proxy.PYTHON_FLAGS + [role, "end", job["job"]])
+    def __init__(self, job, prefix, place=None):
+        place = place or {}
+        role = os.path.join(place.get("programs", os.path.dirname(os.path.abspath(__file__))), "role.py")
+        python = [place.get("python", job["python"]), "-B"] + ssh_proxy.PYTHON_FLAGS
+        words = " ".join(shlex.quote(word) for word in python + [role, "end", job["job"]])
         program = "if sudo -n true 2>/dev/null; then exec sudo -n %s; else exec %s; fi" % (words, words)
         self._words = prefix + [program]
         self._began_at = time.monotonic()

@@ -12,6 +12,8 @@ KEPT = 50  # ended jobs
 SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|_KEY$", re.IGNORECASE)
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 VERSION = 1
+OF_NODE = ("name", "ip", "instance_id")
+OF_OTHER = ("user", "port", "python", "programs")  # of a host that is not the cluster's, as well
 
 
 def root():
@@ -37,7 +39,7 @@ def new_record(order, submitted_at):
         state="starting",
         command=list(order["command"]),
         env={name: "***" if SECRET.search(name.partition(" ")[0]) else env[name] for name in env},
-        nodes=[{key: host.get(key) for key in ("name", "ip", "instance_id")} for host in order["hosts"]],
+        nodes=[_describe_host(host) for host in order["hosts"]],
         output_url=output_url(order),
         submitted_at=submitted_at,
         started_at=None,
@@ -49,6 +51,10 @@ def new_record(order, submitted_at):
         roles=[],
     )
     return record
+
+
+def _describe_host(host):
+    return {key: host.get(key) for key in OF_NODE + (OF_OTHER if "python" in host else ())}
 
 
 def output_url(order):

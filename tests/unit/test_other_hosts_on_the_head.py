@@ -1,0 +1,115 @@
+"""What the head does for a host that is not the cluster's: other paths, another user and port. In this process."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from job_host import NODE_DIR  # noqa: F401 - puts these on the path
+
+import ending  # isort: skip - these run by path on the nodes, so they are found by path here
+import job_folder  # isort: skip
+import launching  # isort: skip
+import roster  # isort: skip
+import ssh_proxy  # isort: skip
+
+LAB = {
+    "name": "lab",
+    "ip": "10.9.0.1",
+    "instance_id": "",
+    "port": 2222,
+    "user": "alice",
+    "python": "/home/alice/e/bin/python",
+    "programs": "/home/alice/t/node",
+    "cwd": "/home/alice/t",
+    "command": ["/home/alice/e/bin/python", "a.py"],
+    "sync_dst_dir": "/home/alice/run",
+}
+ORDER = {
+    "job": "j",
+    "name": "mine",
+    "python": "/e/bin/python",
+    "hosts": [{"name": "node-0", "ip": "10.0.0.4", "instance_id": "i-0"}, LAB],
+    "hostfile": ["10.0.0.4", "10.9.0.1:2222"],
+    "launcher": "ssh",
+    "kv_store": "dist_sync",
+    "workers": 2,
+    "servers": 2,
+    "command": ["/e/bin/python", "a.py"],
+    "cwd": "/t",
+    "sync_dst_dir": "/run",
+    "env": {"PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"},
+    "env_server": {},
+    "env_worker": {},
+    "secrets": {"AWS_SECRET_ACCESS_KEY": "x"},
+    "results_url": None,
+    "setup": None,
+    "job_setup": ["make"],
+    "open_files": "auto",
+    "p3": False,
+    "silence_timeout_s": 15,
+}
+
+
+def told(book: Any, role: str, host: str) -> Any:
+    return book.order_of(book.add(role, host), {})
+
+
+def test_its_processes_get_its_paths_and_the_jobs_keys() -> None:
+    book = roster.Roster(ORDER)
+    there, here = told(book, "worker", "10.9.0.1"), told(book, "worker", "10.0.0.4")
+    assert there["host"] == "lab"
+    assert there["address"] == "10.9.0.1"
+    assert there["commands"] == [LAB["command"]]
+    assert there["cwd"] == "/home/alice/run"
+    assert there["env"]["PATH"] == "/home/alice/e/bin:/usr/bin"
+    assert there["env"]["AWS_SECRET_ACCESS_KEY"] == "x"
+    assert there["env"]["CLUSTER_JOB_NAME"] == "mine"
+    assert "CLUSTER_DATA_CREDENTIALS" not in there["env"]  # there is no instance profile of the cluster's
+    assert here["commands"] == [ORDER["command"]]
+    assert here["cwd"] == "/run"
+    assert here["env"]["PATH"] == "/e/bin:/usr/bin"
+    assert here["env"]["CLUSTER_DATA_CREDENTIALS"] == "instance"
+    sync, make = told(book, "setup", "10.9.0.1")["commands"]
+    assert sync[-2:] == ["/home/alice/t", "/home/alice/run"]
+    assert make[-2:] == ["/home/alice/run", "/home/alice/e/bin"]
+
+
+def test_a_path_of_the_users_own_stays() -> None:
+    book = roster.Roster({**ORDER, "env": {"PATH": "/mine:/usr/bin"}})
+    assert told(book, "worker", "10.9.0.1")["env"]["PATH"] == "/mine:/usr/bin"
+
+
+def test_ssh_goes_there_as_its_user_and_to_its_port() -> None:
+    words = ssh_proxy.ssh_command_to(LAB)
+    assert words[-1] == "alice@10.9.0.1"
+    assert words[words.index("-p") + 1] == "2222"
+    known = next(word for word in words if word.startswith("UserKnownHostsFile="))
+    assert known.endswith("/.cluster/ssh/known_hosts_of_others")
+    node = ssh_proxy.ssh_command_to({"ip": "10.0.0.5"}, "24")
+    assert node[-1] == "10.0.0.5"
+    assert node[node.index("-p") + 1] == "24"
+
+
+def test_launch_py_passes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ubuntu")
+    env = launching.environment(ORDER, "/tools")
+    assert json.loads(env["CLUSTER_OTHERS"]) == {
+        "10.9.0.1": {"user": "alice", "port": 2222, "python": LAB["python"], "programs": LAB["programs"]}
+    }
+    assert "CLUSTER_OTHERS" not in launching.environment({**ORDER, "hosts": ORDER["hosts"][:1]}, "/tools")  # type: ignore[index]
+
+
+def test_it_is_searched_with_its_own_python() -> None:
+    found = ending.Search({"job": "j", "python": "/e/bin/python"}, ["echo"], LAB)
+    assert found.read(time.monotonic() + 10) == [[0, "could not be searched: no answer"]]
+    (words,) = found._words[1:]
+    assert "exec /home/alice/e/bin/python -B -S -E /home/alice/t/node/role.py end j;" in words
+
+
+def test_the_record_has_what_a_recovery_needs() -> None:
+    node, lab = job_folder.new_record(ORDER, 1.0)["nodes"]
+    assert set(node) == {"name", "ip", "instance_id"}
+    assert {key: lab[key] for key in ssh_proxy.PLACE} == {key: LAB[key] for key in ssh_proxy.PLACE}
+    assert "command" not in lab
