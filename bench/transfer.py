@@ -26,7 +26,7 @@ process of its own on this machine, which drops what is put and serves what is g
 is not the bottleneck. All over plain HTTP. `cluster` sends and compares CRC-32; s5cmd's uploads carry MD5 and SHA-256,
 its downloads are not verified. Every put is to names that are not there yet.
 "Each answer 20 ms late": the sink sleeps before it answers, as S3 takes its time; that shows how many requests are on
-their way at once."""
+their way at once. Peaks of memory are upper bounds: the kernel counts what the benchmark's own process had, too."""
 LATENCY_MS = 20
 
 
