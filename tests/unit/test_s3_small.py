@@ -20,8 +20,9 @@ from http_server import serve_http
 from project import REPOSITORY
 from provision.progress import silent
 from s3_server import REGION, serve_s3_alone
+from train.s3 import crew
 from train.s3 import operations as s3
-from train.s3.crew import LONG_S, Crew
+from train.s3.crew import Crew
 from train.s3.exchange import UnsureError
 from train.s3.plan import Upload
 from train.s3.small import Room, SmallMoves, put_small
@@ -156,7 +157,7 @@ def test_a_crew_grows_while_its_tasks_wait(*, most: int, grows: bool) -> None:
         with lock:
             at_once += 1
             seen = max(seen, at_once)
-        time.sleep(LONG_S * 2)
+        time.sleep(0.01)
         with lock:
             at_once -= 1
 
@@ -164,6 +165,18 @@ def test_a_crew_grows_while_its_tasks_wait(*, most: int, grows: bool) -> None:
     assert at_once == 0
     assert seen <= max(2, most)
     assert (seen > 2) == grows
+
+
+def test_a_crew_does_not_grow_while_it_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "BUSY", -1.0)  # whatever takes more than this of a core is busy
+    seen = set()
+
+    def work() -> None:
+        seen.add(threading.get_ident())
+        time.sleep(0.01)
+
+    Crew(2, most=20).run([work] * 50)
+    assert len(seen) == 2
 
 
 PUT = """

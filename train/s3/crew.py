@@ -9,9 +9,9 @@ Task = Callable[[], None]
 LEAVE_S = 2.0
 """How long an interrupted crew waits for requests that are on their way."""
 _LOOK_S = 0.1
-LONG_S = 0.005
-LONG_IN_A_ROW = 6
-"""So many tasks of a crew that took so long have waited for the other side, and so can others beside them."""
+_GROW_EVERY_S = 0.01
+BUSY = 0.5
+"""Of a core: a process that takes less waits for the other side, and can wait for more answers at the same time."""
 
 
 class Stopped(Exception):
@@ -21,14 +21,14 @@ class Stopped(Exception):
 class Crew:
     """So many threads. A task may add others, which come before those that wait: what was begun is finished first.
 
-    most: as many there may become while tasks are long. The more threads, the more of Python's time goes into taking
-    turns, so that tasks that wait for nobody are done sooner by a few.
+    most: as many there may become while they wait. The more threads, the more of Python's time goes into taking turns,
+    so that tasks that wait for nobody are done sooner by a few.
     """
 
     def __init__(self, size: int, *, most: int = 0) -> None:
         self._size = size
         self._most = most
-        self._long = 0  # in a row; a count that two threads spoil is still near enough
+        self._looked = (0.0, 0.0)  # the time, and this process's CPU time, when it was last thought about growing
         # One lock, and who waits for what: else whoever has started the crew would be woken by every task.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -43,6 +43,7 @@ class Crew:
     def run(self, tasks: Iterable[Task]) -> None:
         """Carry out all tasks and all that they add. Raises what a task raises, and then tells the others to stop."""
         self._waiting = iter(tasks)
+        self._looked = (time.monotonic(), time.process_time())
         try:
             for _ in range(self._size):
                 self._start_thread()
@@ -63,11 +64,18 @@ class Crew:
             raise
 
     def _grow(self) -> None:
+        """Become twice as many, unless the process is busy."""
         with self._lock:
-            if self._alive >= self._most:
+            now, cpu_s = time.monotonic(), time.process_time()
+            before, cpu_before_s = self._looked
+            if now - before < _GROW_EVERY_S or self._stopped:
+                return
+            self._looked = (now, cpu_s)
+            if cpu_s - cpu_before_s > BUSY * (now - before):
                 return
             try:
-                self._start_thread()
+                for _ in range(min(self._alive, self._most - self._alive)):
+                    self._start_thread()
             except RuntimeError:  # there are too many: it goes on with those that there are
                 self._most = 0
 
@@ -117,7 +125,6 @@ class Crew:
 
     def _work(self) -> None:
         while (task := self._take()) is not None:
-            began = time.monotonic()
             try:
                 task()
             except Stopped:
@@ -129,8 +136,7 @@ class Crew:
                     self._at_work -= 1
                     if not self._at_work:
                         self._changed.notify_all()
-            self._long = self._long + 1 if time.monotonic() - began > LONG_S else 0
-            if self._long >= LONG_IN_A_ROW:
+            if self._alive < self._most:
                 self._grow()
 
     def _take(self) -> Task | None:

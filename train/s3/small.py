@@ -18,7 +18,7 @@ from train.s3.section import check_unchanged, encode_crc32
 from train.s3.wire import Wire
 
 SMALL_BYTES = 2**20
-FIRST_CONNECTIONS = 3
+FIRST_CONNECTIONS = 2
 MOST_CONNECTIONS = 64
 BYTES_AT_ONCE = 16 * 2**20
 _FEW = 8
