@@ -43,7 +43,7 @@ def choose_threads(placement: Placement) -> Threads:
 def choose_servers(nodes: Sequence[ReadyNode], workers: int) -> int:
     """One server for each worker as long as a node has a core for each process, and at least one on every node.
 
-    What processes beyond that cost: 4 workers on 2 nodes of 2 cores begin a seventh sooner with 2 servers than with
+    What processes beyond that cost: 4 workers on 2 nodes of 2 cores begin a sixth sooner with 2 servers than with
     the 4 of launch.py's default (bench/RESULTS.md).
     """
     cores = {node.host.name: node.facts.cores for node in nodes}
