@@ -4,13 +4,12 @@ The file has OpenSSH's known_hosts format with the instance id where a host name
 an address may belong to another instance tomorrow, an instance id never does.
 """
 
-import os
-import tempfile
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 from provision.errors import ClusterError
+from provision.whole_file import write_whole
 
 
 class HostKeyPins:
@@ -51,12 +50,7 @@ class HostKeyPins:
     def _write(self, pins: dict[str, tuple[str, str]]) -> None:
         text = "".join(f"{alias} {key_type} {key}\n" for alias, (key_type, key) in sorted(pins.items()))
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".known_hosts-")
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)  # noqa: PTH105 - Path.replace does the same with more words
+        write_whole(self.path, text.encode("ascii"), to_disk=True)
 
 
 def parse_pins(text: str, *, source: str) -> dict[str, tuple[str, str]]:

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shlex
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +22,7 @@ from bootstrap.side_by_side import on_all
 from bootstrap.user_ssh import Spec, parse_spec
 from provision.errors import ClusterError, ConfigError
 from provision.progress import Event, Report
+from provision.whole_file import write_whole
 
 KEPT_JOBS = 20
 KNOWN_OTHERS = "known_hosts_of_others"
@@ -124,12 +124,7 @@ class Memory:
     def _write(self, mark: str, hosts: Sequence[Remembered]) -> None:
         text = json.dumps({"mark": mark, "hosts": [asdict(host) for host in hosts]}, indent=1)
         try:
-            descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".other_hosts-")
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.path)
+            write_whole(self.path, text.encode(), to_disk=True)
         except OSError as error:
             raise ClusterError(f"cannot write {self.path}: {error.strerror}") from error
 

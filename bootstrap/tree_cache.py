@@ -6,7 +6,6 @@ All of it can be lost or damaged: then files are hashed anew, and a tree is sent
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from bootstrap.tree import Base, Tree, parse_base
 from provision.errors import ClusterError
+from provision.whole_file import write_whole
 
 MANIFESTS = 64
 SETTLED_NS = 2_000_000_000
@@ -142,11 +142,4 @@ def _write(path: Path, data: bytes) -> None:
     # A cache that cannot be written to (a full disk, a home that is read-only) costs time the next time, and no more.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(path, data)

@@ -5,9 +5,9 @@ before each the folders of all 400 services. That takes longer than the call. So
 without the operations that are not called. To botocore this is its own loader, with other ways to read files.
 """
 
+import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,13 +16,18 @@ from typing import Any
 import botocore
 from botocore.loaders import JSONFileLoader, Loader
 
+from provision.whole_file import write_whole
+
 Operations = Mapping[str, frozenset[str]]
 """Those that are called, by service."""
 
 
 def find_loader(folder: Path, operations: Operations) -> Loader:
     """A loader that keeps what it reads in a folder; the services that are not named are kept as they are."""
-    files = KeptFiles(folder / f"botocore-{botocore.__version__}", operations)
+    # A later version of this program may call others, which what is kept for this one does not have.
+    called = json.dumps({service: sorted(names) for service, names in sorted(operations.items())})
+    digest = hashlib.sha256(called.encode()).hexdigest()[:12]
+    files = KeptFiles(folder / f"botocore-{botocore.__version__}-{digest}", operations)
     return ShortLoader(file_loader=files)
 
 
@@ -58,21 +63,9 @@ class KeptFiles(JSONFileLoader):
         operations = self._operations.get(name.parts[0]) if name.name == "service-2" else None
         short = found if operations is None else shorten(found, operations)
         with suppress(OSError):  # on a full disk, say: then it takes as long as ever
-            _keep(kept, json.dumps(short, separators=(",", ":")).encode())
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, json.dumps(short, separators=(",", ":")).encode())
         return short
-
-
-def _keep(path: Path, data: bytes) -> None:
-    """Write a file that is there in whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, new = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-        Path(new).replace(path)
-    except OSError:
-        Path(new).unlink(missing_ok=True)
-        raise
 
 
 def shorten(model: Mapping[str, Any], operations: frozenset[str]) -> dict[str, Any]:

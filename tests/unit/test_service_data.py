@@ -92,3 +92,10 @@ def test_who_has_descriptions_of_his_own_gets_those(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path / "mine"))
     assert hasattr(make_clients(REGION, kept=tmp_path / "kept", operations=OPERATIONS).ec2, "run_instances")
     assert not (tmp_path / "kept").exists()
+
+
+def test_who_calls_others_does_not_get_what_was_kept_for_less(tmp_path: Path) -> None:
+    for names in (frozenset({"DescribeInstances"}), frozenset({"DescribeInstances", "DescribeVolumes"})):
+        session = botocore.session.get_session()
+        session.register_component("data_loader", find_loader(tmp_path, {"ec2": names}))
+        assert set(session.get_service_model("ec2").operation_names) == names
