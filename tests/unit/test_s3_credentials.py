@@ -23,7 +23,7 @@ from provision.errors import AwsError
 from provision.progress import silent
 from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3 import operations as s3
-from train.s3.small import MOST_CONNECTIONS, SMALL_BYTES
+from train.s3.small import MOST_AT_ONCE, SMALL_BYTES
 from train.s3.transfer import PART_BYTES, Unwatched
 
 BUCKET = "datasets"
@@ -273,4 +273,4 @@ def test_keys_that_end_on_the_way_are_renewed(
         use(tmp_path, [1000] * 3 * requests + [PART_BYTES * 3])
     assert len({asked.key_id for asked in proxy.asked}) > 4
     # All that are on their way at once may have been signed before; who keeps old keys is refused on and on.
-    assert len(proxy.refused()) < MOST_CONNECTIONS
+    assert len(proxy.refused()) < MOST_AT_ONCE

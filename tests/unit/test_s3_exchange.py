@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import trustme
@@ -13,6 +14,7 @@ import trustme
 from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3.access import S3Endpoint, find_endpoint
 from train.s3.exchange import Exchange, UnsureError
+from train.s3.lanes import Lanes, Talk, Task
 from train.s3.transfer import open_wire
 from train.s3.url import S3Url
 
@@ -229,14 +231,48 @@ def test_tls(endpoint: S3Endpoint) -> None:
         assert "SignedHeaders=host;x-amz-checksum-crc32;x-amz-content-sha256;x-amz-date," in asked
 
 
+def test_many_side_by_side_over_tls(endpoint: S3Endpoint) -> None:
+    """What does not fit at once, in both directions of a handshake, by the thread that does all of it."""
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    told = []
+    with serve_answers([YES] * 30, tls) as script:
+        known = replace(endpoint, url=script.url, authorities=authority.cert_pem.bytes().decode())
+        exchange = Exchange(known, region=REGION)
+
+        def put(number: int) -> Talk[None]:
+            told.append((yield from exchange.talk("PUT", replace(URL, key=f"{number}"), {}, bytes(300_000))))
+
+        Lanes(first=1, most=1, bytes_at_once=10**9).run(Task(0, put(number)) for number in range(30))
+    assert len(told) == len(script.heads) == 30
+    assert script.connections == 1
+
+
+def test_an_address_that_does_not_answer_is_not_the_only_one(
+    endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = socket.getaddrinfo
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nobodys = closed.getsockname()
+
+    def find(host: str, port: int, **more: Any) -> list[Any]:
+        return found(host, nobodys[1], **more) + found(host, port, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    with serve_answers([YES]) as script:
+        Exchange(replace(endpoint, url=script.url), region=REGION).ask("PUT", URL, {}, b"content")
+        assert script.connections == 1
+
+
 def test_aws_is_where_no_endpoint_is_named(monkeypatch: pytest.MonkeyPatch, endpoint: S3Endpoint) -> None:
     asked = []
 
-    def refuse(address: tuple[str, int], _timeout_s: float) -> socket.socket:
-        asked.append(address)
-        raise ConnectionRefusedError
+    def find_none(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append((host, port))
+        raise socket.gaierror
 
-    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", find_none)
     for region in ("eu-west-1", "cn-north-1"):
         with pytest.raises(UnsureError):
             Exchange(replace(endpoint, url=None), region=region).ask("PUT", URL, {}, b"")

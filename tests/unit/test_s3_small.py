@@ -24,6 +24,7 @@ from train.s3 import crew
 from train.s3 import operations as s3
 from train.s3.crew import Crew
 from train.s3.exchange import UnsureError
+from train.s3.lanes import finish
 from train.s3.plan import Upload
 from train.s3.small import Room, SmallMoves, put_small
 from train.s3.transfer import Unwatched, open_wire
@@ -84,10 +85,10 @@ def upload(tmp_path: Path) -> Upload:
 def test_what_is_believed(upload: Upload, headers: dict[str, str], *, is_believed: bool) -> None:
     with answering(200, headers) as (wire, asked):
         if is_believed:
-            assert put_small(wire, upload) == len(CONTENT)
+            assert finish(put_small(wire, upload)) == len(CONTENT)
         else:
             with pytest.raises(UnsureError):
-                put_small(wire, upload)
+                finish(put_small(wire, upload))
         assert asked == ["/datasets/x"]
 
 
@@ -95,14 +96,14 @@ def test_a_file_that_is_another_now_is_not_sent(upload: Upload) -> None:
     with answering(200, {"x-amz-checksum-crc32": CRC}) as (wire, asked):
         upload.source.write_bytes(CONTENT * 2)
         with pytest.raises(UnsureError):
-            put_small(wire, upload)
+            finish(put_small(wire, upload))
         assert not asked
 
 
 def test_a_busy_s3_is_not_asked_twice_for_every_file(upload: Upload) -> None:
     with answering(503, {}) as (wire, asked):
         moves = SmallMoves(wire)
-        assert [moves.move(upload) for _ in range(200)] == [None] * 200
+        assert [finish(moves.move(upload)) for _ in range(200)] == [None] * 200
         assert len(asked) < 10
 
 

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from provision.errors import UsageError
 from train.s3.client import S3Object
-from train.s3.content import is_same
+from train.s3.content import COMPARE_FIRST, COMPARE_MOST, is_same
+from train.s3.crew import gather
 from train.s3.landing import landing_path
 from train.s3.plan import Download, Upload
 from train.s3.url import S3Url, compile_glob, has_glob
 from train.s3.wire import Wire
 
-_SIDE_BY_SIDE = 4
 Transfer = TypeVar("Transfer", Upload, Download)
 
 
@@ -91,10 +91,7 @@ def choose_downloads(wire: Wire, planned: Sequence[Download]) -> tuple[tuple[Dow
 def _part(
     planned: Sequence[Transfer], is_there: Callable[[Transfer], bool]
 ) -> tuple[tuple[Transfer, ...], tuple[Transfer, ...]]:
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - slow to import: for who compares
-
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        same = list(pool.map(is_there, planned))
+    same = gather(is_there, planned, first=COMPARE_FIRST, most=COMPARE_MOST)
     to_copy = tuple(transfer for transfer, there in zip(planned, same, strict=True) if not there)
     return to_copy, tuple(transfer for transfer, there in zip(planned, same, strict=True) if there)
 

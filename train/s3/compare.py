@@ -1,7 +1,6 @@
 """Whether a folder in S3 holds what it should: what a local folder does, or what its manifest says."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Literal
 
 from provision.errors import NotFoundError
 from train.s3.choice import compile_excludes
-from train.s3.content import is_same
+from train.s3.content import COMPARE_FIRST, COMPARE_MOST, is_same
+from train.s3.crew import gather
 from train.s3.find import find_objects
 from train.s3.listing import Listing
 from train.s3.local import find_files
@@ -19,7 +19,6 @@ from train.s3.transfer import open_wire
 from train.s3.url import S3Url, parse_url
 from train.s3.wire import Wire
 
-_SIDE_BY_SIDE = 4
 _BLOCK_BYTES = 2**20
 Kind = Literal["missing", "surplus", "size", "content"]
 
@@ -94,9 +93,8 @@ def _compare(wanted: Mapping[str, int], there: Mapping[str, int], is_equal: Call
             kind = "content"
         return Difference(name=name, kind=kind) if kind else None
 
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        found = tuple(difference for difference in pool.map(judge, names) if difference is not None)
-    return Verdict(compared=len(names), differences=found)
+    judged = gather(judge, names, first=COMPARE_FIRST, most=COMPARE_MOST)
+    return Verdict(compared=len(names), differences=tuple(found for found in judged if found is not None))
 
 
 def _same_etag(wanted: Mapping[str, str], there: Mapping[str, str], name: str) -> bool:

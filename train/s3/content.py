@@ -9,6 +9,9 @@ from train.node import integrity
 from train.s3.section import Section
 
 Headers = Mapping[str, str]
+COMPARE_FIRST = 4
+COMPARE_MOST = 16
+"""Files at a time: by so many threads, and where these wait for S3 or a disk."""
 _SIDE_BY_SIDE = 4
 _MIB = 2**20
 
@@ -34,7 +37,7 @@ def find_certain_check(find_headers: Callable[..., Headers], size_bytes: int, to
     check = integrity.find_check(told if told is not None else find_headers(), size_bytes)
     if check is None or check.certain:
         return check
-    first = find_headers(PartNumber=1)
+    first = find_headers(part=1)
     return integrity.find_check(first, size_bytes, part_bytes=int(first["content-length"]))
 
 

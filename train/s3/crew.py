@@ -3,19 +3,37 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from train.s3.lanes import BUSY
 
 Task = Callable[[], None]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 LEAVE_S = 2.0
 """How long an interrupted crew waits for requests that are on their way."""
 _LOOK_S = 0.1
 _GROW_EVERY_S = 0.01
-BUSY = 0.5
-"""Of a core: a process that takes less waits for the other side, and can wait for more answers at the same time."""
 
 
 class Stopped(Exception):
     """The crew was told to stop while a task was at work."""
+
+
+def gather(work: Callable[[Item], Result], items: Sequence[Item], *, first: int, most: int) -> list[Result]:
+    """What work gives for each item, in their order, by threads that become more while they wait.
+
+    Raises what work raises.
+    """
+    results: dict[int, Result] = {}
+
+    def work_on(number: int) -> None:
+        results[number] = work(items[number])
+
+    Crew(first, most=most).run(partial(work_on, number) for number in range(len(items)))
+    return [results[number] for number in range(len(items))]
 
 
 class Crew:

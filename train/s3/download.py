@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from provision.errors import AwsError, ClusterError
@@ -107,7 +108,7 @@ class PartsDownload:
     def move(self, number: int) -> int:
         """Fetch a part, unless it is there."""
         if number == _ASK:
-            self._told = self._wire.find_version(self._download.source, etag=self._download.etag)
+            self._told = self._wire.find_headers(self._download.source, etag=self._download.etag)
             return 0
         begin = number * PART_BYTES
         length = min(PART_BYTES, self._download.size_bytes - begin)
@@ -210,7 +211,5 @@ def _read(body: Any, check: Check) -> Iterator[memoryview]:
 
 
 def _find_check(wire: Wire, download: Download, told: Mapping[str, str]) -> Any:
-    def find_headers(**more: Any) -> Mapping[str, str]:
-        return wire.find_headers(download.source, IfMatch=download.etag, **more)
-
-    return find_certain_check(find_headers, download.size_bytes, told)
+    ask = partial(wire.find_headers, download.source, etag=download.etag)
+    return find_certain_check(ask, download.size_bytes, told)

@@ -6,16 +6,19 @@ takes as long as a thousand small objects do by this way. obstore takes longer, 
 that S3 answers with.
 """
 
+import errno
 import os
+import select
 import socket
-import struct
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from train.node import aws_signature
 from train.s3.access import S3Endpoint
+from train.s3.lanes import Talk, Wait, finish
 from train.s3.url import S3Url
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ _IDLE_S = 3.0
 """Less than what S3 and the servers like it wait before they close a connection that nobody uses."""
 _MOST_HEAD_BYTES = 65536
 _YES = "HTTP/1.1 200 "
+Result = TypeVar("Result")
 
 
 class UnsureError(Exception):
@@ -49,20 +53,29 @@ class Exchange:
         except (OSError, ValueError):  # no address, or no certificates: ssl's own errors are OSErrors
             self._is_plain = False
         self._kept: list[tuple[float, socket.socket]] = []  # since when nobody uses them
+        self._addresses: Sequence[tuple[Any, ...]] = ()
 
     def ask(self, method: str, url: S3Url, headers: Mapping[str, str], content: bytes = b"") -> Mapping[str, str]:
         """The headers of S3's yes, with names in lower case. method: one whose answers have no body.
 
         Raises UnsureError; AwsError where there are no credentials any more.
         """
+        return finish(self.talk(method, url, headers, content))
+
+    def talk(
+        self, method: str, url: S3Url, headers: Mapping[str, str], content: bytes = b""
+    ) -> Talk[Mapping[str, str]]:
+        """The same, for who carries on several side by side."""
         if not self._is_plain:
             raise UnsureError
         try:
             head = self._sign(method, url, headers, content)
             connection = self._take()
+            if connection is None:
+                connection = yield from self._connect()
             try:
-                _send(connection, head + content)
-                told, whole = _read_answer(connection)
+                yield from _send(connection, head, content, is_plain=self._tls is None)
+                told, whole = yield from _read_answer(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -95,8 +108,8 @@ class Exchange:
             lines.append(f"Content-Length: {len(content)}")
         return "\r\n".join([*lines, "", ""]).encode("ascii")
 
-    def _take(self) -> socket.socket:
-        """A connection that nobody uses; where there is none, a new one. Raises OSError."""
+    def _take(self) -> socket.socket | None:
+        """A connection that nobody uses."""
         try:
             while True:
                 since, connection = self._kept.pop()
@@ -104,25 +117,32 @@ class Exchange:
                     return connection
                 connection.close()
         except IndexError:  # another thread may be faster than a look
-            return self._connect()
+            return None
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> Talk[socket.socket]:
+        """A new one, to the first of S3's addresses that answers. Raises OSError."""
         host = str(self._where.hostname)
         port = self._where.port or (80 if self._tls is None else 443)
-        connection = socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_hostname=host)
-                connection.settimeout(_TIMEOUT_S)
-            else:  # the kernel's limits: Python's own ask it twice about every byte
-                connection.settimeout(None)
-                for limit in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-                    connection.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", _TIMEOUT_S, 0))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        if not self._addresses:  # once: meanwhile nothing else goes on
+            self._addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        failure = OSError(f"{host}: no address")
+        for family, kind, protocol, _, address in self._addresses:
+            connection = socket.socket(family, kind, protocol)
+            try:
+                yield from _open(connection, address)
+                if self._tls is not None:
+                    connection = self._tls.wrap_socket(connection, server_hostname=host, do_handshake_on_connect=False)
+                    yield from _when_ready(connection.do_handshake, connection, select.POLLIN)
+            except OSError as error:
+                connection.close()
+                failure = error
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                return connection
+        self._addresses = ()
+        raise failure
 
 
 def _url_of_aws(region: str) -> str:
@@ -149,18 +169,33 @@ def _open_tls(endpoint: S3Endpoint) -> "ssl.SSLContext":
     return context
 
 
-def _send(connection: socket.socket, data: bytes) -> None:
-    """All of it. Not by sendall, whose time limit is for the whole: a slow line is none that is broken."""
-    left = memoryview(data)
+def _open(connection: socket.socket, address: tuple[Any, ...]) -> Talk[None]:
+    connection.setblocking(False)  # noqa: FBT003 - Python takes it by position alone
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    code = connection.connect_ex(address)
+    if code == errno.EINPROGRESS:
+        yield Wait(connection, select.POLLOUT, _CONNECT_TIMEOUT_S)
+        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def _send(connection: socket.socket, head: bytes, content: bytes, *, is_plain: bool) -> Talk[None]:
+    if is_plain:  # TLS has no sendmsg, and copies all of it in any case
+        count = yield from _when_ready(partial(connection.sendmsg, (head, content)), connection, select.POLLOUT)
+        left = memoryview(head[count:] + content) if count < len(head) else memoryview(content)[count - len(head) :]
+    else:
+        left = memoryview(head + content)
     while left:
-        left = left[connection.send(left) :]
+        count = yield from _when_ready(partial(connection.send, left), connection, select.POLLOUT)
+        left = left[count:]
 
 
-def _read_answer(connection: socket.socket) -> tuple[Mapping[str, str], bool]:
+def _read_answer(connection: socket.socket) -> Talk[tuple[Mapping[str, str], bool]]:
     """(the headers of a yes, whether nothing came behind them). Raises UnsureError, OSError."""
     answer = b""
     while b"\r\n\r\n" not in answer:
-        piece = connection.recv(_MOST_HEAD_BYTES)
+        piece = yield from _when_ready(partial(connection.recv, _MOST_HEAD_BYTES), connection, select.POLLIN)
         if not piece or len(answer) > _MOST_HEAD_BYTES:
             raise UnsureError
         answer += piece
@@ -170,6 +205,29 @@ def _read_answer(connection: socket.socket) -> tuple[Mapping[str, str], bool]:
         raise UnsureError
     parts = (line.partition(":") for line in lines)
     return {name.lower(): value.strip() for name, _, value in parts}, not more
+
+
+def _when_ready(act: Callable[[], Result], connection: socket.socket, events: int) -> Talk[Result]:
+    """What it gives, as soon as it does not have to wait for that. Raises what it raises."""
+    while True:
+        try:
+            return act()
+        except BlockingIOError:
+            wanted = events
+        except OSError as error:
+            wanted = _find_wanted(error)
+        yield Wait(connection, wanted, _TIMEOUT_S)
+
+
+def _find_wanted(error: OSError) -> int:
+    """What TLS waits for, which may have to read before it writes, and to write before it reads. Raises the error."""
+    import ssl  # noqa: PLC0415 - slow to import: for who uses it, or fails
+
+    if isinstance(error, ssl.SSLWantReadError):
+        return select.POLLIN
+    if isinstance(error, ssl.SSLWantWriteError):
+        return select.POLLOUT
+    raise error
 
 
 def _has_no_body(method: str, told: Mapping[str, str]) -> bool:

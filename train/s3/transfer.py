@@ -15,10 +15,11 @@ from provision.errors import ClusterError
 from train.s3.crew import Crew
 from train.s3.download import PartsDownload, get_whole
 from train.s3.journal import Entry, Journal, find_journal
+from train.s3.lanes import Talk
 from train.s3.parts import MAX_PARTS, PART_BYTES, DamagedError, InParts, part_size
 from train.s3.plan import Download, Upload
 from train.s3.section import ChangedError
-from train.s3.small import FIRST_CONNECTIONS, MOST_CONNECTIONS, SmallMoves, is_small
+from train.s3.small import SmallMoves, is_small, move_side_by_side
 from train.s3.upload import PartsUpload, put_whole
 from train.s3.url import S3Url
 from train.s3.wire import Wire
@@ -100,17 +101,16 @@ class _Job:
         moves = SmallMoves(self._wire)
         left: list[Upload | Download] = []
 
-        def move(transfer: Upload | Download) -> None:
+        def move(transfer: Upload | Download) -> Talk[None]:
             with self.watching(transfer):
-                size_bytes = moves.move(transfer)
+                size_bytes = yield from moves.move(transfer)
                 if size_bytes is None:
                     left.append(transfer)
                     return
                 self.moved(size_bytes)
                 self.finished(transfer)
 
-        if transfers:
-            Crew(FIRST_CONNECTIONS, most=MOST_CONNECTIONS).run(partial(move, transfer) for transfer in transfers)
+        move_side_by_side(transfers, move)
         return left
 
     def start(self, transfer: Upload | Download) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from train.s3.access import S3Endpoint, find_endpoint
 from train.s3.client import S3Object, explain
 from train.s3.exchange import Exchange, UnsureError
+from train.s3.lanes import Talk
 from train.s3.url import S3Url
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ class Wire:
             raise UnsureError from error
         return _object(url.bucket, item) if item["e_tag"] else None
 
-    def put_small(self, url: S3Url, content: bytes, crc32: str) -> Mapping[str, str]:
-        """Put an object; returns what S3 says about it. crc32: as S3 writes it. Raises UnsureError, AwsError."""
-        return self._exchange(url.bucket).ask("PUT", url, {"x-amz-checksum-crc32": crc32}, content)
+    def put_small(self, url: S3Url, content: bytes, crc32: str) -> Talk[Mapping[str, str]]:
+        """Put an object; what S3 says about it. crc32: as S3 writes it. Raises UnsureError, AwsError."""
+        return self._exchange(url.bucket).talk("PUT", url, {"x-amz-checksum-crc32": crc32}, content)
 
     def get_small(self, url: S3Url, *, etag: str) -> bytes:
         """An object's content, if it is still the one of this ETag. Raises UnsureError."""
@@ -145,16 +146,18 @@ class Wire:
         with self._lock:
             return self._regions.get(bucket, self._region)
 
-    def find_version(self, url: S3Url, *, etag: str) -> Mapping[str, str]:
-        """What S3 says about the object of this ETag, checksums included. Raises NotFoundError, AwsError."""
-        try:
-            headers = {"x-amz-checksum-mode": "ENABLED", "If-Match": etag}
-            return self._exchange(url.bucket).ask("HEAD", url, headers)
-        except UnsureError:
-            return self.find_headers(url, IfMatch=etag)
+    def find_headers(self, url: S3Url, *, etag: str | None = None, part: int | None = None) -> Mapping[str, str]:
+        """What S3 says about an object, of this ETag, or about a part of it; checksums included.
 
-    def find_headers(self, url: S3Url, **more: Any) -> Mapping[str, str]:
-        """What S3 says about an object, checksums included. Raises NotFoundError, AwsError."""
+        Raises NotFoundError, AwsError.
+        """
+        if part is None:
+            asked = {"x-amz-checksum-mode": "ENABLED"} | ({"If-Match": etag} if etag else {})
+            try:
+                return self._exchange(url.bucket).ask("HEAD", url, asked)
+            except UnsureError:
+                pass
+        more = ({"IfMatch": etag} if etag else {}) | ({"PartNumber": part} if part else {})
         response = self.call("head_object", Bucket=url.bucket, Key=url.key, ChecksumMode="ENABLED", **more)
         headers: Mapping[str, str] = response["ResponseMetadata"]["HTTPHeaders"]
         return headers
