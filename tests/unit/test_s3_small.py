@@ -22,7 +22,7 @@ from provision.progress import silent
 from s3_server import REGION, serve_s3_alone
 from train.s3 import crew
 from train.s3 import operations as s3
-from train.s3.crew import Crew
+from train.s3.crew import Crew, gather
 from train.s3.exchange import UnsureError
 from train.s3.lanes import finish
 from train.s3.plan import Upload
@@ -178,6 +178,19 @@ def test_a_crew_does_not_grow_while_it_is_busy(monkeypatch: pytest.MonkeyPatch) 
 
     Crew(2, most=20).run([work] * 50)
     assert len(seen) == 2
+
+
+def test_what_is_gathered_is_in_order() -> None:
+    def work(number: int) -> int:
+        time.sleep(random.Random(number).random() / 100)
+        if number == 99:
+            raise ZeroDivisionError
+        return number * 2
+
+    assert gather(work, range(60), first=3, most=9) == [number * 2 for number in range(60)]
+    assert gather(work, (), first=3, most=9) == []
+    with pytest.raises(ZeroDivisionError):
+        gather(work, range(200), first=3, most=9)
 
 
 PUT = """
