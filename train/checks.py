@@ -2,95 +2,23 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 from provision.errors import ConfigError
 from train.config import TrainConfig
 from train.data_checks import Fault, find_costs, find_faults
-from train.placement import Placement, share_gpus
+from train.placement import share_gpus
 from train.reading import guess_ranks
-from train.survey import Data
+from train.settings import find_option, script_options
+from train.wanted import Problem, Wanted
 
 # launch.py's and the supervisor's own: a job with others of these would not find its scheduler, or not be found.
 RESERVED = frozenset(
     {"DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "CLUSTER_JOB_ID"}
 )
-_OF_DATA = ("--data-dir", "--data-train", "--benchmark")
-_WITH_CUDA = re.compile(r"mxnet-cu[0-9]|source@")
 P3_SINCE = (1, 7)
-
-
-class Problem(NamedTuple):
-    """Why a job is refused, and what to do."""
-
-    said: str
-    hint: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """A job as it would be. shipped: the name of this project's own script that it runs, None for what is the user's.
-
-    is_command: it runs the words after --, or a job file's. library: "mxnet==1.7.0.post2", "source@v1.7.x".
-    data: what lies in [data] url; None when that is not known, or not set. region: the nodes'.
-    nodes_credentials: the job has the nodes' own, and not those of this machine. staged: its data is read from files
-    that are fetched to the nodes.
-    """
-
-    config: TrainConfig
-    placement: Placement
-    library: str
-    shipped: str | None
-    is_command: bool
-    has_files: bool
-    data_url: str | None = None
-    data: Data | None = None
-    region: str | None = None
-    nodes_credentials: bool = False
-    staged: bool = False
-
-    @property
-    def workers(self) -> int:
-        """How many there are in all."""
-        return sum(self.placement.workers.values())
-
-    @property
-    def servers(self) -> int:
-        """How many there are in all."""
-        return sum(self.placement.servers.values())
-
-    @property
-    def has_gpus(self) -> bool:
-        """Whether there are any on its workers' nodes."""
-        return any(node.facts.gpus for node in self.placement.of_workers)
-
-    @property
-    def gpus(self) -> Mapping[str, int]:
-        """How many GPUs the library can use on each node that workers run on, by the node's name."""
-        usable = _WITH_CUDA.match(self.library) is not None
-        return {node.host.name: len(node.facts.gpus) if usable else 0 for node in self.placement.of_workers}
-
-    @property
-    def distributed(self) -> bool:
-        """Whether gradients go over the network."""
-        return self.config.kv_store.startswith("dist")
-
-    @property
-    def reads_something_else(self) -> bool:
-        """Whether it is one of this project's scripts that has been told to."""
-        return self.shipped is not None and any(word.partition("=")[0] in _OF_DATA for word in self.config.args)
-
-    @property
-    def reads_data_url(self) -> bool:
-        """Whether it is one of this project's scripts that has not been told to read something else."""
-        return self.data_url is not None and self.shipped is not None and not self.reads_something_else
-
-    @property
-    def fewest_gpus(self) -> int:
-        """On one of its workers' nodes."""
-        return min(self.gpus.values(), default=0)
+# A kv-store that a command's words name, also those of a shell's program. nccl is of one machine, too.
+_STORE_OF_COMMAND = re.compile(r"""(?:^|\s)(--kv[-_]?store)(?:=|\s+)['"]?((?:local|device|nccl|dist)\w*)""")
 
 
 def check(wanted: Wanted) -> tuple[str, ...]:
@@ -156,6 +84,27 @@ def _compression(wanted: Wanted) -> Iterator[Problem]:
             f'kv_store = "{config.kv_store}" nothing does',
             "cluster train --gc-type none, or --kv-store dist_sync",
         )
+
+
+def _overridden(wanted: Wanted) -> Iterator[Problem]:
+    """Of an option that stands there twice, scripts take the last: the one that is put behind [train] args."""
+    args = wanted.config.args
+    given = [] if wanted.is_command else script_options(wanted.config, gpus=None, shipped=wanted.shipped is not None)
+    for option, value in zip(given[::2], given[1::2], strict=True):
+        own = find_option(args, option)
+        if own is not None and not _are_same(own, value):
+            key = f"train.{option.removeprefix('--').replace('-', '_')}"
+            yield Problem(
+                f"train.args: {option} {own}: {option} {value} of {key} is put behind it, and goes over it",
+                f"write it as {key}, or cluster train {option} {own}",
+            )
+
+
+def _are_same(one: str, other: str) -> bool:
+    try:
+        return one == other or float(one) == float(other)
+    except ValueError:
+        return False
 
 
 def _p3(wanted: Wanted) -> Iterator[Problem]:
@@ -250,6 +199,42 @@ def _idle_servers(wanted: Wanted) -> Iterator[str]:
         yield f'train.servers = {wanted.config.servers}: kv_store = "{wanted.config.kv_store}" has none'
 
 
+def _idle_threshold(wanted: Wanted) -> Iterator[str]:
+    config = wanted.config
+    if config.gc_type != "none":
+        return
+    # As likely as not what cluster.toml has for other jobs.
+    if config.gc_threshold != TrainConfig().gc_threshold:
+        yield f'train.gc_threshold = {config.gc_threshold}: it does nothing without train.gc_type = "2bit"'
+    of_args = None if wanted.shipped is None else find_option(config.args, "--gc-threshold")
+    if of_args is not None and find_option(config.args, "--gc-type") != "2bit":
+        yield f"train.args: --gc-threshold {of_args}: it does nothing without --gc-type 2bit"
+
+
+def _store_of_command(wanted: Wanted) -> Iterator[str]:
+    """What a user's script makes of its words is not known."""
+    found: list[tuple[str, str]] = _STORE_OF_COMMAND.findall(" ".join(wanted.command))
+    if not found:
+        return
+    option, store = found[-1]
+    said, setting = f"{option} {store} in the command", f'train.kv_store = "{wanted.config.kv_store}"'
+    workers, is_distributed = wanted.workers, store.startswith("dist")
+    if not is_distributed and workers > 1:
+        yield (
+            f"{said}: its {workers} workers would train {workers} models that know nothing of each other ({option} "
+            f"{wanted.config.kv_store} there, or cluster train -n 1 --kv-store local)"
+        )
+    elif not is_distributed and wanted.distributed:
+        yield f"{said}, and {setting}: its servers have nothing to do (cluster train --kv-store local)"
+    elif is_distributed and not wanted.distributed:
+        yield f"{said}, and {setting}, for which no servers are started (cluster train -n 2 --kv-store dist_sync)"
+    elif is_distributed and workers == 1:
+        yield (
+            f"{said}: with one worker there is nobody to exchange gradients with ({option} local there and --kv-store "
+            "local before it, or more workers: -n 2)"
+        )
+
+
 def _device_store(wanted: Wanted) -> Iterator[str]:
     if "device" in wanted.config.kv_store and (not wanted.fewest_gpus or wanted.config.gpus == "none"):
         plain = "dist_sync" if wanted.distributed else "local"
@@ -285,6 +270,7 @@ def _count(number: int, what: str) -> str:
 _ERRORS: Sequence[Callable[[Wanted], Iterator[Problem]]] = (
     _kv_store,
     _compression,
+    _overridden,
     _p3,
     _hosts,
     _gpus,
@@ -294,6 +280,8 @@ _ERRORS: Sequence[Callable[[Wanted], Iterator[Problem]]] = (
 _WARNINGS: Sequence[Callable[[Wanted], Iterator[str]]] = (
     _more_workers_than_nodes,
     _idle_servers,
+    _idle_threshold,
+    _store_of_command,
     _device_store,
     _gpu_warnings,
     _not_passed_on,

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from bootstrap.apply import ReadyNode
 from bootstrap.wheels import choose_mxnet
-from train.checks import Wanted, check
+from train.checks import check
 from train.config import DataConfig, TrainConfig
 from train.placement import Placement, find_hosts, place
 from train.places import describe_places, other_warnings, rebase
 from train.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.settings import Threads, choose_gpus, choose_servers, choose_threads, job_name, script_options
 from train.survey import Survey
+from train.wanted import Wanted
 
 
 class JobHost(NamedTuple):
@@ -152,7 +153,7 @@ def plan_job(
         placement=placement,
         library=find_library(mxnet, head),
         shipped=_base(script) if is_shipped else None,
-        is_command=bool(command),
+        command=tuple(command),
         has_files=head.project_dir is not None,
         data_url=data.url,
         data=survey.data,

@@ -77,10 +77,20 @@ def script_options(config: TrainConfig, *, gpus: str | None, shipped: bool) -> l
     words = ["--kv-store", config.kv_store]
     if config.gc_type != "none":
         words += ["--gc-type", config.gc_type, "--gc-threshold", repr(config.gc_threshold)]
-    own = any(word.partition("=")[0] == _SCRIPT_OPTION for word in config.args)
-    if gpus is not None and not own and (shipped or config.gpus != "auto"):
+    own = find_option(config.args, _SCRIPT_OPTION)
+    if gpus is not None and own is None and (shipped or config.gpus != "auto"):
         words += [_SCRIPT_OPTION, gpus]
     return words
+
+
+def find_option(words: Sequence[str], name: str) -> str | None:
+    """The value of an option among words, of the last one where there are several; None for none. Pure."""
+    found = None
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option == name:
+            found = value if equals else "".join(words[index + 1 : index + 2])
+    return found
 
 
 def render_settings(job: Job) -> list[str]:

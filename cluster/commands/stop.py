@@ -35,7 +35,7 @@ def command(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     """Stop the running job, or another; with --nodes the nodes.
 
     JOB is its id, how its id begins, or its name: the newest of that name. All nodes are searched then for what is
-    left of it.
+    left of it; of a job that had ended already, too, where something of it is not known to have ended.
 
     Stopped nodes keep their disks, and cost only these, until `cluster start`. What runs on them is interrupted. It
     ends with what the stopped cluster still costs. Spot instances cannot be stopped: `cluster resize 0` releases them.
@@ -61,12 +61,13 @@ def command(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
 
 
 def stop_job(app: App, words: str | None) -> None:
-    """Stop a job, the running one without `words`. Raises ClusterError's kinds."""
+    """Stop a job, the running one without `words`, or end what one has left. Raises ClusterError's kinds."""
     # boto3 and Fabric are slow to import: not for --nodes, nor for --help.
     from cluster.job_head import describe, open_head  # noqa: PLC0415
     from cluster.job_sources import ask_head  # noqa: PLC0415
-    from cluster.stopping import stop  # noqa: PLC0415
+    from cluster.stopping import end_left, find_left, stop  # noqa: PLC0415
     from train.records import choose_job, find_running  # noqa: PLC0415
+    from train.run import render_left  # noqa: PLC0415
 
     app.enter_cloud()
     state = describe(app)
@@ -83,8 +84,15 @@ def stop_job(app: App, words: str | None) -> None:
         if record is None:
             queued = [record.id for record in records if record.state == "queued"]
             app.print("no job runs" + (f"; queued: {', '.join(queued)}" if queued else ""))
-            return
-        stopped = stop(app, head, record.id)
+            record = find_left(records)
+            if record is None:
+                return
+        if record.has_ended and record.document.get("left"):
+            left = render_left(record.document["left"])
+            app.say(f"of job {record.id} ({record.name}) is not known to have ended: {left}; searching its nodes again")
+            stopped = end_left(head, record, state)
+        else:
+            stopped = stop(app, head, record.id)
     app.print(render_stopped_job(record, stopped))
 
 
@@ -102,12 +110,18 @@ def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
 
 
 def render_stopped_job(record: "JobRecord", stopped: "Stopped") -> str:
-    """What was stopped. Pure."""
+    """What was stopped. record: as it was before. Pure."""
+    from train.run import render_left  # noqa: PLC0415 - as above
+
+    hosts = ", ".join(node["name"] for node in record.document.get("nodes", ()))
     if stopped.already:
-        return f"job {record.id} ({record.name}) had ended already: {stopped.result.state}"
+        said = f"job {record.id} ({record.name}) had ended already: {stopped.result.state}"
+        left = record.document.get("left") or {}
+        known = {node: named for node, found in left.items() if (named := [entry for entry in found if entry[0]])}
+        ended = f"\nended now: {render_left(known)}" if known else ""
+        return f"{said}{ended}\nnothing of it is left any more on {hosts}" if left else said
     roles = [role for role in record.document.get("roles", ()) if role.get("ended_at") is None]
     ended = ", ".join(_render_role(role) for role in roles) or "nothing of it ran yet"
-    hosts = ", ".join(node["name"] for node in record.document.get("nodes", ()))
     return f"job {record.id} ({record.name}) is stopped: {ended}\nnothing of it is left on {hosts}"
 
 

@@ -3,6 +3,7 @@
 launch.py's own names are there: -n, -s, -H, --launcher, --sync-dst-dir, --env-server, --env-worker, --p3.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,9 +71,14 @@ _OPTIONS = (
     click.option("--gc-threshold", type=float, metavar="X", help="Its threshold; default: 0.5."),
     click.option("--p3", is_flag=True, help="Send parameters by priority (MXNet 1.7 and later)."),
     click.option("--gpus", metavar="N,N", help='GPUs of each worker: "0,1", "auto" or "none".'),
-    click.option("--env", multiple=True, metavar="K=V", help="An environment variable of the job; repeatable."),
-    click.option("--env-server", multiple=True, metavar="K=V", help="One of its servers alone; repeatable."),
-    click.option("--env-worker", multiple=True, metavar="K=V", help="One of its workers alone; repeatable."),
+    click.option(
+        "--env",
+        multiple=True,
+        metavar="K[=V]",
+        help="An environment variable of the job; without =V: with the value that it has here; repeatable.",
+    ),
+    click.option("--env-server", multiple=True, metavar="K[=V]", help="One of its servers alone; repeatable."),
+    click.option("--env-worker", multiple=True, metavar="K[=V]", help="One of its workers alone; repeatable."),
     click.option(
         "--sync-dst-dir", "--sync-dir", "sync_dst_dir", metavar="DIR", help="Copy your files to DIR and run there."
     ),
@@ -86,7 +92,8 @@ _OPTIONS = (
 def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     """What the options that `train_options` has given come to; `command` is what follows --.
 
-    Reads the job file and the hostfile. Raises UsageError, and ConfigError for what is wrong in the job file.
+    Reads the job file, the hostfile and the environment. Raises UsageError, and ConfigError for a mistake in the job
+    file.
     """
     of_file: dict[str, Any] = {}
     words = tuple(command)
@@ -107,27 +114,36 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
         given["max_duration"] = int(text) if text.isdecimal() else text
     for key in ("env", "env_server", "env_worker"):
         if options[key]:
-            variables = dict(parse_variable(word, option=f"--{key.replace('_', '-')}") for word in options[key])
+            option = f"--{key.replace('_', '-')}"
+            variables = dict(parse_variable(word, option=option, here=os.environ) for word in options[key])
             given[key] = {**of_file.get(f"train.{key}", {}), **variables}
     return TrainRequest(overrides={**of_file, **{f"train.{key}": value for key, value in given.items()}}, command=words)
 
 
-def parse_variable(word: str, *, option: str) -> tuple[str, str]:
-    """Name and value of "NAME=VALUE". Pure. Raises UsageError, which knows how launch.py has it."""
+def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[str, str]:
+    """Name and value of "NAME=VALUE", or of a NAME that has its value `here`, in the environment of this machine. Pure.
+
+    Raises UsageError, which knows how launch.py has it.
+    """
     name, equals, value = word.partition("=")
-    if equals and re.fullmatch(ENV_NAME_PATTERN, name) is not None:
+    is_name = re.fullmatch(ENV_NAME_PATTERN, name) is not None
+    if is_name and equals:
         return name, value
-    # The value may be a secret: it is not repeated.
-    of_launch = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)(:.*)?", word, re.DOTALL)
-    if of_launch is None:
-        raise UsageError(f'{option} "{word}": must be NAME=VALUE, a name of letters A to Z, digits and _')
-    name = of_launch[1]
-    if of_launch[2]:
-        hint = f"{option} {name}=... (launch.py's NAME:VALUE is written with = here)"
-        raise UsageError(f'{option} "{name}:...": must be NAME=VALUE', hint=hint)
-    raise UsageError(
-        f'{option} "{name}": must be NAME=VALUE', hint=f'{option} {name}="${name}" passes on the value that it has here'
-    )
+    if is_name and name in here:  # so it stands in no process list
+        return name, here[name]
+    # A value may be a secret: none is repeated.
+    if is_name:
+        raise UsageError(
+            f'{option} "{name}": this variable is not set here',
+            hint=f"export {name} first; or {option} {name}=..., which process lists on this machine show",
+        )
+    of_launch = re.fullmatch(rf"({ENV_NAME_PATTERN}):.*", word, re.DOTALL)
+    if of_launch is not None:
+        hint = f"{option} {of_launch[1]}=... (launch.py's NAME:VALUE is written with = here)"
+        raise UsageError(f'{option} "{of_launch[1]}:...": must be NAME=VALUE', hint=hint)
+    before = re.split("[:=]", word)[0]
+    said = f'{option} "{before}=..."' if value.strip("=") else option  # base64 may end with =
+    raise UsageError(f"{said}: must be NAME=VALUE or NAME, a name of letters A to Z, digits and _")
 
 
 def parse_gpus(text: str) -> str | list[int]:

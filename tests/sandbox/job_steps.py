@@ -147,6 +147,17 @@ class Running:
         cause(self.project, *words)
         self.struck_at = time.monotonic()
 
+    @contextmanager
+    def told(self, name: str) -> Iterator[None]:
+        """A file of this name in every node's home."""
+        files = [host.root / "home/ubuntu" / name for host in self.hosts.values()]
+        for file in files:
+            file.touch()
+        self.struck_at = time.monotonic()
+        yield
+        for file in files:
+            file.unlink()
+
     def training_process(self, role: str, host: str | None = None) -> int:
         """The process of one role: the one whose parent is role.py."""
         for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
@@ -196,19 +207,29 @@ class Running:
         return self.process.returncode, said
 
     def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
-        """No process of the job is left on the hosts, none of STARTS's strangers, none of the programs that ran it."""
-        namespaces = {host.namespace: host for host in self.hosts.values() if Path(f"/proc/{host.pid}").exists()}
-        looked_at = {name: host for name, host in namespaces.items() if host.name not in besides}
+        """Nothing of it is left on the hosts."""
+        nothing_left(self.id, self.hosts, besides=besides, timeout_s=timeout_s)
 
-        def left() -> list[int]:
-            pids = {
-                *processes_of("CLUSTER_JOB_ID", self.id),
-                *(p for p in all_pids() if command_line(p)[:2] == STRANGER),
-            }
-            found = [pid for pid in pids if namespace_of(pid) in looked_at]
-            return found + [pid for host in looked_at.values() for name in NODE_PROGRAMS for pid in host.programs(name)]
 
-        until(lambda: not left(), f"processes of {self.id} are left: {left()}", timeout_s=timeout_s)
+def nothing_left(job: str, hosts: dict[str, Host], *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
+    """No process of a job is left on the hosts, none of STARTS's strangers, none of the programs that ran it."""
+    namespaces = {host.namespace: host for host in hosts.values() if Path(f"/proc/{host.pid}").exists()}
+    looked_at = {name: host for name, host in namespaces.items() if host.name not in besides}
+
+    def left() -> list[int]:
+        pids = {*processes_of("CLUSTER_JOB_ID", job), *(p for p in all_pids() if command_line(p)[:2] == STRANGER)}
+        found = [pid for pid in pids if namespace_of(pid) in looked_at]
+        return found + [pid for host in looked_at.values() for name in NODE_PROGRAMS for pid in host.programs(name)]
+
+    until(lambda: not left(), f"processes of {job} are left: {left()}", timeout_s=timeout_s)
+
+
+def fail(project: Project, *words: str, code: int = 1) -> "subprocess.CompletedProcess[str]":
+    """`cluster train` of a job that fails by itself; then nothing of it is left."""
+    done = project.run("train", *words, code=code)
+    (job,) = re.findall(r"^job (\S+): \d+ worker", done.stderr, re.MULTILINE)
+    nothing_left(job, hosts_of(project))
+    return done
 
 
 Tell = Callable[[str, object], None]

@@ -98,8 +98,12 @@ def test_a_script_of_the_users_own_runs_on_all_nodes(with_data: Project) -> None
         "print(kv.num_workers)\n"
     )
     text = toml_with_args(with_data, ["a b", "$(id)"]).replace('script = "train_mnist.py"', 'script = "mine.py"')
+    before = (with_data.directory / "cluster.toml").read_text()
     with_data.write(text)
-    done = with_data.run("train")
+    try:
+        done = with_data.run("train")
+    finally:
+        with_data.write(before)
     wanted = r"\[worker . node-\d\] mine \['a b', '\$\(id\)', '--kv-store', 'dist_sync'\] s3://cluster-demo/digits/"
     assert len(re.findall(wanted, done.stdout)) == 2
 

@@ -115,6 +115,16 @@ def test_jobs_use_the_nodes_role_which_may_do_what_it_has_to_and_no_more(project
     (_role,) = readers - {operators_key(project)}  # who has looked at the data before the job
     assert "GetSessionToken" not in {call["action"] for call in calls(project)}
 
+    # What S3 has of a job is completed by whoever asks next, where nobody was left to do so.
+    project.run("train", "--detach", "--kv-store", "local", "-n", "1", "--", "sleep", "1000")
+    project.run("exec", "--node", "node-0", "--", "pkill", "-KILL", "-f", "[n]ode/supervise.py")
+    newest = json.loads(project.run("jobs", "--json").stdout)[0]
+    folder = f"s3://cluster-demo/results/{newest['id']}/"
+    project.run("data", "get", f"{folder}record.json", f"{folder}events", "./")
+    kept = json.loads((project.directory / "record.json").read_text())
+    assert (kept["state"], kept["error"]) == ("failed", "the supervisor on node-0 was killed")
+    assert kept["error"] in (project.directory / "events").read_text().splitlines()[-1]
+
 
 @pytest.mark.slow
 def test_every_command_runs_under_the_policy_that_iam_policy_prints(project: Project) -> None:

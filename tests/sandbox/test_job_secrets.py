@@ -1,7 +1,8 @@
 """What is secret in a job is in the environment of its workers and servers, and nowhere else.
 
-Canaries are given in each way that there is, and looked for in every process list from before the job starts until it
-has ended, on the nodes' disks, in what is told of the job, and in S3. So are the job's own temporary credentials.
+Canaries are given in each way that there is for secrets, and looked for in every process list from before the job
+starts until it has ended, on the nodes' disks, in what is told of the job, and in S3. So are the job's own temporary
+credentials.
 """
 
 import json
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.sandbox
 EVERYWHERE = "canaryTokenOfTheUser0123456789"
 OF_SERVERS = "canaryPasswordOfServers0123456789"
 OF_WORKERS = "canaryKeyOfWorkers0123456789"
+FROM_HERE = "canaryFromTheUsersOwnEnvironment0123456789"
+IN_A_URL = "canaryPasswordInAnAddress0123456789"
 PLAIN = "canaryWithAnOrdinaryName0123456789"
 JOB = f"""
 command = ["sh", "-c", "echo begun; while [ ! -e ~/go ]; do sleep 0.1; done; if [ $DMLC_ROLE = worker ]; then \
@@ -37,6 +40,7 @@ servers = 1
 [env]
 MY_TOKEN = "{EVERYWHERE}"
 GREETING = "{PLAIN}"
+DATABASE = "postgres://me:{IN_A_URL}@10.0.0.99/db"
 
 [env_server]
 DB_PASSWORD = "{OF_SERVERS}"
@@ -133,8 +137,9 @@ ENDS = ["a worker dumps its core", pytest.param("the supervisor is killed", mark
 def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, Host]]) -> Seen:
     """A job that ends badly, from before its start to what is told of it afterwards."""
     project, hosts = with_results
+    own = replace(project, env={**project.env, "PASSED_ON_PASS": FROM_HERE})
     with watching() as watch:
-        with project.running("train", "--job", "secret.toml") as process:
+        with own.running("train", "--job", "secret.toml", "--env-worker", "PASSED_ON_PASS") as process:
             assert process.stdout is not None
             shown = ""
             while shown.count(" begun\n") < 4:  # scheduler, server and workers
@@ -146,6 +151,7 @@ def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, 
             given = next(env for env in envs if "AWS_SECRET_ACCESS_KEY" in env)
             secrets = {name: given[name] for name in OF_AWS}
             secrets |= {"env": EVERYWHERE, "env_server": OF_SERVERS, "env_worker": OF_WORKERS}
+            secrets |= {"--env-worker NAME": FROM_HERE, "the password of a URL": IN_A_URL}
             assert files_on(hosts, watch.began, *secrets.values()) == set()
             if request.param.startswith("a worker"):
                 for host in hosts.values():
@@ -201,6 +207,7 @@ def test_none_but_those_that_need_a_secret_had_it_in_their_environment(seen: See
     worker_envs = [env for env in seen.watch.holders if EVERYWHERE.encode() in env and b"DMLC_ROLE=worker" in env]
     assert worker_envs
     assert not [env for env in worker_envs if OF_SERVERS.encode() in env]
+    assert [env for env in worker_envs if FROM_HERE.encode() not in env] == []
     schedulers = [env for env in seen.watch.holders if b"DMLC_ROLE=scheduler" in env]
     assert schedulers
     for name in OF_AWS:
@@ -211,8 +218,9 @@ def test_nothing_that_is_told_of_the_job_has_a_secret(seen: Seen) -> None:
     """Its record shows that there was one, and not what it was."""
     assert seen.job in seen.said
     assert [name for name, secret in seen.secrets.items() if secret in seen.said] == []
-    shown = {seen.record["env"][name] for name in ("MY_TOKEN", "DB_PASSWORD (servers)", "API_KEY (workers)")}
-    assert shown == {"***"}
+    names = ("MY_TOKEN", "DB_PASSWORD (servers)", "API_KEY (workers)", "PASSED_ON_PASS (workers)")
+    assert {seen.record["env"][name] for name in names} == {"***"}
+    assert seen.record["env"]["DATABASE"] == "postgres://me:***@10.0.0.99/db"
     assert seen.record["env"]["GREETING"] == PLAIN  # its name does not say that it is one
 
 

@@ -20,6 +20,7 @@ from job_steps import (
     borrowed,
     cause,
     check,
+    fail,
     hosts_of,
     python,
     records,
@@ -137,7 +138,7 @@ def test_ssh_that_one_node_refuses(nodes: Project) -> None:
     (nodes.directory / "refuse.toml").write_text(f"setup = [{setup}]\n")
     host = hosts_of(nodes)["node-1"]
     try:
-        done = nodes.run("train", "--job", "refuse.toml", *STARTS, code=1)
+        done = fail(nodes, "--job", "refuse.toml", *STARTS)
     finally:
         os.replace(f"{host.root}{config}.away", f"{host.root}{config}")
         os.kill(host.sshd(), signal.SIGHUP)
@@ -175,7 +176,7 @@ def only_ports(*ranges: tuple[int, int]) -> Iterator[None]:
 def test_ports_between_servers_and_workers_that_are_blocked(entered: Project) -> None:
     """The scheduler can be reached, so that all processes start; but they do not find each other."""
     with only_ports((22, 22), (9091, 9999)):
-        done = entered.run("train", *JOINS, code=1)
+        done = fail(entered, *JOINS)
     blocked = r"node-[01] cannot reach port \d+ of the (worker|server) on node-[01]"
     assert re.search(rf"failed: the job's processes cannot find each other: {blocked}", done.stderr), done.stderr
     assert "security group" in done.stderr
@@ -213,7 +214,7 @@ def test_a_head_whose_disk_is_full(nodes: Project, record_property: Tell) -> Non
 def test_a_worker_whose_disk_is_full(nodes: Project) -> None:
     program = 'if [ "$DMLC_ROLE" = worker ]; then sleep 1; cat /dev/zero > "$CLUSTER_OUTPUT_DIR/out"; fi; sleep 600'
     with full_disk(nodes, "node-1"):
-        done = nodes.run("train", "--", "sh", "-c", program, code=1)
+        done = fail(nodes, "--", "sh", "-c", program)
     assert re.search(r"^\[(worker|server) \? node-1\] .*No space left on device", done.stdout, re.MULTILINE)
     assert re.search(r"failed: .*(worker|server) on node-1 .*ended with exit code 1", done.stderr)
     assert "a disk is full" in done.stderr
@@ -257,7 +258,7 @@ def test_s3_that_refuses(
     (folder / "one.rec").write_bytes(bytes.fromhex("0a23d7ce04000000") + b"data")
     entered.run("data", "put", "--create-bucket", "records/", "s3://cluster-faults/records/")
     with fault(entered):
-        done = entered.run("train", *ONE_WORKER, *python(READ), code=1)
+        done = fail(entered, *ONE_WORKER, *python(READ))
     assert re.search(r"failed: worker 0 on node-0 \(process \d+\) ended with exit code 1", done.stderr)
     assert f"hint [worker 0 node-0]: {advice}" in done.stderr
     assert f"<Code>{code}</Code>" in done.stdout

@@ -13,12 +13,18 @@ from train.survey import Data, Survey
 
 COMMAND = {"command": ("python", "x.py")}
 OWN = {"script": OWN_SCRIPT}
+SHELL = {"command": ("sh", "-c", "cd x && exec python t.py --kv-store local")}
 CIFAR = {"script": f"{CODE_DIR}/scripts/train_cifar10.py"}
 
 
 MISSING = Data(objects=0, records=0, bucket_exists=False)
 MIB = 1 << 20
 UNEVEN = Data(objects=3, records=3, in_train=3, folder="train/", sizes=(MIB, 8 * MIB, MIB))
+
+
+def names(*words: str) -> dict[str, Any]:
+    """Arguments of a plan whose command has these words."""
+    return {"command": ("python", "x.py", *words)}
 
 
 def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any]:
@@ -53,6 +59,28 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"p3": True, "gc_type": "2bit"}, cpus(2), {}, "knows no gradient compression"),
         ({"p3": True}, cpus(2), {"mxnet": "mxnet==1.6.0"}, "mxnet==1.6.0 has no P3"),
         ({"p3": True}, cpus(2), {"mxnet": "source@v1.x"}, None),
+        # Options among the script's own arguments, over which those go that are put behind them.
+        (
+            {"args": ("--kv-store", "dist_async")},
+            cpus(2),
+            {},
+            "train.args: --kv-store dist_async: --kv-store dist_sync",
+        ),
+        (
+            {"args": ("--kv-store=local",)},
+            with_files(cpus(2)),
+            OWN,
+            "--kv-store local: --kv-store dist_sync of train.kv",
+        ),
+        ({"args": ("--kv-store=x", "--kv-store", "dist_sync")}, cpus(2), {}, None),  # which is the same
+        ({"args": ("--kv-store-x", "1", "x--kv-store")}, cpus(2), {}, None),
+        ({"args": ("--kv-store",)}, cpus(2), {}, "is put behind it, and goes over it"),
+        ({"args": ("--kv-store", "local")}, cpus(2), COMMAND, None),
+        ({"args": ("--gc-type", "none"), "gc_type": "2bit"}, cpus(2), {}, "--gc-type 2bit of train.gc_type is put"),
+        ({"args": ("--gc-threshold", "1"), "gc_type": "2bit"}, cpus(2), {}, "--gc-threshold 0.5 of train.gc_threshold"),
+        ({"args": ("--gc-threshold=.50",), "gc_type": "2bit"}, cpus(2), {}, None),
+        ({"args": ("--gc-threshold", "1", "--gc-type", "2bit")}, cpus(2), {}, None),  # nothing is put behind them
+        ({"args": ("--gc-type=2bit",), "kv_store": "dist_async"}, with_files(cpus(2)), OWN, None),
         # Hosts.
         ({"hosts": ("node-1", "node-0")}, cpus(2), {}, None),
         ({"hosts": ("10.0.0.5", "10.0.0.4:22")}, cpus(2), {}, None),
@@ -107,6 +135,12 @@ def test_jobs_that_make_no_sense_are_refused(
     assert raised.value.exit_code == 2
 
 
+def test_the_right_place_of_an_option_is_named() -> None:
+    with pytest.raises(ConfigError) as raised:
+        plan(TrainConfig(args=("--kv-store", "dist_async")), 2)
+    assert raised.value.hint == "write it as train.kv_store, or cluster train --kv-store dist_async"
+
+
 def test_all_that_is_wrong_is_said_at_once() -> None:
     config = TrainConfig(p3=True, gc_type="2bit", kv_store="local", env={"DMLC_ROLE": "x"})
     with pytest.raises(ConfigError) as raised:
@@ -132,6 +166,33 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ({"workers": 4}, gpus(1, 1), COMMAND, ["see its 1 GPU, all of them"]),
         ({}, gpus(4, 2), {}, ["2 of each are used"]),
         ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus: not given to a"]),
+        # A threshold without what it is for.
+        ({"gc_threshold": 0.1}, cpus(2), {}, ["train.gc_threshold = 0.1: it does nothing without train.gc_type"]),
+        ({"gc_threshold": 0.1, "gc_type": "2bit"}, cpus(2), {}, []),
+        ({"args": ("--gc-threshold", "1")}, cpus(2), {}, ["train.args: --gc-threshold 1: it does nothing without"]),
+        ({"args": ("--gc-threshold", "1", "--gc-type=2bit")}, cpus(2), {}, []),
+        ({"args": ("--gc-threshold", "1")}, with_files(cpus(2)), OWN, []),
+        # The kv-store that a command's words name.
+        ({}, cpus(2), names("--kv-store", "local"), ["--kv-store local in the command: its 2 workers would train 2"]),
+        ({}, cpus(2), names("--kvstore=device", "-x"), ["--kvstore device in the command: its 2 workers"]),
+        ({}, cpus(2), names("--kv_store", "nccl"), ["nccl in the command: its 2 workers would train 2 models"]),
+        ({}, cpus(2), SHELL, ["--kv-store local in the command: its 2 workers would train 2 models"]),
+        (
+            {"workers": 1},
+            cpus(2),
+            names("--kv-store", "local"),
+            ['train.kv_store = "dist_sync": its servers have noth'],
+        ),
+        ({"workers": 1}, cpus(2), names("--kv-store=dist_async"), ["in the command: with one worker there is nobody"]),
+        ({"kv_store": "local"}, cpus(1), names("--kv-store", "dist_sync"), ['"local", for which no servers are star']),
+        ({"kv_store": "local"}, cpus(1), names("--kv-store", "device"), []),
+        ({}, cpus(2), names("--kv-store", "dist_device_sync"), []),
+        ({}, cpus(2), names("--kv-store", "local", "--kv-store", "dist_sync"), []),  # the last one counts
+        ({}, cpus(2), names("--kv-store"), []),
+        ({}, cpus(2), names("--kv-store", "$CLUSTER_KV_STORE"), []),
+        ({}, cpus(2), names("--no-kv-store", "local", "x--kv-store=local"), []),
+        ({}, cpus(2), {"command": ("python", "-c", "add('--kv-store', default='local')")}, []),
+        ({"kv_store": "local"}, cpus(1), {}, []),
         ({}, cpus(4), seen(Data(objects=2, records=2), **OWN), ["2 .rec files for 4 workers"]),
         ({}, cpus(4), seen(Data(objects=2, records=2)), []),
         ({}, cpus(2), seen(Data(objects=2, records=2), **OWN), []),

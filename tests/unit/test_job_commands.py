@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from cluster import attach, head_job, stopping
+from cluster import attach, head_job, job_head, stopping
 from cluster.app import App
 from cluster.attach import Interrupts, ask, attend
 from cluster.commands.logs import JsonLines, event_document, replay
-from cluster.commands.stop import render_stopped_job, stop_without_head
+from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
 from cluster.interruption import ask_what_runs, confirm_ending, render_interruption
 from cluster.job_table import jobs_document, render_jobs
 from cluster.status import HeadJob, Status, render_status, status_document
-from cluster.stopping import Stopped
+from cluster.stopping import Stopped, find_gone, find_left
 from job_channels import ALIVE, BROKEN, LOG, FakeHead, channel, encode
 from provision.errors import ClusterError, ConnectError, JobError, NotFoundError, UsageError
 from provision.model import ClusterState
@@ -168,6 +169,107 @@ def test_what_was_stopped() -> None:
         "nothing of it is left on node-0, node-1"
     )
     assert render_stopped_job(one, Stopped(result=result, already=True)).endswith("had ended already: stopped")
+
+
+LEFT: dict[str, list[list[object]]] = {
+    "node-0": [[7, "python x.py"]],
+    "node-1": [[0, "could not be searched: no route"]],
+}
+NODES = [{"name": f"node-{number}", "instance_id": f"i-{number}"} for number in range(2)]
+
+
+def test_what_a_job_left_is_looked_for_by_the_newest_that_has_ended() -> None:
+    left = record(1, left=LEFT)
+    assert find_left([record(3, state="queued"), left]) == left
+    assert find_left([record(2), left]) is None
+    assert find_left([]) is None
+
+
+@pytest.mark.parametrize(
+    ("states", "ending", "gone"),
+    [
+        (("running", "running"), (), []),
+        (("running", "stopping"), (), []),
+        (("running", "stopped"), (), ["i-1"]),
+        (("running",), (), ["i-1"]),
+        (("running",), ("i-1",), []),
+    ],
+)
+def test_where_nothing_can_be_left(states: tuple[str, ...], ending: tuple[str, ...], gone: list[str]) -> None:
+    nodes = tuple(replace(make_node(n), state=state) for n, state in enumerate(states))  # type: ignore[arg-type]
+    one = record(1, nodes=[*NODES, {"name": "lab", "instance_id": ""}])
+    assert find_gone(one, ClusterState(name="demo", nodes=nodes, ending=ending)) == gone
+
+
+class StoppedJobs:
+    """What a head answers that has these records, where `still` is left of an ended one after another search."""
+
+    def __init__(self, *records: dict[str, Any], still: dict[str, list[list[object]]] | None = None) -> None:
+        self.records = records
+        self.still = still or {}
+
+    def __call__(self, words: Any) -> Any:
+        if words[0] == "list":
+            return channel(encode([{"jobs": list(self.records)}]))
+        result = {"state": "failed", "exit_code": 1, "error": "x", "left": self.still}
+        return channel(encode([{"result": result, "already": True}]))
+
+
+@pytest.fixture
+def stop_of(app: App, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeHead]:
+    """Runs `cluster stop WORDS` with a head that answers so; node-1 has ended."""
+
+    def stop(answers: StoppedJobs, words: str | None) -> FakeHead:
+        fake = FakeHead(answers)
+        monkeypatch.setattr(App, "enter_cloud", lambda _: None)
+        monkeypatch.setattr(job_head, "describe", lambda _: running())
+        monkeypatch.setattr(job_head, "open_head", lambda *_: nullcontext(fake.make()))
+        stop_job(app, words)
+        return fake
+
+    return stop
+
+
+@pytest.mark.parametrize("words", [None, "20261122", "train_mnist"])
+def test_what_a_job_left_is_ended(
+    stop_of: Callable[..., FakeHead], words: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = document(2, state="failed", left=LEFT, nodes=NODES)
+    fake = stop_of(StoppedJobs(document(1, left=LEFT), ended), words)
+    assert fake.asked == [["list"], ["stop", ended["id"], "i-1"]]
+    shown = capsys.readouterr()
+    none = "no job runs\n" if words is None else ""
+    assert shown.out == (
+        f"{none}job 20261122-000000-abc (train_mnist) had ended already: failed\n"
+        "ended now: node-0: process 7 (python x.py)\n"
+        "nothing of it is left any more on node-0, node-1\n"
+    )
+    assert (
+        "of job 20261122-000000-abc (train_mnist) is not known to have ended: node-0: process 7 (python x.py); node-1 "
+        "could not be searched: no route; searching its nodes again"
+    ) in shown.err
+
+
+def test_what_is_left_after_another_search_is_an_error(
+    stop_of: Callable[..., FakeHead], capsys: pytest.CaptureFixture[str]
+) -> None:
+    still: dict[str, list[list[object]]] = {"node-0": [[7, "python x.py"]]}
+    with pytest.raises(ClusterError, match=r"had ended already, but not all .* node-0: process 7 \(python") as caught:
+        stop_of(StoppedJobs(document(2, left=LEFT, nodes=NODES), still=still), None)
+    assert "cluster stop 20261122-000000-abc" in (caught.value.hint or "")
+    assert caught.value.exit_code == 1
+    assert capsys.readouterr().out == "no job runs\n"
+
+
+@pytest.mark.parametrize("left", [{}, None])
+def test_without_anything_left_nothing_is_searched(
+    stop_of: Callable[..., FakeHead], left: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = StoppedJobs(document(2, state="failed", left=left), document(1, left=LEFT))
+    assert stop_of(ended, None).asked == [["list"]]
+    assert capsys.readouterr().out == "no job runs\n"
+    stop_of(ended, "20261122")
+    assert capsys.readouterr().out == "job 20261122-000000-abc (train_mnist) had ended already: failed\n"
 
 
 # -- logs ----------------------------------------------------------------------------------------------------------

@@ -74,6 +74,24 @@ def test_launch_pys_own_names_are_known(given: Given) -> None:
     assert (config.train.workers, config.train.servers, config.train.sync_dst_dir) == (4, 2, "/data/job")
 
 
+@pytest.mark.parametrize("value", ["hush", "", "a=b:c\nd", "\udcff"], ids=["plain", "empty", "odd", "no UTF-8"])
+def test_a_name_alone_takes_the_value_that_it_has_here(
+    given: Given, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("OF_HERE", value)
+    words = ("--env", "OF_HERE", "--env-server", "OF_HERE", "--env-worker", "OF_HERE", "--env", "A=1")
+    job = 'env = {OF_HERE = "job", B = "job"}\nenv_worker = {OF_HERE = "job"}\n'
+    train = given("--job", "job.toml", *words, toml='env = {OF_HERE = "toml"}\n', job=job)[0].train
+    assert train.env == {"OF_HERE": value, "A": "1", "B": "job"}
+    assert train.env_server == train.env_worker == {"OF_HERE": value}
+
+
+def test_a_value_of_the_command_line_counts_and_not_the_one_here(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_HERE", "hush")
+    train = given("--env", "OF_HERE=line", "--env-server", "OF_HERE=")[0].train
+    assert (train.env, train.env_server, train.env_worker) == ({"OF_HERE": "line"}, {"OF_HERE": ""}, {})
+
+
 def test_nothing_said_changes_nothing(given: Given) -> None:
     toml = 'workers = 3\ngpus = "none"\np3 = true\nenv = {A = "1"}\n'
     assert given(toml=toml)[0].train == TrainConfig(workers=3, gpus="none", p3=True, env={"A": "1"})
@@ -160,10 +178,16 @@ def test_a_job_file_that_is_not_there_is_named(given: Given) -> None:
 @pytest.mark.parametrize(
     ("words", "said", "hint"),
     [
-        (["--env", "1A=2"], '--env "1A=2": must be NAME=VALUE', None),
-        (["--env", "=2"], '--env "=2"', None),
-        (["--env", "A\n=2"], "must be NAME=VALUE", None),
-        (["--env", "A"], '--env "A"', '--env A="$A" passes on the value'),
+        (["--env", "1A=hush"], '--env "1A=...": must be NAME=VALUE or NAME', None),
+        (["--env", "=hush"], '--env "=...": must be NAME=VALUE or NAME', None),
+        (["--env", "A\n=hush"], "must be NAME=VALUE", None),
+        (["--env", "MY-TOKEN:hush"], "--env: must be NAME=VALUE or NAME", None),
+        (["--env", "a-name:b=hush"], '--env "a-name=...": must be NAME=VALUE or NAME', None),
+        (["--env", "hush-hush"], "--env: must be NAME=VALUE or NAME", None),
+        (["--env-worker", "hush/aHVzaA=="], "--env-worker: must be NAME=VALUE or NAME", None),
+        (["--env", ""], "--env: must be NAME=VALUE or NAME", None),
+        (["--env", "NOT_SET"], '--env "NOT_SET": this variable is not set here', "export NOT_SET first; or --env NOT_"),
+        (["--env-server", "NOT_SET"], '--env-server "NOT_SET": this variable is not set here', "--env-server NOT_SET="),
         (["--env-worker", "A:hush"], '--env-worker "A:..."', "--env-worker A=... (launch.py's NAME:VALUE"),
         (["--env-server", "A:b=hush"], '--env-server "A:..."', "--env-server A=..."),
         (["--gpus", "0-3"], '--gpus "0-3": must be numbers', None),
@@ -173,8 +197,9 @@ def test_a_job_file_that_is_not_there_is_named(given: Given) -> None:
     ],
 )
 def test_an_option_that_cannot_be_understood_is_named(
-    given: Given, words: list[str], said: str, hint: str | None
+    given: Given, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str, hint: str | None
 ) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
     with pytest.raises(UsageError) as raised:
         given(*words, job="# nothing\n")
     assert said in raised.value.message

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,58 @@ def test_a_supervisor_that_does_not_answer_is_killed(job_host: JobHost) -> None:
     done = subprocess.run(stop, env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["result"]["error"] == "the supervisor on node-0 was killed"
     assert not job_host.processes()
+
+
+@contextmanager
+def stray(host: JobHost) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of the job that nobody knows of."""
+    env = {**host.env(), "CLUSTER_JOB_ID": job_id(1)}
+    with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_a_job_left_is_ended_by_another_stop(job_host: JobHost) -> None:
+    job_host.refuse("127.0.0.2")
+    result, _ = job_host.run(job_host.order(env={}))
+    assert list(result["left"]) == ["node-1"]  # which nobody could search
+    with stray(job_host) as left:
+        (job_host.home / "refused").write_text("127.0.0.2\n127.0.0.1\n")  # the head needs no ssh to itself
+        (answer,) = job_host.ask("stop", job_id(1))
+        assert answer == {"result": result, "already": True}
+        assert left.wait(timeout=10) == -signal.SIGTERM  # on this host, where it was not known of
+    with stray(job_host) as left:
+        (job_host.home / "refused").unlink()
+        (answer,) = job_host.ask("stop", job_id(1))
+        assert answer == {"result": {**result, "left": {}}, "already": True}
+        assert left.wait(timeout=10) == -signal.SIGTERM
+    [listed] = job_host.ask("list")[0]["jobs"]
+    assert (listed["left"], listed["state"], listed["error"]) == ({}, "failed", result["error"])
+    assert job_host.ask("follow", job_id(1), "0")[-1]["result"] == result  # which says how it ended
+    (job_host.home / "ssh").unlink()  # nothing is left, and nobody is asked
+    assert job_host.ask("stop", job_id(1)) == [answer]
+
+
+def test_nothing_is_left_where_no_instance_is(job_host: JobHost) -> None:
+    job_host.refuse("127.0.0.2")
+    result, _ = job_host.run(job_host.order(env={}))
+    assert list(job_host.ask("stop", job_id(1), "i-7")[0]["result"]["left"]) == ["node-1"]
+    (answer,) = job_host.ask("stop", job_id(1), "i-7", "i-1")
+    assert answer == {"result": {**result, "left": {}}, "already": True}
+    assert job_host.record()["left"] == {}
+
+
+def test_two_that_end_what_a_job_left_do_it_one_after_the_other(job_host: JobHost) -> None:
+    job_host.refuse("127.0.0.2")
+    job_host.run(job_host.order(env={}))
+    searched = job_host.home / "searched"
+    (job_host.home / "ssh").write_text(f"#!/bin/sh\necho >>{searched}; sleep 1; echo '[]'\n")
+    with job_host.asking("stop", job_id(1)) as first, job_host.asking("stop", job_id(1)) as second:
+        answers = [json.loads(process.stdout.read()) for process in (first, second) if process.stdout is not None]
+    assert [answer["result"]["left"] for answer in answers] == [{}, {}]
+    assert searched.read_text() == "\n"
 
 
 def test_a_supervisor_that_cannot_start_is_told_and_leaves_no_job(job_host: JobHost) -> None:

@@ -425,7 +425,7 @@ def test_no_secret_is_in_a_record(home: Path) -> None:
     job = {
         "job": "j",
         "env": env,
-        "env_worker": {"MY_TOKEN": "x6"},
+        "env_worker": {"MY_TOKEN": "x6", "DB_PASS": "x8"},
         "command": [],
         "hosts": hosts,
         "secrets": {"S": "x7"},
@@ -435,6 +435,64 @@ def test_no_secret_is_in_a_record(home: Path) -> None:
     assert record["env"]["KEY_COLOUR"] == "red"
     assert "x7" not in json.dumps(record)
     assert record["output_url"] == "s3://b/r/j/"
+
+
+SECRET_NAMES = """
+DB_PASS PASS pass_of_db MYSQL_PWD SMTP_PW PASSPHRASE SSH_PASSPHRASE RSYNC_PASSWORD PGPASSWORD MYPASSWD SSHPASS
+APIKEY myApiKey API_KEY API_KEYS API_KEY_PROD KEY PGP_PRIVATE_KEY_PEM PRIVATEKEY AWS_ACCESS_KEY_ID AZURE_ACCESSKEY
+AUTH BASIC_AUTH AUTH_HEADER OAUTH2_CLIENT REDISCLI_AUTH HTTP_AUTHORIZATION BEARER BEARER_2 GITHUB_TOKEN TOKENS
+client_secret GOOGLE_APPLICATION_CREDENTIALS DB_CREDS SESSION_JWT GH_PAT SESSION_COOKIE SLACK_WEBHOOK_URL
+"""
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES.split())
+def test_a_name_that_is_a_secrets(name: str) -> None:
+    assert job_folder.mask(name, "hush") == "***"
+
+
+PLAIN_NAMES = """
+KEYBOARD AUTHOR GIT_AUTHOR_NAME AUTHORITY MONKEY MONKEY_2 KEY_COLOUR HOTKEY TURKEY_PATH COMPASS COMPASS_DIR PASSES
+N_PASSES BYPASS PASSENGERS PWD OLDPWD PATH PATTERN OMP_NUM_THREADS TOKENIZERS_PARALLELISM BEARERS CREDO NPW
+CLUSTER_OUTPUT_URL S3_REGION DMLC_PS_ROOT_PORT PAM_USER
+"""
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES.split())
+def test_a_name_that_is_no_secrets(name: str) -> None:
+    assert job_folder.mask(name, "red") == "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("postgres://u:hush@h", "postgres://u:***@h"),
+        (
+            "postgresql+psycopg2://u:hush@h:5432/db?sslmode=require",
+            "postgresql+psycopg2://u:***@h:5432/db?sslmode=require",
+        ),
+        ("redis://:hush@h:6379/0", "redis://:***@h:6379/0"),
+        ("amqp://u:hu@sh/hu:sh?#@h/", "amqp://u:***@h/"),
+        ("smtp://me@x.org:hush@smtp.x.org", "smtp://me@x.org:***@smtp.x.org"),
+        ("http://u:1234@h:80/", "http://u:***@h:80/"),
+        ("http://a:hush@b,http://c:hush@d:1/e", "http://a:***@b,http://c:***@d:1/e"),
+        ("see http://a:hush@b and write to me@x.org", "see http://a:***@b and write to me@x.org"),
+        ("https://hush@github.com/me/mine.git", "https://***@github.com/me/mine.git"),
+        ("HTTPS://oauth2:hush@h/", "HTTPS://oauth2:***@h/"),
+    ],
+)
+def test_the_password_of_a_url_is_not_told(value: str, told: str) -> None:
+    assert job_folder.mask("DATABASE", value) == told
+
+
+WITHOUT_PASSWORD = """
+s3://bucket/a@b https://h:8080/a@b https://h:8080?a=x@y ssh://git@github.com/me/mine.git git@github.com:me/mine.git
+postgres://u@h/db postgres://u:@h/db http://[::1]:80/ /a/b:c@d me@x.org kafka://a:1,b:2 https://s3.eu.example/
+"""
+
+
+@pytest.mark.parametrize("value", WITHOUT_PASSWORD.split())
+def test_what_has_no_password_is_told(value: str) -> None:
+    assert job_folder.mask("PLACE", value) == value
 
 
 HOSTS = [{"name": f"node-{i}", "ip": f"10.0.0.{4 + i}", "instance_id": f"i-{i}"} for i in range(3)]

@@ -81,6 +81,57 @@ def test_a_path_of_the_users_own_stays() -> None:
     assert told(book, "worker", "10.9.0.1")["env"]["PATH"] == "/mine:/usr/bin"
 
 
+OURS = {"AWS_ACCESS_KEY_ID": "ASIAOURS", "AWS_SECRET_ACCESS_KEY": "ours", "AWS_SESSION_TOKEN": "ours", "MORE": "ours"}
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ({}, OURS),
+        ({"A": "b", "S3_REGION": "eu-west-1"}, {"A": "b", "S3_REGION": "eu-west-1", **OURS}),
+        (
+            {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "mine"},
+            {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "mine", "MORE": "ours"},
+        ),
+        ({"AWS_ACCESS_KEY_ID": ""}, {"AWS_ACCESS_KEY_ID": "", "MORE": "ours"}),
+        ({"AWS_SECRET_ACCESS_KEY": "mine"}, {"AWS_SECRET_ACCESS_KEY": "mine", "MORE": "ours"}),
+        ({"AWS_SESSION_TOKEN": "mine"}, {"AWS_SESSION_TOKEN": "mine", "MORE": "ours"}),
+        ({"AWS_PROFILE": "other"}, {"AWS_PROFILE": "other", "MORE": "ours"}),
+        ({"MORE": "mine"}, {**OURS, "MORE": "mine"}),
+    ],
+)
+def test_whom_the_user_says_to_be_in_aws_the_process_is(own: dict[str, str], found: dict[str, str]) -> None:
+    assert roster.with_secrets(own, OURS) == found
+
+
+@pytest.mark.parametrize(
+    ("where", "keys"),
+    [
+        (
+            {"env": {"AWS_ACCESS_KEY_ID": "mine"}},
+            {"server": "mine", "worker": "mine", "setup": "mine", "scheduler": "mine"},
+        ),
+        ({"env_worker": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "ASIAOURS", "worker": "mine", "setup": "ASIAOURS"}),
+        ({"env_server": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "mine", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
+        ({}, {"server": "ASIAOURS", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
+    ],
+)
+def test_each_kind_of_process_has_the_keys_that_it_is_given(where: dict[str, Any], keys: dict[str, str]) -> None:
+    book = roster.Roster({**ORDER, "secrets": OURS, "env": {}, **where})
+    found = {role: told(book, role, "10.0.0.4")["env"] for role in ("server", "worker", "setup", "scheduler")}
+    assert {role: env["AWS_ACCESS_KEY_ID"] for role, env in found.items() if "AWS_ACCESS_KEY_ID" in env} == keys
+    assert {role for role, env in found.items() if "AWS_SESSION_TOKEN" in env} == {
+        role for role, key in keys.items() if key == "ASIAOURS"
+    }
+
+
+def test_data_is_fetched_with_the_users_keys_where_there_are_some() -> None:
+    staged = {"CLUSTER_DATA_CREDENTIALS": "instance"}
+    assert "CLUSTER_DATA_CREDENTIALS" not in roster.with_secrets({**staged, "AWS_ACCESS_KEY_ID": "AKIA"}, OURS)
+    # It knows no profile.
+    assert roster.with_secrets({**staged, "AWS_PROFILE": "other"}, OURS)["CLUSTER_DATA_CREDENTIALS"] == "instance"
+
+
 def test_ssh_goes_there_as_its_user_and_to_its_port() -> None:
     words = ssh_proxy.ssh_command_to(LAB)
     assert words[-1] == "alice@10.9.0.1"

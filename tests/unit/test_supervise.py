@@ -151,6 +151,19 @@ def test_launch_py_stays_until_all_that_it_has_started_have_ended(job_host: JobH
     assert ended == ["scheduler", "worker", "worker", "server"]
 
 
+def test_workers_go_on_for_as_long_as_they_like_when_their_kv_stores_are_gone(job_host: JobHost) -> None:
+    """MXNet's stops servers and scheduler as soon as it is freed, be that at the end of the script or of a function."""
+    env = {"WORKER": "echo trained; sleep 7; echo evaluated", "SERVER": "sleep 0.5", "SCHEDULER": "sleep 0.5"}
+    result, log = job_host.run(job_host.order(env=env))
+    assert (result["state"], result["error"]) == ("done", None)
+    assert sum(event.get("line") == "evaluated" for event in log) == 2
+
+
+def test_servers_that_end_alone_end_the_job(job_host: JobHost) -> None:
+    result, _ = job_host.run(job_host.order(env={**HERE, "SERVER": "exit 0"}))
+    assert (result["exit_code"], result["error"]) == (1, "server on node-0 ended before the workers did")
+
+
 def test_what_a_killed_supervisor_leaves_ends_by_itself_and_the_record_is_completed_once(job_host: JobHost) -> None:
     start_and_wait(job_host, job_host.order(env=HERE))
     os.kill(job_host.record()["supervisor"]["pid"], signal.SIGKILL)
@@ -176,6 +189,12 @@ def test_a_signal_stops_the_job(job_host: JobHost, number: signal.Signals) -> No
 def test_a_job_ends_after_its_longest_time(job_host: JobHost) -> None:
     result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=0.2))
     assert (result["exit_code"], result["error"]) == (124, "ran longer than max_duration (0.2 s)")
+
+
+def test_the_set_up_counts_for_the_longest_time(job_host: JobHost) -> None:
+    result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=1, job_setup=["sleep 1000"]))
+    assert (result["exit_code"], result["error"]) == (124, "ran longer than max_duration (1 s)")
+    assert result["left"] == {}
 
 
 def test_what_the_wrapper_has_to_say_of_the_end_stands_in_the_error(job_host: JobHost) -> None:

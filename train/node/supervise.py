@@ -27,6 +27,7 @@ import sys
 import job_folder
 import lock
 import processes
+import role_env
 import supervisor
 
 LOCK_TIMEOUT_S = 5.0
@@ -39,6 +40,7 @@ def main():
     record = job_folder.read_record(order["job"])
     if not held.take(LOCK_TIMEOUT_S) or record is None or record["state"] in job_folder.ENDED:
         sys.exit("%s: somebody else has this job, or has ended it" % order["job"])
+    role_env.raise_open_files("auto")  # two for each process of the job
     record["supervisor"] = {"pid": os.getpid(), "start_time": processes.start_time(os.getpid())}
     try:
         job = supervisor.Supervisor(order, record)

@@ -102,6 +102,7 @@ class Supervisor(object):
                 self.say(line)
             self.copying = copying.Copying(self.order) if self.order["results_url"] else None
         self.judge.watch_silence()
+        self.judge.watch_duration()
         if self.roster.preparation():
             self.children.start_setups()
         else:
@@ -127,6 +128,8 @@ class Supervisor(object):
         try:
             message = json.loads(line.decode("utf-8"))
         except ValueError:  # a login shell's own
+            return
+        if not isinstance(message, dict):  # a number is JSON, too
             return
         if isinstance(role, roster.Role):
             role.heard_at = time.monotonic()

@@ -1,7 +1,7 @@
 """What MXNet's readers give each of N workers, by the records' ids: run as a job. Its argument is the folder in S3.
 
-A line from each worker, "IDS {...}": the ids of its own part; from worker 0 also those of all parts, one after the
-other, by how many workers there might be.
+A line from each worker, "IDS {...}": the ids of its own part, by epoch; from worker 0 also those of all parts, one
+after the other, by how many workers there might be.
 """
 
 import json
@@ -12,16 +12,16 @@ from typing import Any
 import mxnet as mx
 
 
-def read_ids(part: int, count: int, **settings: Any) -> list[int]:
-    """The ids of a part, over two epochs."""
+def read_ids(part: int, count: int, **settings: Any) -> list[list[int]]:
+    """The ids of a part, a list for each of two epochs."""
     try:
         reader = mx.io.ImageRecordIter(
             path_imgrec=sys.argv[1], data_shape=(1, 4, 4), batch_size=1, num_parts=count, part_index=part,
             preprocess_threads=1, verbose=False, **settings
         )  # fmt: skip
     except StopIteration:  # the part has no record
-        return []
-    return [int(batch.label[0].asscalar()) for _ in range(2) for batch in ([] if reader.reset() else reader)]
+        return [[], []]
+    return [[int(batch.label[0].asscalar()) for batch in ([] if reader.reset() else reader)] for _ in range(2)]
 
 
 store = mx.kv.create(os.environ["CLUSTER_KV_STORE"])
