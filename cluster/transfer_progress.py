@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _FIRST_LINE_S = 10.0
 _EVERY_S = 30.0
 _REFRESH_S = 0.1
+_MOST_NAMED = 3
 
 
 class TransferProgress:
@@ -76,9 +77,12 @@ class TransferProgress:
 
     def _render_line(self, duration_s: float) -> str:
         rate = self._moved / duration_s
-        left_s = max(self._total - self._moved, 0) / rate
         moved = f"{decimal(self._moved)} of {decimal(self._total)}"
-        return f"{self._files_done()}, {moved}, {decimal(int(rate))}/s, {timedelta(seconds=round(left_s))} left"
+        said = f"{self._files_done()}, {moved}, {decimal(int(rate))}/s"
+        if not rate:  # empty files alone until now, or a large one that S3 has not answered for yet
+            return said
+        left_s = max(self._total - self._moved, 0) / rate
+        return f"{said}, {timedelta(seconds=round(left_s))} left"
 
     def _files_done(self) -> str:
         return f"{self._files}/{self._count} files"
@@ -132,6 +136,17 @@ def describe_others(done: Done) -> str:
     if done.plan.deletions:
         said += f"; {count_files(len(done.plan.deletions))} deleted"
     return said
+
+
+def describe_unverified(unverified: Sequence[Download]) -> str:
+    """What stage mode says of an object that cannot be compared, for one or more: how many, and a few of them."""
+    urls = sorted(str(download.source) for download in unverified)
+    named = ", ".join(urls[:_MOST_NAMED])
+    if len(urls) > _MOST_NAMED:
+        named += f" and {len(urls) - _MOST_NAMED} more"
+    if len(urls) == 1:
+        return f"S3 has no checksum of 1 object that can be compared, its length alone was: {named}"
+    return f"S3 has no checksum of {len(urls)} objects that can be compared, their lengths alone were: {named}"
 
 
 def count_files(count: int) -> str:

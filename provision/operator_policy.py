@@ -197,7 +197,9 @@ def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[St
     if not buckets:
         return statements
     of_bucket = ("CreateBucket", "DeleteBucket", "ListBucket", "ListBucketMultipartUploads")
-    of_new_ones = ("PutBucketPublicAccessBlock", "PutEncryptionConfiguration")
+    of_new_ones = [
+        f"{verb}{it}" for verb in ("Get", "Put") for it in ("BucketPublicAccessBlock", "EncryptionConfiguration")
+    ]
     of_objects = ("AbortMultipartUpload", "DeleteObject", "GetObject", "ListMultipartUploadParts", "PutObject")
     arns = [f"arn:{partition_of(scope.region)}:s3:::{bucket}" for bucket in buckets]
     return [

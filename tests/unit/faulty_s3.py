@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that does to answers what networks and S3 do to them now and then."""
+"""Proxies before an S3 server that do to requests and answers what networks and S3 do to them now and then."""
 
 import http.client
 import threading
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
-from urllib.parse import urlsplit
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit
 
 from http_server import serve_http
 
@@ -72,4 +73,75 @@ def faulty_proxy(target_url: str, faults: Faults) -> Iterator[str]:
             pass
 
     with serve_http(Handler) as url:
+        yield url
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What happens to the next `times` requests of one kind.
+
+    refuse: 503, and the server does not get it. lose: the server does it, and the connection is cut before it answers.
+    belie: the server does it, and the answer is 503. method, query: which kind, as the query begins.
+    """
+
+    kind: Literal["refuse", "lose", "belie"]
+    method: str
+    query: str
+    times: int = 10**6
+    done: int = 0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    target: SplitResult
+    trouble: Trouble
+    lock: threading.Lock
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.close_connection = True
+        kind = self._take()
+        status, headers, content = 503, {"Content-Type": "application/xml"}, BUSY
+        if kind != "refuse":
+            upstream = http.client.HTTPConnection(str(self.target.hostname), self.target.port)
+            upstream.request(self.command, self.path, body=body, headers=dict(self.headers.items()))
+            answer = upstream.getresponse()
+            told = answer.read()
+            upstream.close()
+            if kind is None:
+                status, headers, content = answer.status, dict(answer.getheaders()), told
+        if kind != "lose":
+            self._answer(status, headers, content)
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - http.server calls them so
+
+    def _take(self) -> str | None:
+        """What happens to this request."""
+        trouble = self.trouble
+        with self.lock:
+            is_meant = self.command == trouble.method and urlsplit(self.path).query.startswith(trouble.query)
+            if not is_meant or trouble.done == trouble.times:
+                return None
+            trouble.done += 1
+            return trouble.kind
+
+    def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response(status)
+        # The answer to HEAD says how long another would be.
+        for name, value in ({"Content-Length": str(len(content))} | headers | {"Connection": "close"}).items():
+            if name.lower() not in ("date", "server", "transfer-encoding"):
+                self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def troubled_proxy(target_url: str, trouble: Trouble) -> Iterator[str]:
+    """The URL of a proxy to a server, with this trouble, which may change meanwhile."""
+    known = {"target": urlsplit(target_url), "trouble": trouble, "lock": threading.Lock()}
+    with serve_http(type("Handler", (_Handler,), known)) as url:
         yield url

@@ -3,12 +3,14 @@
 import json
 import os
 import pty
+import random
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -251,6 +253,40 @@ def test_a_long_copy_says_a_line_now_and_then() -> None:
         "0/2 files, 200.0 kB of 2.0 MB, 20.0 kB/s, 0:01:30 left",
         "0/2 files, 1.0 MB of 2.0 MB, 20.0 kB/s, 0:00:50 left",
     ]
+
+
+def test_a_copy_that_has_not_moved_a_byte_yet_tells_no_time() -> None:
+    said: list[str] = []
+    now = [0.0]
+    progress = TransferProgress(None, said.append, clock=lambda: now[0])
+    upload = Upload(source=Path("x"), destination=S3Url(bucket="b", key="k"), size_bytes=0)
+    progress.watch([upload, replace(upload, size_bytes=1_000_000)])
+    now[0] = 11.0
+    progress.moved(0)  # as when a large file's HEAD was repeated for long
+    now[0] = 50.0
+    progress.finished(upload)
+    assert said == ["0/2 files, 0 bytes of 1.0 MB, 0 bytes/s", "1/2 files, 0 bytes of 1.0 MB, 0 bytes/s"]
+
+
+def test_objects_without_a_checksum_are_named_once(project: Project, server: S3Server) -> None:
+    sizes = [1000, *[2**20 + 1] * 2, 9 * 2**20, 2**20 + 1]
+    contents = {f"{number}.rec": random.Random(number).randbytes(size) for number, size in enumerate(sizes)}
+    server.put("bucket", contents)
+    for name, content in contents.items():
+        if name != "0.rec":
+            server.put_without_checksum("bucket", name, content)
+    said = project.run("data", "get", "s3://bucket/", "back").stderr.splitlines()
+    assert {path.name: path.read_bytes() for path in (project.directory / "back").iterdir()} == contents
+    warned = [line for line in said if "checksum" in line]
+    assert len(warned) == 1
+    assert warned[0].endswith(
+        "S3 has no checksum of 4 objects that can be compared, their lengths alone were: "
+        "s3://bucket/1.rec, s3://bucket/2.rec, s3://bucket/3.rec and 1 more"
+    )
+    said = project.run("data", "get", "s3://bucket/3.rec", "s3://bucket/0.rec", "again").stderr.splitlines()
+    assert "S3 has no checksum of 1 object that can be compared, its length alone was: s3://bucket/3.rec" in said[0]
+    # What can be compared is not spoken of.
+    assert "checksum" not in project.run("data", "get", "s3://bucket/0.rec", "third").stderr
 
 
 def on_a_terminal(command: list[str], project: Project) -> str:

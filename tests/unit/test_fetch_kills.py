@@ -1,8 +1,6 @@
 """cluster data fetch, killed at random moments: what can be seen is whole, and the next run finishes the work."""
 
 import os
-import random
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kills import Kills
 from project import CLUSTER, Project
 from s3_server import S3Server, serve_s3_alone
 
@@ -37,14 +36,11 @@ def project(server: S3Server, tmp_path: Path) -> Project:
     return made
 
 
-def kill_at(project: Project, words: tuple[str, ...], after_s: float) -> None:
-    process = subprocess.Popen(
+def start(project: Project, words: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
         [CLUSTER, *words], cwd=project.directory, env=project.environment(), stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    time.sleep(after_s)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
 
 
 def read(folder: Path) -> dict[str, bytes]:
@@ -59,17 +55,16 @@ def find(project: Project, server: S3Server, where: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("where", "kills"), [(BUCKET, 1), *(pytest.param(where, 25, marks=SLOW) for where in (FOLDER, BUCKET))]
+    ("where", "times"), [(BUCKET, 1), *(pytest.param(where, 25, marks=SLOW) for where in (FOLDER, BUCKET))]
 )
-def test_killed_at_any_moment(project: Project, server: S3Server, where: str, kills: int) -> None:
+def test_killed_at_any_moment(project: Project, server: S3Server, where: str, times: int) -> None:
     words = ("data", "fetch", "digits", where, "--shards", "3")
     began = time.monotonic()
     project.run(*words)
-    whole_s = time.monotonic() - began
+    kills = Kills(int(os.environ.get("KILLS", str(times))), seed=11, whole_s=time.monotonic() - began)
     expected = find(project, server, where)
     assert len(expected) == 8
-    moments = random.Random(11)
-    for _ in range(int(os.environ.get("KILLS", str(kills)))):
+    for _ in kills.rounds():
         if where == FOLDER:
             for name in expected:
                 (project.directory / FOLDER / name).unlink()
@@ -77,7 +72,7 @@ def test_killed_at_any_moment(project: Project, server: S3Server, where: str, ki
             server.client.delete_objects(
                 Bucket="bucket", Delete={"Objects": [{"Key": f"out/{name}"} for name in expected]}
             )
-        kill_at(project, words, moments.uniform(0.3, 1.05) * whole_s)
+        kills.kill(start(project, words))
         seen = find(project, server, where)
         assert {name: content for name, content in seen.items() if not name.startswith(".cluster-fetch/")}.items() <= (
             expected.items()

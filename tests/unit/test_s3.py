@@ -194,6 +194,36 @@ def test_ls(server: S3Server) -> None:
         s3.ls(f"s3://{BUCKET}/nope", region=REGION)
 
 
+def test_ls_of_a_glob(server: S3Server) -> None:
+    server.put(
+        BUCKET,
+        {"a/1.rec": b"abc", "a/2.txt": b"", "a/b/3.rec": b"", "a/b/": b"", "c/1.rec": b"", "d[1]/x": b"", "d1/y": b""},
+    )
+
+    def shown(key: str, *, recursive: bool = False) -> list[str]:
+        entries = s3.ls(f"s3://{BUCKET}/{key}", region=REGION, recursive=recursive)
+        return [(entry.url if isinstance(entry, S3Object) else entry).key for entry in entries]
+
+    assert shown("a/*.rec") == ["a/1.rec"]
+    assert shown("**/*.rec") == ["a/1.rec", "a/b/3.rec", "c/1.rec"]
+    # A folder that matches is shown as one, or with all that is in it.
+    assert shown("a/*") == ["a/1.rec", "a/2.txt", "a/b/"]
+    assert shown("a/*", recursive=True) == ["a/1.rec", "a/2.txt", "a/b/3.rec"]
+    assert shown("[ac]") == ["a/", "c/"]
+    # With a slash in the end, what stands in the folders that match.
+    assert shown("[ac]/") == ["a/1.rec", "a/2.txt", "a/b/", "c/1.rec"]
+    assert shown("[ac]/", recursive=True) == ["a/1.rec", "a/2.txt", "a/b/3.rec", "c/1.rec"]
+    # What is called so itself comes before what matches.
+    assert shown("d[1]") == shown("d[1]/") == ["d[1]/x"]
+    (entry,) = s3.ls(f"s3://{BUCKET}/?/1.re[c]", region=REGION)[:1]
+    assert isinstance(entry, S3Object)
+    assert (entry.size_bytes, entry.modified.tzinfo is not None) == (3, True)
+    with pytest.raises(NotFoundError, match=r"\*\.nope: no object matches"):
+        s3.ls(f"s3://{BUCKET}/*.nope", region=REGION)
+    with pytest.raises(NotFoundError, match="bucket nope-bucket does not exist"):
+        s3.ls("s3://nope-bucket/*", region=REGION)
+
+
 @pytest.mark.parametrize(
     ("urls", "recursive", "left"),
     [

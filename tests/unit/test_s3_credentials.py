@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from provision.errors import AwsError
 from provision.progress import silent
 from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3 import operations as s3
+from train.s3.access import find_endpoint
 from train.s3.small import MOST_AT_ONCE, SMALL_BYTES
 from train.s3.transfer import PART_BYTES, Unwatched
 
@@ -172,6 +174,36 @@ def test_who_asks(
     keys = {asked.key_id for asked in proxy.asked if asked.path != "/"}
     assert keys
     assert all(key.startswith(key_id) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("env", "profile", "url"),
+    [
+        ({}, "", None),
+        ({"AWS_USE_FIPS_ENDPOINT": "true"}, "", f"https://s3-fips.{REGION}.amazonaws.com"),
+        ({"AWS_USE_DUALSTACK_ENDPOINT": "true"}, "", f"https://s3.dualstack.{REGION}.amazonaws.com"),
+        ({}, "use_fips_endpoint = true", f"https://s3-fips.{REGION}.amazonaws.com"),
+        ({}, "use_dualstack_endpoint = true", f"https://s3.dualstack.{REGION}.amazonaws.com"),
+    ],
+    ids=["neither", "fips", "dualstack", "fips-of-a-profile", "dualstack-of-a-profile"],
+)
+@pytest.mark.parametrize("file", ["config", "credentials"])
+def test_where_keys_of_the_environment_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, env: dict[str, str], profile: str, url: str | None, file: str
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # botocore looks for the home folder when it is loaded.
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / ".aws" / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / ".aws" / "credentials"))
+    for name, value in {"AWS_ACCESS_KEY_ID": "AKIAENV", "AWS_SECRET_ACCESS_KEY": "s", **env}.items():
+        monkeypatch.setenv(name, value)
+    if profile:
+        (tmp_path / ".aws").mkdir()
+        (tmp_path / ".aws" / file).write_text(f"[default]\n{profile}\n")
+    endpoint = find_endpoint(region=REGION)
+    assert (endpoint.url, endpoint.credentials()["access_key_id"]) == (url, "AKIAENV")
 
 
 @pytest.mark.parametrize(

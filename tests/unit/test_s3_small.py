@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,13 +19,14 @@ import pytest
 
 from http_server import serve_http
 from project import REPOSITORY
+from provision.errors import ClusterError
 from provision.progress import silent
 from s3_server import REGION, serve_s3_alone
-from train.s3 import crew
+from train.s3 import crew, lanes, small, transfer
 from train.s3 import operations as s3
 from train.s3.crew import Crew, gather
 from train.s3.exchange import UnsureError
-from train.s3.lanes import finish
+from train.s3.lanes import Talk, finish
 from train.s3.plan import Upload
 from train.s3.small import Room, SmallMoves, put_small
 from train.s3.transfer import Unwatched, open_wire
@@ -124,6 +126,44 @@ def test_what_is_given_up_is_done_thoroughly(tmp_path: Path, monkeypatch: pytest
         server.reset()
 
 
+def test_what_is_left_after_a_hold_up_is_put_by_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "HELD_UP", -1.0)
+    monkeypatch.setattr(lanes, "_JUDGE_EVERY_S", 0.0)
+    by_threads = []
+
+    def finish_by_thread(talk: Talk[None]) -> None:
+        by_threads.append(threading.get_ident())
+        finish(talk)
+
+    monkeypatch.setattr(small, "finish", finish_by_thread)
+    contents = {f"{number}": random.Random(number).randbytes(1000 + number) for number in range(200)}
+    (tmp_path / "local").mkdir()
+    for name, content in contents.items():
+        (tmp_path / "local" / name).write_bytes(content)
+    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path / "state")) as server:
+        server.put("datasets", {})
+        s3.put([str(tmp_path / "local")], "s3://datasets/", region=REGION, report=silent, watch=lambda _: Unwatched())
+        assert server.read("datasets") == contents
+        server.reset()
+    assert 0 < len(by_threads) < 200
+    assert threading.get_ident() not in by_threads
+
+
+def test_what_is_forgotten_is_told(upload: Upload, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody is told that all is done while files are missing, whatever may be wrong with this program."""
+    uploads = [replace(upload, destination=S3Url(bucket="datasets", key=f"x{number}")) for number in range(5)]
+    move = small.move_side_by_side
+    monkeypatch.setattr(transfer, "move_side_by_side", lambda transfers, each: move(transfers[:3], each))
+    with answering(200, {"x-amz-checksum-crc32": CRC}) as (wire, asked):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        with pytest.raises(ClusterError) as caught:
+            transfer.apply(wire, uploads, Unwatched())
+        assert sorted(asked) == [f"/datasets/x{number}" for number in range(3)]
+    first, *names = caught.value.message.splitlines()
+    assert first.startswith("2 of 5 files failed")
+    assert [name.split(" -> ")[1].split(": ")[0] for name in names] == ["s3://datasets/x3", "s3://datasets/x4"]
+
+
 def test_room() -> None:
     room, lock = Room(100), threading.Lock()
     taken, most = 0, 0
@@ -181,7 +221,7 @@ def test_a_crew_does_not_grow_while_it_is_busy(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_gathered_is_in_order() -> None:
-    def work(number: int) -> int:
+    def work(number: int, _check: Callable[[], None]) -> int:
         time.sleep(random.Random(number).random() / 100)
         if number == 99:
             raise ZeroDivisionError
@@ -191,6 +231,27 @@ def test_what_is_gathered_is_in_order() -> None:
     assert gather(work, (), first=3, most=9) == []
     with pytest.raises(ZeroDivisionError):
         gather(work, range(200), first=3, most=9)
+
+
+def test_an_error_ends_what_takes_long() -> None:
+    def work(number: int, check: Callable[[], None]) -> None:
+        if number == 0:
+            raise ZeroDivisionError
+        while True:
+            check()
+            time.sleep(0.01)
+
+    with pytest.raises(ZeroDivisionError):
+        gather(work, range(2), first=2, most=2)
+
+
+def test_an_error_of_who_makes_the_tasks_is_told() -> None:
+    def make() -> Iterator[Callable[[], None]]:
+        yield lambda: None
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Crew(2).run(make())
 
 
 PUT = """

@@ -47,13 +47,25 @@ def find_endpoint(*, region: str) -> S3Endpoint:
     """As botocore would find it. Raises AwsError where there are no credentials, ConfigError for AWS_CA_BUNDLE."""
     env = os.environ
     url = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
-    # A configuration file may name an endpoint, too, and a bundle; in the environment they have precedence.
-    nothing_else = url or not Path(env.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser().exists()
-    if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY") and nothing_else:
+    if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY") and (url or not _says_more(env)):
         return S3Endpoint(
             url=url, authorities=_read_authorities(env.get("AWS_CA_BUNDLE")), credentials=_of_environment(env)
         )
     return _ask_botocore(region)
+
+
+def _says_more(env: Mapping[str, str]) -> bool:
+    """Whether something but a URL in the environment may say where S3 is.
+
+    A profile may name an endpoint or one of AWS's other kinds, in either of the two files, and a bundle.
+    """
+    if env.get("AWS_USE_FIPS_ENDPOINT") or env.get("AWS_USE_DUALSTACK_ENDPOINT"):
+        return True
+    files = (
+        env.get("AWS_CONFIG_FILE") or "~/.aws/config",
+        env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
+    )
+    return any(Path(file).expanduser().exists() for file in files)
 
 
 def _of_environment(env: Mapping[str, str]) -> "Callable[[], S3Credential]":

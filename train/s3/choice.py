@@ -10,7 +10,7 @@ from typing import TypeVar
 from provision.errors import UsageError
 from train.s3.client import S3Object
 from train.s3.content import COMPARE_FIRST, COMPARE_MOST, is_same
-from train.s3.crew import gather
+from train.s3.crew import Check, gather
 from train.s3.landing import landing_path
 from train.s3.plan import Download, Upload
 from train.s3.url import S3Url, compile_glob, has_glob
@@ -63,12 +63,12 @@ def choose_uploads(
         return tuple(planned), ()
     objects = {item.url: item for item in there}
 
-    def is_there(upload: Upload) -> bool:
+    def is_there(upload: Upload, go_on: Check) -> bool:
         item = objects.get(upload.destination)
         if item is None or item.size_bytes != upload.size_bytes:
             return False
         ask = partial(wire.find_headers, item.url)
-        return bool(is_same(upload.source, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask))
+        return is_same(upload.source, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on) is True
 
     return _part(planned, is_there)
 
@@ -78,18 +78,18 @@ def choose_downloads(wire: Wire, planned: Sequence[Download]) -> tuple[tuple[Dow
     if not any(download.destination.is_file() for download in planned):
         return tuple(planned), ()
 
-    def is_there(download: Download) -> bool:
+    def is_there(download: Download, go_on: Check) -> bool:
         path = download.destination
         if not path.is_file() or path.stat().st_size != download.size_bytes:
             return False
         ask = partial(wire.find_headers, download.source)
-        return bool(is_same(path, size_bytes=download.size_bytes, etag=download.etag, find_headers=ask))
+        return is_same(path, size_bytes=download.size_bytes, etag=download.etag, find_headers=ask, go_on=go_on) is True
 
     return _part(planned, is_there)
 
 
 def _part(
-    planned: Sequence[Transfer], is_there: Callable[[Transfer], bool]
+    planned: Sequence[Transfer], is_there: Callable[[Transfer, Check], bool]
 ) -> tuple[tuple[Transfer, ...], tuple[Transfer, ...]]:
     same = gather(is_there, planned, first=COMPARE_FIRST, most=COMPARE_MOST)
     to_copy = tuple(transfer for transfer, there in zip(planned, same, strict=True) if not there)

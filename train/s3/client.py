@@ -28,7 +28,9 @@ _ACTIONS = {
     "create_bucket": "s3:CreateBucket",
     "delete_bucket": "s3:DeleteBucket",
     "delete_objects": "s3:DeleteObject",
+    "get_bucket_encryption": "s3:GetEncryptionConfiguration",
     "get_object": "s3:GetObject",
+    "get_public_access_block": "s3:GetBucketPublicAccessBlock",
     "head_object": "s3:GetObject",
     "list_buckets": "s3:ListAllMyBuckets",
     "list_multipart_uploads": "s3:ListBucketMultipartUploads",
@@ -38,10 +40,33 @@ _ACTIONS = {
     "put_bucket_lifecycle_configuration": "s3:PutLifecycleConfiguration",
     "put_public_access_block": "s3:PutBucketPublicAccessBlock",
 }
+# What protect_bucket sets, by what its calls are named for.
+_PROTECTION: dict[str, dict[str, Any]] = {
+    "public_access_block": {
+        "PublicAccessBlockConfiguration": {
+            "BlockPublicAcls": True,
+            "IgnorePublicAcls": True,
+            "BlockPublicPolicy": True,
+            "RestrictPublicBuckets": True,
+        }
+    },
+    "bucket_encryption": {
+        "ServerSideEncryptionConfiguration": {
+            "Rules": [
+                {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}, "BucketKeyEnabled": False},
+            ]
+        }
+    },
+}
+_UNSET = frozenset({"NoSuchPublicAccessBlockConfiguration", "ServerSideEncryptionConfigurationNotFoundError"})
 
 
 class S3AccessDeniedError(AwsError):
     """S3 knows the caller, who lacks a permission."""
+
+
+class OwnBucketError(AwsError):
+    """The bucket that is to be made is this account's already."""
 
 
 class DamagedBodyError(AwsError):
@@ -115,26 +140,35 @@ class S3Client:
         return True
 
     async def create_bucket(self, bucket: str) -> None:
-        """Make a bucket that nobody outside of the account can read, whatever is done to it later, encrypted by S3.
+        """Make a bucket; protect_bucket comes next.
 
-        Raises AwsError where the name is taken, or this caller may not make buckets.
+        Raises AwsError where the name is somebody else's, OwnBucketError where it is this account's (where us-east-1
+        says nothing), S3AccessDeniedError where this caller may not make buckets.
         """
         request: dict[str, Any] = {"Bucket": bucket}
         if self._region != "us-east-1":  # which S3 wants unnamed
             request["CreateBucketConfiguration"] = {"LocationConstraint": self._region}
         await self.call("create_bucket", **request)
-        block = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
-        await self.call(
-            "put_public_access_block",
-            Bucket=bucket,
-            PublicAccessBlockConfiguration=dict.fromkeys(block, True),
-        )
-        encryption = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}
-        await self.call(
-            "put_bucket_encryption",
-            Bucket=bucket,
-            ServerSideEncryptionConfiguration={"Rules": [{**encryption, "BucketKeyEnabled": False}]},
-        )
+
+    async def protect_bucket(self, bucket: str, *, where_unset: bool = False) -> bool:
+        """Let nobody outside of the account read a bucket, whatever is done to it later, and S3 encrypt what is in it.
+
+        where_unset: what somebody has set is left as it is. Returns whether anything was set. Raises AwsError.
+        """
+        done = False
+        for name, settings in _PROTECTION.items():
+            if where_unset and await self._is_set(bucket, name):
+                continue
+            await self.call(f"put_{name}", Bucket=bucket, **settings)
+            done = True
+        return done
+
+    async def _is_set(self, bucket: str, name: str) -> bool:
+        try:
+            await self.call(f"get_{name}", Bucket=bucket)
+        except NotFoundError:
+            return False
+        return True
 
 
 @asynccontextmanager
@@ -214,18 +248,20 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
         return NotFoundError(f"{where}: the upload in parts is none any more", hint="run the command again")
     if code in {"NoSuchKey", "404"}:
         return NotFoundError(f"{where}: no such object", hint=f"cluster data ls s3://{bucket}/")
+    if code in _UNSET:
+        return NotFoundError(f"{where}: {words or code}")
     if code in {"AccessDenied", "403"}:
         action = _ACTIONS.get(method, "s3:PutObject")
         return S3AccessDeniedError(f"{where}: access denied, {action} is needed ({words or code})", hint=_WHO_AM_I)
     advice = {
         "BadDigest": "run the command again",
-        "BucketAlreadyExists": "the name is somebody else's: choose another",
+        "BucketAlreadyExists": "the name is somebody else's: choose another, or use theirs without --create-bucket",
         "BucketNotEmpty": "old versions are left in it, or something came meanwhile",
         "PreconditionFailed": "it was changed while it was read: run the command again",
     }.get(code)
     if code in CREDENTIAL_CODES:
         advice = find_hint(code, words, operation=method)
-    kind = DamagedBodyError if code == "BadDigest" else AwsError
+    kind = {"BadDigest": DamagedBodyError, "BucketAlreadyOwnedByYou": OwnBucketError}.get(code, AwsError)
     return kind(f"{where}: {words or code} ({code}, {method})", hint=advice or _WHO_AM_I)
 
 

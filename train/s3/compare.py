@@ -9,7 +9,7 @@ from typing import Literal
 from provision.errors import NotFoundError
 from train.s3.choice import compile_excludes
 from train.s3.content import COMPARE_FIRST, COMPARE_MOST, is_same
-from train.s3.crew import gather
+from train.s3.crew import Check, gather
 from train.s3.find import find_objects
 from train.s3.listing import Listing
 from train.s3.local import find_files
@@ -78,10 +78,10 @@ def _find(listing: Listing, where: S3Url) -> Iterable[FoundObject]:
         return ()
 
 
-def _compare(wanted: Mapping[str, int], there: Mapping[str, int], is_equal: Callable[[str], bool]) -> Verdict:
+def _compare(wanted: Mapping[str, int], there: Mapping[str, int], is_equal: Callable[[str, Check], bool]) -> Verdict:
     names = sorted({*wanted, *there})
 
-    def judge(name: str) -> Difference | None:
+    def judge(name: str, go_on: Check) -> Difference | None:
         kind: Kind | None = None
         if name not in there:
             kind = "missing"
@@ -89,7 +89,7 @@ def _compare(wanted: Mapping[str, int], there: Mapping[str, int], is_equal: Call
             kind = "surplus"
         elif wanted[name] != there[name]:
             kind = "size"
-        elif not is_equal(name):
+        elif not is_equal(name, go_on):
             kind = "content"
         return Difference(name=name, kind=kind) if kind else None
 
@@ -97,22 +97,25 @@ def _compare(wanted: Mapping[str, int], there: Mapping[str, int], is_equal: Call
     return Verdict(compared=len(names), differences=tuple(found for found in judged if found is not None))
 
 
-def _same_etag(wanted: Mapping[str, str], there: Mapping[str, str], name: str) -> bool:
+def _same_etag(wanted: Mapping[str, str], there: Mapping[str, str], name: str, _go_on: Check) -> bool:
     return wanted[name] == there[name]
 
 
-def _same_content(wire: Wire, files: Mapping[str, FoundFile], objects: Mapping[str, FoundObject], name: str) -> bool:
+def _same_content(
+    wire: Wire, files: Mapping[str, FoundFile], objects: Mapping[str, FoundObject], name: str, go_on: Check
+) -> bool:
     item, path = objects[name], files[name].path
     ask = partial(wire.find_headers, item.url)
-    same = is_same(path, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask)
+    same = is_same(path, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on)
     # S3 says nothing that can be calculated here: the bytes themselves are compared.
-    return _same_bytes(wire, item, path) if same is None else same
+    return _same_bytes(wire, item, path, go_on) if same is None else same
 
 
-def _same_bytes(wire: Wire, item: FoundObject, path: Path) -> bool:
+def _same_bytes(wire: Wire, item: FoundObject, path: Path, go_on: Check) -> bool:
     body = wire.call("get_object", Bucket=item.url.bucket, Key=item.url.key, IfMatch=item.etag)["Body"]
     with body, path.open("rb") as file:
         while True:
+            go_on()
             ours, theirs = file.read(_BLOCK_BYTES), body.read(_BLOCK_BYTES)
             if ours != theirs:
                 return False

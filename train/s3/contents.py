@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from provision.errors import ClusterError, NotFoundError, UsageError
 from train.s3.client import S3Client, S3Object, open_s3
-from train.s3.find import find_objects
+from train.s3.find import find_matches, find_objects
 from train.s3.listing import Listing
 from train.s3.transfer import open_wire
 from train.s3.url import S3Url, has_glob, parse_url
@@ -30,7 +30,8 @@ def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry,
     """The account's buckets (no URL), or what stands in a folder, sorted: objects, and folders as URLs.
 
     recursive: all objects below the folder instead, without folders. A URL without a trailing slash is an
-    object or a folder. Raises UsageError, NotFoundError where there is nothing, AwsError.
+    object or a folder. A glob shows what matches, or, with a trailing slash, what stands in the folders that match;
+    what is called so itself comes first. Raises UsageError, NotFoundError where there is nothing, AwsError.
     """
     where = parse_url(url) if url else None
 
@@ -40,7 +41,12 @@ def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry,
             return tuple(S3Url(bucket=bucket["Name"]) for bucket in buckets)
         return await _list(client, where, recursive=recursive)
 
-    return _run(run, region)
+    try:
+        return _run(run, region)
+    except NotFoundError:
+        if where is None or not has_glob(where.key):
+            raise
+        return _list_matches(Listing(open_wire(region=region)), where, recursive=recursive)
 
 
 def du(url: str, *, region: str) -> tuple[Usage, ...]:
@@ -133,6 +139,20 @@ async def _list(client: S3Client, where: S3Url, *, recursive: bool) -> tuple[Ent
         raise NotFoundError(f"{where}: no such object or folder", hint=f"cluster data ls s3://{where.bucket}/")
     shown = [entry for entry in entries if not isinstance(entry, S3Object) or not entry.url.key.endswith("/")]
     return tuple(sorted(shown, key=lambda entry: entry.url if isinstance(entry, S3Object) else entry))
+
+
+def _list_matches(listing: Listing, where: S3Url, *, recursive: bool) -> tuple[Entry, ...]:
+    found: dict[S3Url, Entry] = {}
+    for item, name in find_matches(listing, where):
+        first, slash, _ = name.partition("/")
+        if slash and not recursive:
+            folder = S3Url(bucket=where.bucket, key=item.url.key.removesuffix(name) + first + slash)
+            found[folder] = folder
+        elif not item.url.key.endswith("/"):
+            found[item.url] = item
+    if not found:
+        raise NotFoundError(f"{where}: no object matches", hint=f"cluster data ls s3://{where.bucket}/")
+    return tuple(found[url] for url in sorted(found))
 
 
 def _keys_to_delete(listing: Listing, targets: Sequence[S3Url], *, recursive: bool) -> dict[str, tuple[str, ...]]:

@@ -10,6 +10,8 @@ from typing import TypeVar
 from train.s3.lanes import BUSY
 
 Task = Callable[[], None]
+Check = Callable[[], None]
+"""For what takes long, now and then: raises Stopped."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 LEAVE_S = 2.0
@@ -22,17 +24,18 @@ class Stopped(Exception):
     """The crew was told to stop while a task was at work."""
 
 
-def gather(work: Callable[[Item], Result], items: Sequence[Item], *, first: int, most: int) -> list[Result]:
+def gather(work: Callable[[Item, Check], Result], items: Sequence[Item], *, first: int, most: int) -> list[Result]:
     """What work gives for each item, in their order, by threads that become more while they wait.
 
-    Raises what work raises.
+    work: given the crew's check, too, to be stopped by. Raises what work raises.
     """
     results: dict[int, Result] = {}
+    crew = Crew(first, most=most)
 
     def work_on(number: int) -> None:
-        results[number] = work(items[number])
+        results[number] = work(items[number], crew.check)
 
-    Crew(first, most=most).run(partial(work_on, number) for number in range(len(items)))
+    crew.run(partial(work_on, number) for number in range(len(items)))
     return [results[number] for number in range(len(items))]
 
 
@@ -138,6 +141,8 @@ class Crew:
     def _live(self) -> None:
         try:
             self._work()
+        except BaseException as error:  # noqa: BLE001 - of who makes the tasks: raised by run
+            self._stop(error)
         finally:
             self._count(-1)
 

@@ -20,6 +20,8 @@ from train.s3.plan import Download
 from train.s3.wire import Wire
 
 Check = Callable[[], None]
+# Told of a download of which S3 keeps nothing that its bytes can be compared with.
+NoteUnverified = Callable[[Download], None]
 _TRIES = 4
 _BLOCK_BYTES = 2**20
 _ASK = -1
@@ -44,25 +46,27 @@ def get_small(wire: Wire, download: Download) -> int:
     return len(content)
 
 
-def get_whole(wire: Wire, download: Download, check: Check) -> int:
+def get_whole(wire: Wire, download: Download, check: Check, note: NoteUnverified) -> int:
     """Get an object in one request; returns its size in bytes. Raises ClusterError's kinds, OSError."""
     with _landing(download) as landing:
         for attempt in range(1, _TRIES + 1):
             try:
-                length, right = _fetch_whole(wire, download, landing, check)
+                length, verified = _fetch_whole(wire, download, landing, check)
             except BrokenReadError as error:
                 if attempt == _TRIES:
                     raise explain_broken(error, download) from error
                 _pause(attempt)
                 continue
-            if right:
+            if length == download.size_bytes and verified is not False:
                 landing.publish()
+                if verified is None:
+                    note(download)
                 return length
         raise AwsError(_DAMAGED, hint="run the command again")
 
 
-def _fetch_whole(wire: Wire, download: Download, landing: Landing, check: Check) -> tuple[int, bool]:
-    """(how many bytes came, whether they are the right ones)."""
+def _fetch_whole(wire: Wire, download: Download, landing: Landing, check: Check) -> tuple[int, bool | None]:
+    """(how many bytes came, whether they are what S3 says: None where it says nothing that can be compared)."""
     response = _ask(wire, download, ChecksumMode="ENABLED")
     verify = _find_check(wire, download, response["ResponseMetadata"]["HTTPHeaders"])
     length = 0
@@ -71,7 +75,7 @@ def _fetch_whole(wire: Wire, download: Download, landing: Landing, check: Check)
             verify.feed(block)
         landing.write(block, length)
         length += len(block)
-    return length, length == download.size_bytes and (verify is None or verify.matches())
+    return length, None if verify is None else bool(verify.matches())
 
 
 def _pause(attempt: int) -> None:
@@ -93,10 +97,11 @@ def _landing(download: Download) -> Iterator[Landing]:
 class PartsDownload:
     """An object that comes in parts; see parts.InParts. To ask what S3 says about it is a part, too."""
 
-    def __init__(self, wire: Wire, download: Download, check: Check) -> None:
+    def __init__(self, wire: Wire, download: Download, check: Check, note: NoteUnverified) -> None:
         self._wire = wire
         self._download = download
         self._check = check
+        self._note = note
         self._told: Mapping[str, str] = {}
         self._crcs: dict[int, int] = {}
 
@@ -151,18 +156,18 @@ class PartsDownload:
 
     def finish(self) -> None:
         """Give the file its name, if it is what S3 says."""
-        if not self._is_right():
+        verify = _find_check(self._wire, self._download, self._told)
+        if verify is not None and not self._is_right(verify):
             self._landing.forget()
             raise DamagedError(_DAMAGED)
         self._landing.publish()
+        if verify is None:  # every part had the length that was asked for
+            self._note(self._download)
 
-    def _is_right(self) -> bool:
-        verify = _find_check(self._wire, self._download, self._told)
-        if verify is None:
-            return True
+    def _is_right(self, verify: Any) -> bool:
         if verify.cut != integrity.ANY:
             self._landing.close_records()
-            return feed(verify, self._landing.path)
+            return feed(verify, self._landing.path, self._check)
         for begin, crc in self._crcs.items():
             verify.add(begin, min(PART_BYTES, self._download.size_bytes - begin), crc.to_bytes(4, "big"))
         return bool(verify.matches())

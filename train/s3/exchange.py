@@ -10,8 +10,9 @@ import errno
 import os
 import select
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -31,6 +32,8 @@ _IDLE_S = 3.0
 """Less than what S3 and the servers like it wait before they close a connection that nobody uses."""
 _MOST_HEAD_BYTES = 65536
 _YES = "HTTP/1.1 200 "
+_NEW, _GOOD, _DOUBTFUL, _ASKED, _FAILED = range(5)  # an address, in the order in which it is chosen
+_Address = tuple[Any, ...]  # as getaddrinfo has it
 Result = TypeVar("Result")
 
 
@@ -53,7 +56,7 @@ class Exchange:
         except (OSError, ValueError):  # no address, or no certificates: ssl's own errors are OSErrors
             self._is_plain = False
         self._kept: list[tuple[float, socket.socket]] = []  # since when nobody uses them
-        self._addresses: Sequence[tuple[Any, ...]] = ()
+        self._addresses = _Addresses()
 
     def ask(self, method: str, url: S3Url, headers: Mapping[str, str], content: bytes = b"") -> Mapping[str, str]:
         """The headers of S3's yes, with names in lower case. method: one whose answers have no body.
@@ -120,29 +123,84 @@ class Exchange:
             return None
 
     def _connect(self) -> Talk[socket.socket]:
-        """A new one, to the first of S3's addresses that answers. Raises OSError."""
+        """A new one, to one of S3's addresses that answers. Raises OSError."""
         host = str(self._where.hostname)
         port = self._where.port or (80 if self._tls is None else 443)
-        if not self._addresses:  # once: meanwhile nothing else goes on
-            self._addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self._addresses.look_up(host, port)
         failure = OSError(f"{host}: no address")
-        for family, kind, protocol, _, address in self._addresses:
-            connection = socket.socket(family, kind, protocol)
+        tried: set[_Address] = set()
+        while (address := self._addresses.take(tried)) is not None:
+            tried.add(address)
             try:
-                yield from _open(connection, address)
-                if self._tls is not None:
-                    connection = self._tls.wrap_socket(connection, server_hostname=host, do_handshake_on_connect=False)
-                    yield from _when_ready(connection.do_handshake, connection, select.POLLIN)
+                connection = yield from self._reach(address, host)
             except OSError as error:
-                connection.close()
+                self._addresses.note(address, _FAILED)
                 failure = error
-            except BaseException:
-                connection.close()
-                raise
             else:
+                self._addresses.note(address, _GOOD)
                 return connection
-        self._addresses = ()
+        self._addresses.forget()
         raise failure
+
+    def _reach(self, address: _Address, host: str) -> Talk[socket.socket]:
+        connection = socket.socket(*address[:3])
+        try:
+            yield from _open(connection, address[4])
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_hostname=host, do_handshake_on_connect=False)
+                yield from _when_ready(connection.do_handshake, connection, select.POLLIN)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+class _Addresses:
+    """A server's. One that is silent costs a connection half a minute, so each is tried by one before it is by more.
+
+    Connections are spread over all that answer, as S3 advises:
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-design-patterns.html
+    Those that do not come last, and so do those that were not asked yet where nobody of their family has answered, as
+    IPv6 where it leads nowhere. For any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._states: dict[_Address, int] = {}  # whose turn it is, first
+
+    def look_up(self, host: str, port: int) -> None:
+        """Once: whoever is carried on in the same thread waits meanwhile. Raises OSError."""
+        if not self._states:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            with self._lock:
+                self._states = dict.fromkeys(found, _NEW)
+
+    def take(self, tried: Collection[_Address]) -> _Address | None:
+        """The one to try next."""
+        with self._lock:
+            asked = {address[0] for address, state in self._states.items() if state != _NEW}
+            good = {address[0] for address, state in self._states.items() if state == _GOOD}
+
+            def judge(address: _Address) -> int:
+                state = self._states[address]
+                return _DOUBTFUL if state == _NEW and address[0] in asked - good else state
+
+            address = min((address for address in self._states if address not in tried), key=judge, default=None)
+            if address is not None:
+                state = self._states.pop(address)
+                self._states[address] = _ASKED if state == _NEW else state
+            return address
+
+    def note(self, address: _Address, state: int) -> None:
+        """What became of it."""
+        with self._lock:
+            if address in self._states:
+                self._states[address] = state
+
+    def forget(self) -> None:
+        """All of them: none answers, it may have others by now."""
+        with self._lock:
+            self._states = {}
 
 
 def _url_of_aws(region: str) -> str:

@@ -34,7 +34,7 @@ def _find_one(listing: Listing, source: S3Url, *, several: bool) -> list[FoundOb
         if item is not None:
             return [_found(item, source.key.rpartition("/")[2], alone=not several)]
     if has_glob(source.key):
-        return _find_matches(listing, source)
+        return [_found(item, name, alone=False) for item, name in find_matches(listing, source)]
     folder = source.key if not source.key or source.key.endswith("/") else source.key + "/"
     keep_from = len(folder)
     if several and source.key and not source.key.endswith("/"):
@@ -43,14 +43,18 @@ def _find_one(listing: Listing, source: S3Url, *, several: bool) -> list[FoundOb
     return [_found(item, item.url.key[keep_from:], alone=False) for item in listing.list_objects(url)]
 
 
-def _find_matches(listing: Listing, source: S3Url) -> list[FoundObject]:
+def find_matches(listing: Listing, source: S3Url) -> list[tuple[S3Object, str]]:
+    """Every object that matches a glob or is in a folder that does, and what of its key is kept; with markers.
+
+    Raises UsageError for what is no glob, AwsError where S3 refuses.
+    """
     pattern = compile_glob(source.key.rstrip("/"))
     folder = S3Url(bucket=source.bucket, key=literal_prefix(source.key))
     found = []
     for item in listing.list_objects(folder):
         name = matched_name(item.url.key, pattern, only_folders=source.key.endswith("/"))
         if name is not None:
-            found.append(_found(item, name, alone=False))
+            found.append((item, name))
     return found
 
 

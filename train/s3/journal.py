@@ -15,6 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from provision.errors import ClusterError
+from provision.progress import Event, Report
 
 _NEW_S = 1.0
 """For so long an empty file may be one that is just being made."""
@@ -57,6 +58,15 @@ class Entry:
         self.begun = replace(self.begun, upload_id=upload_id)
         os.write(self._descriptor, f"{upload_id}\n".encode())
 
+    @property
+    def age_s(self) -> float:
+        """For how long nobody has gone on with it. Raises OSError."""
+        return time.time() - os.fstat(self._descriptor).st_mtime
+
+    def touch(self) -> None:
+        """It is gone on with. Raises OSError."""
+        os.utime(self._descriptor)
+
     def release(self) -> None:
         """Leave it to a later run."""
         os.close(self._descriptor)
@@ -89,14 +99,22 @@ class Journal:
             ) from error
         return Entry(path, descriptor, begun)
 
-    def take_abandoned(self, *, endpoint: str, bucket: str, prefix: str) -> Iterator[Entry]:
-        """Every upload below the prefix that no process is at work with; it is this one's from now on."""
+    def take_abandoned(self, *, endpoint: str, report: Report) -> Iterator[Entry]:
+        """Every upload to this S3 that no process is at work with; it is this one's from now on.
+
+        What cannot be read, as it was damaged or a newer program wrote it, is told of and left alone.
+        """
         for path in sorted(self._folder.glob("*.upload")):
-            entry = _take(path)
+            try:
+                entry = _take(path)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "not as this program writes it"
+                what = f"this note of an interrupted upload cannot be read, and is left alone: {reason}"
+                report(Event(kind="warn", what=what, where=str(path)))
+                continue
             if entry is None:
                 continue
-            begun = entry.begun
-            if (begun.endpoint, begun.bucket) == (endpoint, bucket) and begun.key.startswith(prefix):
+            if entry.begun.endpoint == endpoint:
                 yield entry
             else:
                 entry.release()
@@ -109,25 +127,48 @@ def find_journal() -> Journal:
 
 
 def _take(path: Path) -> Entry | None:
-    """The file, locked; None where another process has it, or had it just now."""
+    """The file, locked; None where another process has it, or had it just now. Raises OSError, ValueError."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
     except FileNotFoundError:
         return None
+    entry = None
+    try:
+        entry = _lock(path, descriptor)
+    finally:
+        if entry is None:
+            os.close(descriptor)
+    return entry
+
+
+def _lock(path: Path, descriptor: int) -> Entry | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        status = os.fstat(descriptor)
-        text = os.pread(descriptor, status.st_size, 0).decode()
     except BlockingIOError:
-        text, status = "", None
-    document, _, rest = text.partition("\n")
+        return None
+    status = os.fstat(descriptor)
+    if not status.st_nlink:
+        return None  # another process has just done with it
+    document, _, rest = os.pread(descriptor, status.st_size, 0).decode().partition("\n")
     if not document:
-        if status is not None and status.st_nlink and time.time() - status.st_mtime > _NEW_S:
+        if time.time() - status.st_mtime > _NEW_S:
             path.unlink(missing_ok=True)  # its process was killed before anything was begun
-        os.close(descriptor)
         return None
-    if not os.fstat(descriptor).st_nlink:
-        os.close(descriptor)  # another process has just done with it
-        return None
-    begun = Begun(**json.loads(document))
-    return Entry(path, descriptor, replace(begun, upload_id=rest.partition("\n")[0] or None))
+    upload_id, ended, _ = rest.partition("\n")
+    return Entry(path, descriptor, replace(_parse(document), upload_id=upload_id if ended else None))
+
+
+def _parse(document: str) -> Begun:
+    """Raises ValueError."""
+    try:
+        begun = Begun(**json.loads(document))
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    words = (begun.endpoint, begun.bucket, begun.key, begun.source)
+    numbers = (begun.size_bytes, begun.mtime_ns)
+    others = begun.others if begun.others is not None else []
+    if not all(isinstance(word, str) for word in words) or not all(isinstance(number, int) for number in numbers):
+        raise ValueError("a text or a number is none")
+    if not isinstance(others, list) or not all(isinstance(other, str) for other in others):
+        raise ValueError("the other uploads are no list of texts")
+    return begun

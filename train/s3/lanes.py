@@ -8,12 +8,15 @@ import select
 import socket
 import time
 from collections.abc import Generator, Iterator
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 Result = TypeVar("Result")
 _GROW_EVERY_S = 0.01
 _JUDGE_EVERY_S = 0.25
 _LOOK_S = 1.0
+_SOON_S = 15.0
+"""An answer that took longer is no reason to wait for more: it may be a slow line that they wait for."""
 BUSY = 0.5
 """Of a core: a process that takes less can wait for more answers at the same time."""
 HELD_UP = 0.5
@@ -65,7 +68,8 @@ class Lanes:
         self._most_bytes = bytes_at_once
         self._held_bytes = 0
         self._poll = select.poll()
-        self._waiting: dict[int, tuple[Task, float]] = {}  # until when, by the socket's descriptor
+        self._waiting: dict[int, tuple[Task, float, float]] = {}  # since when, until when, by the socket's descriptor
+        self._answered = False  # since there have been so many
         self._pace = _Pace()
         self._looked = 0.0
 
@@ -74,18 +78,20 @@ class Lanes:
 
         It takes no more of them when it is held up, by slow files for example: threads can wait for several at once.
         """
-        following = next(tasks, None)
-        self._pace.begin()
         try:
+            for task in islice(tasks, 1):
+                self._start(task)
+            # Not before: a look-up of names, and what else is done by the first one alone, is no hold-up.
+            self._pace.begin()
+            following = next(tasks, None)
             while following is not None or self._waiting:
                 while following is not None and self._has_room(following):
-                    self._held_bytes += following.size_bytes
-                    self._carry_on(following)
+                    self._start(following)
                     following = None if self._pace.is_held_up else next(tasks, None)
                 if self._waiting:
                     self._wait()
         finally:
-            for task, _ in self._waiting.values():
+            for task, *_ in self._waiting.values():
                 task.talk.close()
 
     def _has_room(self, task: Task) -> bool:
@@ -99,27 +105,35 @@ class Lanes:
         ready = self._poll.poll(_LOOK_S * 1000)
         now = time.monotonic()
         self._pace.note_wait(began, now)
-        if self._pace.has_time:
+        # Bytes that wait in this machine for a slow line look like those that a far server thinks about.
+        if self._pace.has_time and self._answered:
             self._count = min(2 * self._count, self._most)
+            self._answered = False
         for descriptor, _ in ready:
-            self._carry_on(self._take(descriptor))
+            self._carry_on(*self._take(descriptor))
         if now - self._looked >= _LOOK_S:
             self._looked = now
-            for descriptor in [descriptor for descriptor, (_, until) in self._waiting.items() if until <= now]:
-                self._carry_on(self._take(descriptor), TimeoutError())
+            for descriptor in [descriptor for descriptor, (*_, until) in self._waiting.items() if until <= now]:
+                self._carry_on(*self._take(descriptor), TimeoutError())
 
-    def _take(self, descriptor: int) -> Task:
+    def _start(self, task: Task) -> None:
+        self._held_bytes += task.size_bytes
+        self._carry_on(task, time.monotonic())
+
+    def _take(self, descriptor: int) -> tuple[Task, float]:
         self._poll.unregister(descriptor)
-        return self._waiting.pop(descriptor)[0]
+        task, began, _ = self._waiting.pop(descriptor)
+        return task, began
 
-    def _carry_on(self, task: Task, error: Exception | None = None) -> None:
+    def _carry_on(self, task: Task, began: float, error: Exception | None = None) -> None:
         try:
             wait = next(task.talk) if error is None else task.talk.throw(error)
         except StopIteration:
             self._held_bytes -= task.size_bytes
+            self._answered |= error is None and time.monotonic() - began < _SOON_S
             return
         descriptor = wait.connection.fileno()
-        self._waiting[descriptor] = (task, time.monotonic() + wait.timeout_s)
+        self._waiting[descriptor] = (task, began, time.monotonic() + wait.timeout_s)
         self._poll.register(descriptor, wait.events)
 
 

@@ -1,6 +1,6 @@
 """What is in S3, by the fastest way that is sure: obstore where it can tell, botocore where it cannot or S3 refuses."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 
@@ -25,12 +25,15 @@ class Listing:
         # A key sorts before every longer one that begins with it.
         return found[0] if found and found[0].url == url else None
 
-    def list_objects(self, folder: S3Url) -> Sequence[S3Object]:
-        """The objects whose keys begin with the URL's, sorted, with markers of folders. Raises ClusterError's kinds."""
+    def list_objects(self, folder: S3Url, *, only: Collection[S3Url] | None = None) -> Sequence[S3Object]:
+        """The objects whose keys begin with the URL's, sorted, with markers of folders. Raises ClusterError's kinds.
+
+        only: those of these names, so that the others take no memory.
+        """
         try:
-            found = list(self._wire.list_folder(folder))
+            found = [item for item in self._wire.list_folder(folder) if only is None or item.url in only]
         except UnsureError:
-            return self._ask_botocore(folder)
+            return self._ask_botocore(folder, only=only)
         return sorted(found, key=lambda item: item.url)
 
     def list_some(self, folder: S3Url) -> Sequence[S3Object]:
@@ -40,12 +43,15 @@ class Listing:
         except UnsureError:
             return self._ask_botocore(folder, limit=1)
 
-    def _ask_botocore(self, folder: S3Url, limit: int | None = None) -> list[S3Object]:
+    def _ask_botocore(
+        self, folder: S3Url, limit: int | None = None, only: Collection[S3Url] | None = None
+    ) -> list[S3Object]:
         request: dict[str, Any] = {"Bucket": folder.bucket, "Prefix": folder.key, "MaxKeys": limit or 1000}
         found: list[S3Object] = []
         while True:
             page = self._wire.call("list_objects_v2", **request)
-            found += [read_object(folder.bucket, item) for item in page.get("Contents", ())]
+            objects = (read_object(folder.bucket, item) for item in page.get("Contents", ()))
+            found += [item for item in objects if only is None or item.url in only]
             if limit or not page.get("IsTruncated"):
                 return found
             request["ContinuationToken"] = page["NextContinuationToken"]

@@ -14,6 +14,8 @@ from bootstrap.shelf import BundleFile
 from provision.errors import ConfigError, NotFoundError
 from provision.progress import Event, Report
 from train.s3.client import explain
+from train.s3.earlier import find_earlier
+from train.s3.journal import find_journal
 from train.s3.plan import Upload
 from train.s3.transfer import PART_BYTES, Unwatched, apply, open_wire, part_size
 from train.s3.url import S3Url, parse_url
@@ -64,9 +66,7 @@ class S3Store:
         session = boto3.Session()
         region = self._find_region(session)
         s3: S3Client = session.client("s3", region_name=region, config=Config(signature_version="s3v4"))
-        missing = [file for file in files if not self._is_there(s3, file)]
-        if missing:
-            self._put(missing, find_path, region=region)
+        self._put([file for file in files if not self._is_there(s3, file)], find_path, region=region)
         return {file.sha256: self._presign(s3, file) for file in files}
 
     def _find_region(self, session: boto3.Session) -> str:
@@ -107,10 +107,15 @@ class S3Store:
             Upload(source=find_path(file), destination=self._find_url(file), size_bytes=file.size_bytes)
             for file in files
         ]
+        wire, journal = open_wire(region=region), find_journal()
+        # Also where nothing is missing: a run that was killed may have begun what is not wanted any more.
+        earlier = find_earlier(wire, journal, self._folder, uploads, self._report)
+        if not uploads:
+            return
         size_mb = sum(file.size_bytes for file in files) / 1e6
         what = f"putting {len(files)} files, {size_mb:.0f} MB"
         self._report(Event(kind="start", what=what, where=str(self._folder)))
-        apply(open_wire(region=region), uploads, Unwatched())
+        apply(wire, uploads, Unwatched(), earlier=earlier, journal=journal)
         self._report(Event(kind="done", what=what, where=str(self._folder)))
 
     def _presign(self, s3: "S3Client", file: BundleFile) -> str:

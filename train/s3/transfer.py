@@ -62,11 +62,12 @@ def apply(
     *,
     earlier: Mapping[S3Url, Entry] | None = None,
     journal: Journal | None = None,
-) -> None:
+) -> Sequence[Download]:
     """Carry out all transfers; a failed one does not keep the others from being finished.
 
-    earlier: uploads in parts to go on with, by their destination. Raises ClusterError that names each file that failed,
-    and why, when the others are done.
+    earlier: uploads in parts to go on with, by their destination. Returns the downloads of which S3 keeps no checksum
+    that can be compared: their lengths alone were. Raises ClusterError that names each file that failed, and why, when
+    the others are done; also one that was forgotten.
     """
     job = _Job(wire, progress, journal or find_journal(), earlier or {})
     try:
@@ -77,24 +78,34 @@ def apply(
             job.crew.run(partial(job.start, transfer) for transfer in thorough)
     finally:
         job.leave()
+    job.find_forgotten(transfers)
     if job.failed:
         listed = "\n  ".join(sorted(job.failed))
         raise ClusterError(
             f"{len(job.failed)} of {len(transfers)} files failed, the others are done:\n  {listed}",
             hint="run the command again",
         )
+    return job.unverified
 
 
 class _Job:
     def __init__(self, wire: Wire, progress: Progress, journal: Journal, earlier: Mapping[S3Url, Entry]) -> None:
         self.crew = Crew(CONNECTIONS)
         self.failed: list[str] = []
+        self.unverified: list[Download] = []
         self._wire = wire
         self._progress = progress
         self._journal = journal
         self._earlier = earlier
         self._lock = threading.Lock()
         self._begun: dict[Upload | Download, InParts] = {}
+        self._ended: set[int] = set()  # by identity: to hash a transfer takes long
+
+    def find_forgotten(self, transfers: Sequence[Upload | Download]) -> None:
+        """None has neither arrived nor failed; else this program is wrong, and must not say that all is done."""
+        for transfer in transfers:
+            if id(transfer) not in self._ended:
+                self.failed.append(_tell(transfer, ClusterError("it was forgotten: an error in this program")))
 
     def move_small(self, transfers: Sequence[Upload | Download]) -> Sequence[Upload | Download]:
         """Move them as long as that is fast; returns those that are left."""
@@ -121,12 +132,12 @@ class _Job:
             if isinstance(transfer, Upload):
                 self.moved(put_whole(self._wire, transfer, self.crew.check))
             else:
-                self.moved(get_whole(self._wire, transfer, self.crew.check))
+                self.moved(get_whole(self._wire, transfer, self.crew.check, self.unverified.append))
             self.finished(transfer)
 
     def _in_parts(self, transfer: Upload | Download) -> InParts:
         if isinstance(transfer, Download):
-            return PartsDownload(self._wire, transfer, self.crew.check)
+            return PartsDownload(self._wire, transfer, self.crew.check, self.unverified.append)
         entry = self._earlier.get(transfer.destination)
         return PartsUpload(self._wire, transfer, self._journal, entry, self.crew.check)
 
@@ -139,6 +150,7 @@ class _Job:
             yield
         except (ClusterError, OSError) as error:
             with self._lock:
+                self._ended.add(id(transfer))
                 self.failed.append(_tell(transfer, error))
             if at_fault is not None:
                 at_fault(error)
@@ -149,7 +161,8 @@ class _Job:
 
     def finished(self, transfer: Upload | Download) -> None:
         with self._lock:
-            if self._begun:  # to hash a transfer takes long
+            self._ended.add(id(transfer))
+            if self._begun:  # as above
                 self._begun.pop(transfer, None)
             self._progress.finished(transfer)
 

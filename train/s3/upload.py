@@ -16,6 +16,7 @@ from train.s3.wire import Wire
 
 Check = Callable[[], None]
 _TRIES = 3
+_REFUSALS = range(400, 500)
 _AGAIN = "run the command again"
 
 
@@ -92,6 +93,8 @@ class PartsUpload:
                 self._create()
         except BaseException:
             os.close(self._descriptor)
+            if self._entry is not None:
+                self._entry.release()
             raise
         return range(1, -(-self._before.st_size // self._step) + 1)
 
@@ -129,10 +132,15 @@ class PartsUpload:
             made = self._wire.call(
                 "create_multipart_upload", **self._target, ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT"
             )
-            self._entry.note_id(made["UploadId"])
-        except ClusterError:
-            self._entry.remove()
-            raise
+        except ClusterError as error:
+            if _is_refusal(error):
+                self._entry.remove()
+                self._entry = None
+            raise  # else S3 may have begun one all the same: a later run looks for it
+        if made["ResponseMetadata"]["RetryAttempts"]:
+            # S3 may have begun one by each attempt. The id is noted after that: without it, a later run finds them all.
+            _abort_unnamed(self._wire, begun, but=made["UploadId"])
+        self._entry.note_id(made["UploadId"])
         self._target = {**self._target, "UploadId": made["UploadId"]}
 
     def move(self, number: int) -> int:
@@ -215,17 +223,50 @@ def find_uploads(wire: Wire, **target: str) -> list[str] | None:
 
 def end_abandoned(wire: Wire, entry: Entry) -> None:
     """Delete the parts of an upload that was begun here and that nobody goes on with. Raises AwsError."""
-    begun = entry.begun
-    target = {"Bucket": begun.bucket, "Key": begun.key}
-    if begun.upload_id is not None:
-        ids = [begun.upload_id]
-    elif begun.others is not None:
-        ids = [upload_id for upload_id in find_uploads(wire, **target) or () if upload_id not in begun.others]
+    if entry.begun.upload_id is not None:
+        _abort(wire, entry.begun, entry.begun.upload_id)
     else:
-        ids = []
-    for upload_id in ids:
-        try:
-            wire.call("abort_multipart_upload", **target, UploadId=upload_id)
-        except NotFoundError:
-            continue  # it was completed, or somebody has aborted it
+        _abort_unnamed(wire, entry.begun)
     entry.remove()
+
+
+def _abort_unnamed(wire: Wire, begun: Begun, *, but: str | None = None) -> None:
+    """Abort what S3 began and did not come to tell the id of. Raises AwsError.
+
+    Nothing was ever sent to it: an upload that has parts is another program's, which began it meanwhile.
+    """
+    if begun.others is None:
+        return
+    target = {"Bucket": begun.bucket, "Key": begun.key}
+    try:
+        found = find_uploads(wire, **target) or ()
+    except NotFoundError:
+        return  # nor is there the bucket any more
+    for upload_id in found:
+        if upload_id == but or upload_id in begun.others:
+            continue
+        try:
+            parts = wire.call("list_parts", **target, UploadId=upload_id, MaxParts=1).get("Parts")
+        except NotFoundError:
+            continue  # somebody has just ended it
+        except S3AccessDeniedError:
+            parts = None
+        if not parts:
+            _abort(wire, begun, upload_id)
+
+
+def _abort(wire: Wire, begun: Begun, upload_id: str) -> None:
+    try:
+        wire.call("abort_multipart_upload", Bucket=begun.bucket, Key=begun.key, UploadId=upload_id)
+    except NotFoundError:
+        pass  # it was completed, or somebody has aborted it
+
+
+def _is_refusal(error: ClusterError) -> bool:
+    """Whether S3 has surely not done what it was asked: that was its answer, and to the first attempt."""
+    from botocore.exceptions import ClientError  # noqa: PLC0415 - slow to load: see wire.py
+
+    if not isinstance(error.__cause__, ClientError):
+        return False
+    answer = error.__cause__.response["ResponseMetadata"]
+    return answer["HTTPStatusCode"] in _REFUSALS and not answer.get("RetryAttempts")

@@ -7,8 +7,15 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app
-from cluster.transfer_progress import count_files, describe_others, describe_transfers, transfer_progress
+from cluster.transfer_progress import (
+    count_files,
+    describe_others,
+    describe_transfers,
+    describe_unverified,
+    transfer_progress,
+)
 from provision.errors import UsageError
+from provision.progress import Event
 from train.s3 import operations as s3
 from train.s3.choice import Plan
 from train.s3.client import S3Object
@@ -114,6 +121,8 @@ def get(
             watch=progress.watch,
             decide=lambda plan: _decide(app, plan, destination, dry_run=dry_run, yes=yes),
         )
+    if done.unverified:
+        app.report(Event(kind="warn", what=describe_unverified(done.unverified)))
     if done.carried_out:
         app.say(f"got {describe_transfers(done, began)} to {destination}{describe_others(done)}")
 
@@ -124,7 +133,10 @@ def get(
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @pass_app
 def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
-    """List the buckets, or the objects and folders in a folder: size in bytes, time of change (UTC), URL."""
+    """List the buckets, or the objects and folders in a folder: size in bytes, time of change (UTC), URL.
+
+    Of a 'glob*' the objects and folders that match; `cluster data --help` has the rules.
+    """
     app.enter_cloud()
     entries = s3.ls(url, region=app.config.provision.region, recursive=recursive)
     if as_json:
