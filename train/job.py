@@ -41,7 +41,9 @@ class Job:
     setup: the digest of [bootstrap] setup, whose exports its processes get, None when there are none.
     library, code, project: MXNet, and the digests of this project's files on the nodes and of the user's.
     others: by name, what is otherwise on hosts of the user's own: places.py's.
-    results_url: [data] results. reading: how its workers read s3://. warnings: what the user should know.
+    results_url: [data] results. reading: how its workers read s3://. data_url: what MXNet itself is to read of S3,
+    which every node with workers tries beside them; needs_data: the job fails where one cannot.
+    warnings: what the user should know.
     """
 
     id: str
@@ -67,6 +69,8 @@ class Job:
     owner: str | None
     results_url: str | None
     reading: Reading
+    data_url: str | None = None
+    needs_data: bool = False
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
@@ -110,6 +114,7 @@ class Job:
             "project": self.project,
             "owner": self.owner,
             "results_url": self.results_url,
+            "data_check": {"url": self.data_url, "needed": self.needs_data} if self.data_url else None,
         }
 
 
@@ -216,6 +221,8 @@ def plan_job(
         owner=survey.owner,
         results_url=_folder(data.results),
         reading=reading,
+        data_url=None if command or staged or wanted.reads_something_else else data.url,
+        needs_data=wanted.reads_data_url,
         warnings=warnings,
     )
     staging = reading_environment(reading, data, placement, nodes_credentials=nodes_credentials)

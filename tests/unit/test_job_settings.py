@@ -131,6 +131,28 @@ def test_the_order_is_json_and_says_all() -> None:
     assert order["env"]["CLUSTER_JOB_NAME"] == "train_mnist"
 
 
+URL = "s3://bucket/data/"
+
+
+@pytest.mark.parametrize(
+    ("config", "data", "more", "wanted"),
+    [
+        ({}, {"url": URL}, {}, {"url": URL, "needed": True}),
+        ({}, {"url": URL}, {"script": OWN_SCRIPT}, {"url": URL, "needed": False}),
+        ({"args": ("--data-train", "s3://other/x/")}, {"url": URL}, {}, None),
+        ({}, {"url": URL}, {"command": ("python", "x.py")}, None),
+        ({}, {"url": URL, "mode": "stage"}, {}, None),
+        ({}, {}, {}, None),
+    ],
+    ids=["shipped", "own", "other data", "command", "staged", "none"],
+)
+def test_what_nodes_try_to_read(
+    config: dict[str, Any], data: dict[str, Any], more: dict[str, Any], wanted: dict[str, Any] | None
+) -> None:
+    job = plan(TrainConfig(**config), with_files(cpus(2)), data=DataConfig(**data), **more)
+    assert job.order(secrets={})["data_check"] == wanted
+
+
 @pytest.mark.parametrize(
     ("name", "command", "wanted"),
     [

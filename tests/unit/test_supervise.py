@@ -4,11 +4,13 @@ import json
 import os
 import re
 import signal
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from http_server import serve_http
 from job_host import JobHost, job_host, job_id, lines_of
 
 __all__ = ["job_host"]
@@ -314,6 +316,35 @@ def test_a_store_that_cannot_be_reached_is_told_and_does_no_harm(job_host: JobHo
     assert (result["exit_code"], result["error"]) == (0, None)
     assert job_host.record()["output_url"] == f"s3://bucket/results/{job_id(1)}/"
     assert "hush" not in json.dumps(log) + json.dumps(job_host.record())
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: JobHost, *, needed: bool) -> None:
+    """Beside MXNet, which would wait or say it in words of its own; what a script of the user's reads is not known."""
+    answer = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+
+    class Forbid(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serve_http(Forbid) as url:
+        env = {"S3_ENDPOINT": url, "WORKER": "sleep 600" if needed else "sleep 4"}
+        secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
+        check = {"url": "s3://bucket/data/", "needed": needed}
+        result, log = job_host.run(job_host.order(env=env, secrets=secrets, data_check=check))
+    words = r"node-[01]: s3://bucket/data/: S3 refuses: 403 AccessDenied, Access Denied: .*"
+    if needed:
+        assert (result["state"], result["exit_code"]) == ("failed", 1)
+        assert re.fullmatch(words, result["error"])
+    else:
+        assert (result["state"], result["error"]) == ("done", None)
+        assert sum(re.fullmatch(words, event.get("say", "")) is not None for event in log) == 2
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,16 @@ class Judge(object):
         names = ", ".join(role.name for role in self._roster.unjoined())
         self.fail("started, but not joined within %g s: %s" % (self._order["start_timeout_s"], names))
 
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def judge_unread(self, role, why):
+        """A worker's host cannot read the job's data. What a script of the user's reads is not known."""
+        said = "%s: %s" % (role.host, why)
+        if self._order["data_check"]["needed"]:
+            self.fail(said)
+        else:
+            self._say(said)
+
     # -- ends ----------------------------------------------------------------------------------------------------
 
     def judge_exit(self, role):

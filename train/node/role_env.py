@@ -15,6 +15,7 @@ import processes
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 CONNECT_TIMEOUT_S = 5.0
 MOST_OPEN_FILES = 1 << 20
+SOME_BYTES = 8  # of the data: a record begins with as many
 P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # as launch.py --p3 has them
 
 
@@ -104,6 +105,20 @@ def raise_open_files(wanted):
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, most, MOST_OPEN_FILES), hard))
     if number > most:
         return "open_files = %d: this host allows no more than %d" % (number, most)
+    return None
+
+
+def find_unread(env, url):
+    """Why this host cannot list what is in S3 below a URL and read of it, or None."""
+    import stage_store  # slow to load: beside a worker's process, which loads MXNet
+
+    try:
+        store = stage_store.Store(env)
+        entry = next((found for found in store.list(url) if found.size_bytes), None)
+        if entry is not None:
+            store.read_range(entry, 0, min(entry.size_bytes, SOME_BYTES), lambda *_: None)
+    except (OSError, ValueError) as error:
+        return str(error)
     return None
 
 

@@ -201,8 +201,14 @@ class Roster(object):
             "setup": order["setup"],
             "open_files": order["open_files"],
             "p3": order["p3"],
+            "data_url": self.data_url_of(role),
             "silence_timeout_s": order["silence_timeout_s"],
         }
+
+    def data_url_of(self, role):
+        """What a process's program is to read of, to see whether its host can: one on each host of workers does."""
+        check = self.order.get("data_check")
+        return check["url"] if check and role.role == "worker" and self.order_on_host(role) == 0 else None
 
     def order_at(self, host):
         """The job's order as it is for a host: on those that are not the cluster's, with what is otherwise there."""

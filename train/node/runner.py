@@ -97,6 +97,8 @@ class Runner(object):
         self.source, self.lines = self.child.stdout.fileno(), wire.LineBuffer()
         self.status = self.ended_at = None
         self.outbox.put({"started": self.child.pid})
+        if self.order.get("data_url"):
+            threading.Thread(target=self.look_at_data, daemon=True).start()
         while not self.is_over():
             self.step()
         self.put_lines(self.lines.flush())
@@ -209,6 +211,12 @@ class Runner(object):
         for trial in trials:
             trial.join()
         self.outbox.put({"blocked": sorted(blocked)})  # goes out with the next step
+
+    def look_at_data(self):
+        """Report what keeps this host from reading the job's data: MXNet may wait in silence."""
+        why = role_env.find_unread(self.env, self.order["data_url"])
+        if why is not None:
+            self.outbox.put({"unread": why})  # goes out with the next step
 
     def lose(self):
         """The other side is gone: everything of this job on this host ends."""

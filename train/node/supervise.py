@@ -8,7 +8,9 @@ The order comes as one line on stdin, after which nothing is read:
      "nodes_credentials": true for secrets that are this instance's own, "gpus_per_worker": [[0, 1], ...] or [],
      "setup": digest of the set-up commands whose exports the processes get, or null, "job_setup": [commands],
      "sync_dst_dir": path or null, "open_files": number or "auto", "p3", "library", "code", "project", "owner",
-     "results_url": "s3://bucket/prefix/" or null, "before": [ids of the jobs whose end it has to wait for]}
+     "results_url": "s3://bucket/prefix/" or null,
+     "data_check": {"url": "s3://bucket/data/", "needed": true to fail where a node cannot read it} or null,
+     "before": [ids of the jobs whose end it has to wait for]}
 stdout gets "ready" once the job is on its way (record, lock and socket are there), or one line that says why it is not.
 SIGTERM and SIGINT stop the job.
 

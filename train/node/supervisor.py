@@ -185,6 +185,8 @@ class Supervisor(object):
             self.judge.check_joined()
         elif "blocked" in message:
             role.blocked = message["blocked"]
+        elif "unread" in message:
+            self.judge.judge_unread(role, message["unread"])
         elif "lost" in message:
             self.judge.fail("%s was lost: ssh to it failed: %s" % (role.name, message["lost"]))
         elif "exit" in message:
