@@ -334,7 +334,7 @@ def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: JobHost, *, ne
             pass
 
     with serve_http(Forbid) as url:
-        env = {"S3_ENDPOINT": url, "WORKER": "sleep 600" if needed else "sleep 4"}
+        env = {"S3_ENDPOINT": url, "WORKER": "sleep 600" if needed else "sleep 7"}
         secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
         check = {"url": "s3://bucket/data/", "needed": needed}
         result, log = job_host.run(job_host.order(env=env, secrets=secrets, data_check=check))

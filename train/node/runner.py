@@ -23,6 +23,7 @@ PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that something holds w
 PENDING_BYTES = 1 << 17
 FEW_BYTES = 1 << 12  # what comes in larger pieces need not be gathered
 REACH_TIMEOUT_S = 2.0
+LOOK_AT_DATA_S = 3.0  # of a start: not while the processor loads MXNet, which says most of it by itself a moment later
 RANK = re.compile(rb"\b([WS])\[(\d+)\] is connected to others")
 BOUND = re.compile(rb"Bind to role=(?:worker|server),.* ip=([0-9a-fA-F.:]+), port=(\d+)")
 # What ps-lite says with PS_VERBOSE=1, and what it says of failures in the same form.
@@ -98,7 +99,9 @@ class Runner(object):
         self.status = self.ended_at = None
         self.outbox.put({"started": self.child.pid})
         if self.order.get("data_url"):
-            threading.Thread(target=self.look_at_data, daemon=True).start()
+            look = threading.Timer(LOOK_AT_DATA_S, self.look_at_data)
+            look.daemon = True
+            look.start()
         while not self.is_over():
             self.step()
         self.put_lines(self.lines.flush())
