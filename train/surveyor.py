@@ -66,7 +66,7 @@ def find_data(clients: Clients, url: str) -> Data | None:
     """Count what lies below [data] url, and read a few bytes of it; None when S3 does not answer or cannot be asked."""
     try:
         where = parse_url(url)
-        prefix = where.key if not where.key or where.key.endswith("/") else f"{where.key}/"
+        prefix = where.as_folder().key
         s3 = clients.s3
         found, first = _list(s3, where.bucket, prefix)
         found = replace(

@@ -84,7 +84,7 @@ async def _find_object(url: S3Url, *, region: str) -> S3Url | None:
 
 def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
     """The object to read: a .rec with a plain name where there is one; no empty one, which nobody can read. Pure."""
-    folder = url.key if not url.key or url.key.endswith("/") else url.key + "/"
+    folder = url.as_folder().key
     below = [item.url for item in listed if item.size_bytes and (item.url == url or item.url.key.startswith(folder))]
     return min(
         below,

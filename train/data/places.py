@@ -64,7 +64,7 @@ def open_place(
     """
     if is_s3(destination):
         url = parse_url(destination)
-        folder = str(url) if not url.key or url.key.endswith("/") else f"{url}/"
+        folder = str(url.as_folder())
         with _open_remote(folder, folders, open_bucket(), replace=replace) as remote:
             yield remote
         return

@@ -125,6 +125,8 @@ class Judge(object):
 
     def judge_unread(self, role, why):
         """A worker's host cannot read the job's data. What a script of the user's reads is not known."""
+        if role.exit_code is not None:
+            return  # it did without
         said = "%s: %s" % (role.host, why)
         if self._order["data_check"]["needed"]:
             self.fail(said)

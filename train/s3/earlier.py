@@ -43,5 +43,5 @@ def find_earlier(
 
 
 def _is_at(begun: Begun, target: S3Url) -> bool:
-    folder = target.key if not target.key or target.key.endswith("/") else target.key + "/"
-    return begun.bucket == target.bucket and (begun.key == target.key or begun.key.startswith(folder))
+    is_in = begun.key.startswith(target.as_folder().key)
+    return begun.bucket == target.bucket and (begun.key == target.key or is_in)

@@ -35,7 +35,7 @@ def _find_one(listing: Listing, source: S3Url, *, several: bool) -> list[FoundOb
             return [_found(item, source.key.rpartition("/")[2], alone=not several)]
     if has_glob(source.key):
         return [_found(item, name, alone=False) for item, name in find_matches(listing, source)]
-    folder = source.key if not source.key or source.key.endswith("/") else source.key + "/"
+    folder = source.as_folder().key
     keep_from = len(folder)
     if several and source.key and not source.key.endswith("/"):
         keep_from = source.key.rfind("/") + 1

@@ -30,7 +30,7 @@ from train.s3.local import find_files
 from train.s3.manifest import manifest_url, write_manifest
 from train.s3.plan import Download, Upload, plan_get, plan_put
 from train.s3.transfer import Progress
-from train.s3.url import S3Url, parse_url
+from train.s3.url import parse_url
 
 __all__ = ["DEFAULT", "Done", "Options", "du", "find_whole_buckets", "get", "ls", "put", "rm", "yes"]
 
@@ -94,7 +94,7 @@ def put(
     is_excluded = compile_excludes(options.exclude)
     files = find_files(sources)
     planned = plan_put([file for file in files if not is_excluded(file.name)], target)
-    folder = _as_folder(target)
+    folder = target.as_folder()
     wire = transfer.open_wire(region=region)
     listing = Listing(wire)
     kept = {upload.destination for upload in planned}
@@ -151,11 +151,6 @@ def get(
     for path in surplus:
         path.unlink(missing_ok=True)
     return Done(plan=plan, carried_out=True, unverified=unverified)
-
-
-def _as_folder(url: S3Url) -> S3Url:
-    key = url.key if not url.key or url.key.endswith("/") else url.key + "/"
-    return S3Url(bucket=url.bucket, key=key)
 
 
 def _refuse_missing_bucket(bucket: str) -> None:

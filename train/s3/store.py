@@ -32,9 +32,7 @@ class S3Store:
     """A folder in S3; in it, a file lies at SHA256/NAME."""
 
     def __init__(self, url: str, *, region: str, report: Report) -> None:
-        where = parse_url(url)
-        key = where.key if where.key.endswith("/") or not where.key else where.key + "/"
-        self._folder = S3Url(bucket=where.bucket, key=key)
+        self._folder = parse_url(url).as_folder()
         self._region = region
         self._report = report
 

@@ -23,6 +23,10 @@ class S3Url:
     def __str__(self) -> str:
         return f"{SCHEME}{self.bucket}/{self.key}"
 
+    def as_folder(self) -> "S3Url":
+        """The folder of this name. Pure."""
+        return self if not self.key or self.key.endswith("/") else S3Url(bucket=self.bucket, key=self.key + "/")
+
 
 def is_s3(text: str) -> bool:
     """Whether it names something in S3."""
