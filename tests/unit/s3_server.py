@@ -107,3 +107,10 @@ def serve_s3_alone(**env: str) -> Iterator[S3Server]:
         with serve_s3() as server:
             patch.setenv("AWS_ENDPOINT_URL", server.url)
             yield server
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One for all tests of a file: import it, and reset it after each."""
+    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
+        yield server

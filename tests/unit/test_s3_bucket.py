@@ -9,22 +9,18 @@ import pytest
 from judging_proxy import Asked, Refusal, judging_proxy
 from provision.errors import AwsError, ClusterError
 from provision.progress import Event
-from s3_server import REGION, S3Server, serve_s3_alone
+from s3_server import REGION, S3Server, shared_server
 from train.s3 import operations as s3
 from train.s3.client import S3Object
 from train.s3.listing import Listing
 from train.s3.transfer import Unwatched, open_wire
 from train.s3.url import S3Url
 
+__all__ = ["shared_server"]
+
 BUCKET = "datasets"
 URL = f"s3://{BUCKET}/in/"
 NOT_ALLOWED = Refusal(status=403, code="AccessDenied", message="no")
-
-
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
-        yield server
 
 
 @pytest.fixture

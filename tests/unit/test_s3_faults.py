@@ -14,18 +14,12 @@ from project import REPOSITORY
 from provision.errors import ClusterError
 from provision.progress import silent
 from s3_proxies import Faults, faulty_proxy
-from s3_server import REGION, S3Server, serve_s3_alone
+from s3_server import REGION, S3Server, shared_server
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES, Unwatched
 
 BUCKET = "datasets"
 SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_000}
-
-
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
-        yield server
 
 
 @pytest.fixture
@@ -109,6 +103,8 @@ verb, source, destination = sys.argv[1:]
 more = {"report": silent} if verb == "put" else {}
 getattr(s3, verb)([source], destination, region="eu-west-1", watch=lambda _: Unwatched(), **more)
 """
+
+__all__ = ["shared_server"]
 
 
 def start(verb: str, source: str, destination: str) -> "subprocess.Popen[bytes]":

@@ -9,7 +9,7 @@ import pytest
 
 from provision.errors import ClusterError, NotFoundError, UsageError
 from provision.progress import Event, silent
-from s3_server import REGION, S3Server, serve_s3_alone
+from s3_server import REGION, S3Server, shared_server
 from train.s3 import operations as s3
 from train.s3.compare import verify
 from train.s3.journal import Begun, Journal, find_journal
@@ -17,14 +17,10 @@ from train.s3.parts import PART_BYTES
 from train.s3.plan import Download, Upload
 from train.s3.transfer import Progress, Unwatched
 
+__all__ = ["shared_server"]
+
 BUCKET = "datasets"
 TREE = {"a.rec": b"aaa", "sub/b.rec": b"bbb", "sub/c.txt": b"c", "notes.txt": b"n"}
-
-
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
-        yield server
 
 
 @pytest.fixture
