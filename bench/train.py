@@ -11,6 +11,10 @@ That costs some time once for each job; so a longer job is measured, too. And on
 the settings differ by more than a variable. What supervision costs while the job trains is told by the CPU time of all
 that runs on the nodes beside the job's own processes, from the first batch to the last epoch: it cannot slow the
 training down by more than it takes away from it.
+
+A virtual machine's speed wanders by a tenth and more within a minute, so that one long job is no measure for the next.
+So the longer job is run both ways at once, each on a cluster of its own; every other round they change places. Both
+have the same machine then, and what one of them takes beside its job is missed by both.
 """
 
 import json
@@ -23,6 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +47,7 @@ Host *
 # Prints what a process of a job sees, for the one that is started by hand.
 PROGRAM = "import json, os, sys; print('SEEN', json.dumps([dict(os.environ), sys.executable, os.getcwd()]))"
 SPEED = re.compile(r"Batch \[\S+\]\s+Speed: ([\d.]+) samples/sec")
-IN_A_NODE = re.compile(r"^NSpid:\t\d+\t\d+", re.MULTILINE)
+TRAIN = [CLUSTER, "train", "--kv-store", "dist_sync"]
 BY_CLUSTER = "cluster train"
 WITH_OURS = "launch.py by hand, the same settings"
 WITH_DEFAULTS = "launch.py by hand, its defaults"
@@ -51,23 +57,17 @@ WITH_DEFAULTS = "launch.py by hand, its defaults"
 class JobShape:
     """What is run, and how often. servers: as many as `cluster train` chooses on two nodes of two cores.
 
-    defaults: whether by hand with launch.py's defaults, too.
+    at_once: `cluster train` and by hand, and not with launch.py's defaults.
     """
 
     epochs: int
     workers: int = 2
     servers: int = 2
     rounds: int = ROUNDS
-    defaults: bool = True
+    at_once: bool = False
 
 
-# The longest says what a job costs beyond its start: little, so that it takes more rounds to be seen, of two ways that
-# are close to each other in time.
-JOBS = (
-    JobShape(epochs=60),
-    JobShape(epochs=240, rounds=9, defaults=False),
-    JobShape(epochs=60, workers=4),
-)
+JOBS = (JobShape(epochs=60), JobShape(epochs=60, workers=4), JobShape(epochs=240, at_once=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,19 +93,26 @@ def _grown(before: dict[tuple[str, str], float], now: dict[tuple[str, str], floa
     return sum(seconds - before.get(process, 0.0) for process, seconds in now.items())
 
 
-def read_cpu_times() -> CpuTimes:
-    """Of all processes in pid namespaces below this one's, which are the nodes'."""
-    found = CpuTimes(job={}, others={})
+def read_cpu_times(sandbox: str) -> CpuTimes:
+    """Of all processes in the pid namespaces of a sandbox's nodes."""
+    processes: list[tuple[str, bytes, list[str], str]] = []
     for folder in Path("/proc").iterdir():
         try:
-            if not folder.name.isdigit() or not IN_A_NODE.search((folder / "status").read_text()):
-                continue
-            words = (folder / "cmdline").read_bytes()
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if folder.name.isdigit():
+                words = (folder / "cmdline").read_bytes()
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                processes.append((folder.name, words, fields, str((folder / "ns" / "pid").readlink())))
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
-        kind = found.job if SCRIPT.encode() in words and b"launch.py" not in words else found.others
-        kind[folder.name, fields[19]] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    first = f"pid1.py\0cluster-sandbox:{sandbox}:".encode()
+    outside = str(Path("/proc/self/ns/pid").readlink())
+    nodes = {namespace for _, words, _, namespace in processes if first in words} - {outside}
+    assert nodes
+    found = CpuTimes(job={}, others={})
+    for number, words, fields, namespace in processes:
+        if namespace in nodes:
+            kind = found.job if SCRIPT.encode() in words and b"launch.py" not in words else found.others
+            kind[number, fields[19]] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return found
 
 
@@ -137,10 +144,24 @@ class Cluster:
             sys.exit(f"cluster {shlex.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
+    def set_up(self) -> None:
+        """Nodes, and the digits in S3."""
+        self.run("up")
+        self.run("data", "demo", "digits")
+        self.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+
+    def find_key(self) -> Path:
+        """The file of the cluster's SSH key."""
+        (key,) = (self.folder / "state").rglob("id_ed25519")
+        return key
+
+    def find_sandbox(self) -> str:
+        """The sandbox's name among others of this machine."""
+        return self.find_key().parents[1].name.removeprefix("sandbox-")
+
     def ssh_words(self, address: str, command: str) -> list[str]:
         """What runs a command on a node."""
-        (key,) = (self.folder / "state").rglob("id_ed25519")
-        options = ["-i", str(key), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        options = ["-i", str(self.find_key()), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
         return ["ssh", *options, "-o", "LogLevel=ERROR", f"ubuntu@{address}", command]
 
     def ssh(self, address: str, command: str) -> None:
@@ -149,6 +170,7 @@ class Cluster:
 
     def measure(self, words: list[str], job: JobShape) -> Run:
         """Run the job to its end; end the benchmark if it did not do its work."""
+        sandbox = self.find_sandbox()
         started = time.perf_counter()
         first_batch_s = None
         speeds = []
@@ -165,8 +187,8 @@ class Cluster:
                 if found := SPEED.search(line):
                     first_batch_s = first_batch_s or time.perf_counter() - started
                     speeds.append(float(found[1]))
-                    before = before or read_cpu_times()
-                    after = after or (read_cpu_times() if last in line else None)
+                    before = before or read_cpu_times(sandbox)
+                    after = after or (read_cpu_times(sandbox) if last in line else None)
         wall_s = time.perf_counter() - started
         output = "".join(lines)
         done = output.count(f"Epoch[{job.epochs - 1}] Validation-accuracy") == job.workers
@@ -209,32 +231,49 @@ def prepare_by_hand(cluster: Cluster, job: JobShape) -> dict[str, list[str]]:
 
 
 def run() -> str:
-    """The same jobs all ways, in turn."""
-    folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
-    cluster = Cluster(folder)
+    """The same jobs all ways, in turn or at once."""
+    clusters = [Cluster(Path(tempfile.mkdtemp(prefix="cluster-bench-"))) for _ in range(2)]
     try:
-        cluster.run("up")
-        cluster.run("data", "demo", "digits")
-        cluster.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
-        runs = {job: measure_ways(cluster, job) for job in JOBS}
+        for cluster in clusters:
+            cluster.set_up()
+        runs = {
+            job: measure_at_once(clusters, job) if job.at_once else measure_in_turn(clusters[0], job) for job in JOBS
+        }
     finally:
-        cluster.run("sandbox", "reset")
-        shutil.rmtree(folder)
+        for cluster in clusters:
+            cluster.run("sandbox", "reset")
+            shutil.rmtree(cluster.folder)
     return render(runs)
 
 
-def measure_ways(cluster: Cluster, job: JobShape) -> dict[str, list[Run]]:
+def measure_in_turn(cluster: Cluster, job: JobShape) -> dict[str, list[Run]]:
     """A job by `cluster train` and by hand, in turn."""
     cluster.set_job(job)
-    ways = {BY_CLUSTER: [CLUSTER, "train", "--kv-store", "dist_sync"], **prepare_by_hand(cluster, job)}
-    if not job.defaults:
-        del ways[WITH_DEFAULTS]
+    ways = {BY_CLUSTER: TRAIN, **prepare_by_hand(cluster, job)}
     runs: dict[str, list[Run]] = {name: [] for name in ways}
     for count in range(job.rounds + 1):
         for name, words in ways.items() if count % 2 else reversed(ways.items()):
             found = cluster.measure(words, job)
             if count:  # the first round warms the machine up
                 runs[name].append(found)
+    return runs
+
+
+def measure_at_once(clusters: Sequence[Cluster], job: JobShape) -> dict[str, list[Run]]:
+    """A job by `cluster train` on one cluster and by hand on the other, at the same time."""
+    for cluster in clusters:
+        cluster.set_job(job)
+    by_hand = [prepare_by_hand(cluster, job)[WITH_OURS] for cluster in clusters]
+    runs: dict[str, list[Run]] = {BY_CLUSTER: [], WITH_OURS: []}
+    with ThreadPoolExecutor(len(clusters)) as pool:
+        for count in range(job.rounds + 1):
+            here = count % 2
+            ours = pool.submit(clusters[here].measure, TRAIN, job)
+            theirs = pool.submit(clusters[1 - here].measure, by_hand[1 - here], job)
+            found = {BY_CLUSTER: ours.result(), WITH_OURS: theirs.result()}
+            if count:  # the first round warms the machine up
+                for name, one in found.items():
+                    runs[name].append(one)
     return runs
 
 
@@ -245,7 +284,8 @@ def render(runs: dict[JobShape, dict[str, list[Run]]]) -> str:
         "",
         "train_mnist.py, MLP, digits read from s3://, dist_sync, on 2 sandbox nodes. Medians (min to max) of the",
         "rounds; every other round goes the other way around. Ratio: the wall time to that of the same settings by",
-        "hand in the same round, since this machine is faster in one minute than in the next. First batch: from the",
+        "hand in the same round, since this machine is faster in one minute than in the next. At once: each on a",
+        "cluster of its own, so that both have the same machine, and half of it. First batch: from the",
         "command to the first line of MXNet's Speedometer (10 batches). samples/s: of all workers, the median of",
         "all lines. Training CPU: of the job's own processes from the first batch to the last epoch; the work is the",
         "same each time, so that this tells how fast the machine was. CPU beside: of all that runs on the nodes beside",
@@ -257,7 +297,7 @@ def render(runs: dict[JobShape, dict[str, list[Run]]]) -> str:
 
 
 def _table(runs: dict[str, list[Run]], job: JobShape) -> list[str]:
-    what = f"{job.workers} workers, {job.epochs} epochs, {job.rounds} rounds"
+    what = f"{job.workers} workers, {job.epochs} epochs, {job.rounds} rounds{', both at once' if job.at_once else ''}"
     lines = [
         f"| {what} | wall s | ratio | first batch s | samples/s | training CPU s | CPU beside % |",
         "|---|---|---|---|---|---|---|",
