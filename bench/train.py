@@ -102,8 +102,8 @@ def read_cpu_times(sandbox: str) -> CpuTimes:
                 words = (folder / "cmdline").read_bytes()
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 processes.append((folder.name, words, fields, str((folder / "ns" / "pid").readlink())))
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has ended, or is none of ours
     first = f"pid1.py\0cluster-sandbox:{sandbox}:".encode()
     outside = str(Path("/proc/self/ns/pid").readlink())
     nodes = {namespace for _, words, _, namespace in processes if first in words} - {outside}
@@ -182,13 +182,17 @@ class Cluster:
             stderr=subprocess.STDOUT, text=True,
         ) as process:  # fmt: skip
             assert process.stdout is not None
-            for line in process.stdout:
-                lines.append(line)
-                if found := SPEED.search(line):
-                    first_batch_s = first_batch_s or time.perf_counter() - started
-                    speeds.append(float(found[1]))
-                    before = before or read_cpu_times(sandbox)
-                    after = after or (read_cpu_times(sandbox) if last in line else None)
+            try:
+                for line in process.stdout:
+                    lines.append(line)
+                    if found := SPEED.search(line):
+                        first_batch_s = first_batch_s or time.perf_counter() - started
+                        speeds.append(float(found[1]))
+                        before = before or read_cpu_times(sandbox)
+                        after = after or (read_cpu_times(sandbox) if last in line else None)
+            except BaseException:
+                process.kill()
+                raise
         wall_s = time.perf_counter() - started
         output = "".join(lines)
         done = output.count(f"Epoch[{job.epochs - 1}] Validation-accuracy") == job.workers
