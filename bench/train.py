@@ -32,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.cpu_times import grown, read_cpu_times
 from bench.rounds import ROUNDS
 
 CLUSTER = str(Path(sys.executable).parent / "cluster")
@@ -79,41 +80,6 @@ class Run:
     samples_per_s: float
     training_s: float  # the CPU time of the job's processes from the first batch to the last epoch
     beside: float  # that of what ran on the nodes beside them, as a share of it
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CpuTimes:
-    """CPU seconds of the processes in the nodes that are there now, by (process id, start time)."""
-
-    job: dict[tuple[str, str], float]
-    others: dict[tuple[str, str], float]
-
-
-def _grown(before: dict[tuple[str, str], float], now: dict[tuple[str, str], float]) -> float:
-    return sum(seconds - before.get(process, 0.0) for process, seconds in now.items())
-
-
-def read_cpu_times(sandbox: str) -> CpuTimes:
-    """Of all processes in the pid namespaces of a sandbox's nodes."""
-    processes: list[tuple[str, bytes, list[str], str]] = []
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit():
-                words = (folder / "cmdline").read_bytes()
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                processes.append((folder.name, words, fields, str((folder / "ns" / "pid").readlink())))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it has ended, or is none of ours
-    first = f"pid1.py\0cluster-sandbox:{sandbox}:".encode()
-    outside = str(Path("/proc/self/ns/pid").readlink())
-    nodes = {namespace for _, words, _, namespace in processes if first in words} - {outside}
-    assert nodes
-    found = CpuTimes(job={}, others={})
-    for number, words, fields, namespace in processes:
-        if namespace in nodes:
-            kind = found.job if SCRIPT.encode() in words and b"launch.py" not in words else found.others
-            kind[number, fields[19]] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return found
 
 
 class Cluster:
@@ -188,8 +154,8 @@ class Cluster:
                     if found := SPEED.search(line):
                         first_batch_s = first_batch_s or time.perf_counter() - started
                         speeds.append(float(found[1]))
-                        before = before or read_cpu_times(sandbox)
-                        after = after or (read_cpu_times(sandbox) if last in line else None)
+                        before = before or read_cpu_times(sandbox, SCRIPT)
+                        after = after or (read_cpu_times(sandbox, SCRIPT) if last in line else None)
             except BaseException:
                 process.kill()
                 raise
@@ -198,13 +164,13 @@ class Cluster:
         done = output.count(f"Epoch[{job.epochs - 1}] Validation-accuracy") == job.workers
         if not done or first_batch_s is None or before is None or after is None:
             sys.exit(f"the job did not do its work:\n{output}")
-        training_s = _grown(before.job, after.job)
+        training_s = grown(before.job, after.job)
         return Run(
             wall_s=wall_s,
             first_batch_s=first_batch_s,
             samples_per_s=job.workers * statistics.median(speeds),
             training_s=training_s,
-            beside=_grown(before.others, after.others) / training_s,
+            beside=grown(before.others, after.others) / training_s,
         )
 
 

@@ -1,0 +1,41 @@
+"""What a job takes of the processors of sandbox nodes, and what runs beside it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CpuTimes:
+    """CPU seconds of the processes in the nodes that are there now, by (process id, start time)."""
+
+    job: dict[tuple[str, str], float]
+    others: dict[tuple[str, str], float]
+
+
+def grown(before: dict[tuple[str, str], float], now: dict[tuple[str, str], float]) -> float:
+    """What processes have taken between two looks."""
+    return sum(seconds - before.get(process, 0.0) for process, seconds in now.items())
+
+
+def read_cpu_times(sandbox: str, script: str) -> CpuTimes:
+    """Of all processes in the pid namespaces of a sandbox's nodes; the job's are those that run the script."""
+    processes: list[tuple[str, bytes, list[str], str]] = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit():
+                words = (folder / "cmdline").read_bytes()
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                processes.append((folder.name, words, fields, str((folder / "ns" / "pid").readlink())))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has ended, or is none of ours
+    first = f"pid1.py\0cluster-sandbox:{sandbox}:".encode()
+    outside = str(Path("/proc/self/ns/pid").readlink())
+    nodes = {namespace for _, words, _, namespace in processes if first in words} - {outside}
+    assert nodes
+    found = CpuTimes(job={}, others={})
+    for number, words, fields, namespace in processes:
+        if namespace in nodes:
+            kind = found.job if script.encode() in words and b"launch.py" not in words else found.others
+            kind[number, fields[19]] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
