@@ -259,7 +259,7 @@ def render(runs: dict[JobShape, dict[str, list[Run]]]) -> str:
         "command to the first line of MXNet's Speedometer (10 batches). samples/s: of all workers, the median of",
         "all lines. Training CPU: of the job's own processes from the first batch to the last epoch; the work is the",
         "same each time, so that this tells how fast the machine was. CPU beside: of all that runs on the nodes beside",
-        "them meanwhile, as a share of it.",
+        "them meanwhile, as a share of it; each node's look at the job's data is among it, once.",
     ]
     for job, found in runs.items():
         lines += ["", *_table(found, job)]

@@ -125,6 +125,16 @@ def test_jobs_use_the_nodes_role_which_may_do_what_it_has_to_and_no_more(project
     assert (kept["state"], kept["error"]) == ("failed", "the supervisor on node-0 was killed")
     assert kept["error"] in (project.directory / "events").read_text().splitlines()[-1]
 
+    # And so it is when something was left that is ended later.
+    record = f"/home/ubuntu/.cluster/jobs/{newest['id']}/record.json"
+    words = ("sed", "-i", """s/"left": {}/"left": {"node-0": [[0, "no answer"]]}/""", record)
+    project.run("exec", "--node", "node-0", "--", *words)
+    (newest,) = [job for job in json.loads(project.run("jobs", "--json").stdout) if job["left"]]
+    project.run("data", "rm", "--yes", f"{folder}record.json")
+    project.run("stop", newest["id"])
+    project.run("data", "get", f"{folder}record.json", "./")
+    assert json.loads((project.directory / "record.json").read_text()) == {**kept, "left": {}}
+
 
 @pytest.mark.slow
 def test_every_command_runs_under_the_policy_that_iam_policy_prints(project: Project) -> None:

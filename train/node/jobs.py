@@ -24,7 +24,6 @@ import signal
 import sys
 import time
 
-import ending
 import follow
 import job_folder
 import lock
@@ -126,10 +125,9 @@ def end_left(record, gone):
             raise OSError("somebody else searches for what job %s left, and does not come to an end" % job)
         record = job_folder.read_record(job) or record
         if record["left"]:
-            order = {"job": job, "python": record["python"], "hosts": record["nodes"]}
-            there = [host for host in record["nodes"] if host["instance_id"] not in gone]
-            record["left"] = ending.end_on(order, there)
+            record["left"] = recovery.end_on(record, [at for at in record["nodes"] if at["instance_id"] not in gone])
             job_folder.write_record(record, lasting=True)
+            recovery.publish(record)
     return record
 
 

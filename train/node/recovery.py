@@ -45,9 +45,7 @@ def _complete(job, record):
     result = log.mend(job)
     if result is None:
         hosts = record["nodes"]
-        order = {"job": job, "python": record["python"], "hosts": hosts}
-        started = record["state"] != "queued"
-        left = ending.end_on(order, hosts if started else [])
+        left = end_on(record, hosts if record["state"] != "queued" else [])
         error = "the supervisor on %s was killed" % hosts[0]["name"]
         result = {"state": "failed", "exit_code": 1, "error": error, "left": left}
         writer = log.Log(job)
@@ -61,18 +59,23 @@ def _complete(job, record):
     for name in ("reserve", "record.json.new", "socket"):
         job_folder.remove(job_folder.path(job, name))
     job_folder.write_record(record, lasting=True)
-    if record["output_url"] is not None:
-        _publish(job, record)
+    publish(record)
     return record
 
 
-def _publish(job, record):
-    """Have in S3 what is here; with credentials that were the user's, not this host's, it cannot be done."""
-    if not record.get("nodes_credentials"):
+def end_on(record, hosts):
+    """End what is left of a job on these of its hosts; what is left then, as `ending.end_on` tells it."""
+    order = {"job": record["id"], "python": record["python"], "hosts": record["nodes"]}
+    return ending.end_on(order, hosts)
+
+
+def publish(record):
+    """Have in S3 what is here, if it is there; with credentials that were the user's, not this host's, it cannot be."""
+    if record["output_url"] is None or not record.get("nodes_credentials"):
         return
     import copying  # slow to load, and rarely needed
 
-    order = {"job": job, "env": record["env"], "secrets": {}, "nodes_credentials": True}
+    order = {"job": record["id"], "env": record["env"], "secrets": {}, "nodes_credentials": True}
     order["results_url"] = job_folder.results_url(record)
     copying.Copying(order).finish(COPY_S)
 

@@ -215,6 +215,7 @@ class Supervisor(object):
         if connection in self.watchers:
             self.watchers.remove(connection)
         if isinstance(role, roster.Role) and role.exit_code is None:
+            self.look_at_children()  # with launch.py ends what it has started here, and that may be seen first
             self.judge.judge_lost(role)
 
     def look_at_children(self):
