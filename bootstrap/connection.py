@@ -113,9 +113,11 @@ class NodeConnection:
 
     def get(self, source: str, destination: Path) -> None:
         """Copy one file from the node; `source` is relative to the home of the user there."""
-        # Of a path as text Fabric would replace what is in braces.
-        with self._explained(), destination.open("wb") as file:
-            self._connection.get(source, local=file)
+        # Fabric's own keeps its session until the end, when there is no connection any more to end it by.
+        with self._explained():
+            self._check_alive()
+            with destination.open("wb") as file, closing(self._connection.client.open_sftp()) as session:
+                session.getfo(source, file)
 
     def close(self) -> None:
         """Hang up."""

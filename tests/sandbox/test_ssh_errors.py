@@ -89,6 +89,16 @@ def until_reached(node: Node) -> None:
         assert connection.run("id -un").stdout == "ubuntu\n"
 
 
+def test_a_connection_that_has_brought_a_file_is_closed_without_a_word(node: Node, tmp_path: Path) -> None:
+    for _ in range(10):  # what the closing runs into depends on who is faster
+        with closing(node.reach(timeout_s=20)) as connection:
+            connection.get(".ssh/authorized_keys", tmp_path / "keys")
+            connection.get(".ssh/authorized_keys", tmp_path / "again")
+        assert (tmp_path / "keys").read_text() == (tmp_path / "again").read_text() != ""
+    with closing(node.reach(timeout_s=20)) as connection, pytest.raises(ConnectError, match="No such file"):
+        connection.get("none", tmp_path / "none")
+
+
 def test_the_wrong_user_is_told_the_right_one(node: Node) -> None:
     node.do("sudo useradd --create-home --password x1 --shell /bin/sh rocky")
     for user in ("rocky", "nobody-at-all"):

@@ -13,7 +13,7 @@ EARLY_GRACE_S = 5.0  # for workers to report, once launch.py, the scheduler or a
 PROBE_AFTER_S = 5.0
 PROBE_S = 4.5  # more than role.py takes
 STOPPED, OVERTIME = 130, 124
-TIMERS = ("start", "unstarted", "proxy", "early", "join", "lost", "gather", "overtime", "silence")
+TIMERS = ("start", "unstarted", "launcher", "proxy", "early", "join", "lost", "gather", "overtime", "silence")
 
 
 class Judge(object):
@@ -171,7 +171,11 @@ class Judge(object):
             error = "ssh_proxy.py on %s, which was to reach a node, %s" % (self._roster.head, how)
             self._hub.after("proxy", UNSTARTED_S, lambda: self.fail(error))
         elif is_launcher and name is not None and code != 0:
-            self.fail("%s (process %d) %s" % (name, process.pid, how))
+            error = "%s (process %d) %s" % (name, process.pid, how)
+            if code < 0:  # with it ends what it has started
+                self.fail(error)
+            else:  # something has ended before it, and that may be heard of later
+                self._hub.after("launcher", GATHER_S, lambda: self.fail(error))
         elif is_launcher and not self._hub.has("early") and not self._are_dismissed():
             self._hub.after("early", EARLY_GRACE_S, lambda: self._ended_early(name or "its start"))
 
