@@ -18,6 +18,8 @@ from s3_server import REGION, S3Server, shared_server
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES, Unwatched
 
+__all__ = ["shared_server"]
+
 BUCKET = "datasets"
 SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_000}
 
@@ -103,8 +105,6 @@ verb, source, destination = sys.argv[1:]
 more = {"report": silent} if verb == "put" else {}
 getattr(s3, verb)([source], destination, region="eu-west-1", watch=lambda _: Unwatched(), **more)
 """
-
-__all__ = ["shared_server"]
 
 
 def start(verb: str, source: str, destination: str) -> "subprocess.Popen[bytes]":
