@@ -51,9 +51,10 @@ def until(condition: Callable[[], Any], what: str, *, timeout_s: float = 60.0) -
 
 @dataclass(frozen=True)
 class Host:
-    """One node of the cluster, seen from this machine. `pid`: its process 1."""
+    """One node of the cluster, seen from this machine. `pid`: its process 1; `address`: where other nodes reach it."""
 
     name: str
+    address: str
     instance_id: str
     pid: int
 
@@ -85,17 +86,17 @@ class Host:
 
 
 @cache
-def _names(directory: Path) -> dict[str, str]:
-    """The names of a cluster's nodes by their instances' ids; both are the cluster's for good."""
+def _names(directory: Path) -> dict[str, tuple[str, str]]:
+    """The names and addresses of a cluster's nodes by their instances' ids; all are the cluster's for good."""
     nodes = json.loads(Project(directory).run("status", "--json").stdout)["nodes"]
-    return {node["instance_id"]: node["name"] for node in nodes}
+    return {node["instance_id"]: (node["name"], node["private_ip"]) for node in nodes}
 
 
 def hosts_of(project: Project) -> dict[str, Host]:
     """The running nodes of a project's cluster by name."""
     names = _names(project.directory)
     found = [
-        Host(names[host.instance_id], host.instance_id, host.pid)
+        Host(*names[host.instance_id], host.instance_id, host.pid)
         for host in control.describe(project.directory).hosts
         if host.instance_id in names and host.pid
     ]
@@ -176,11 +177,12 @@ class Running:
         pid = next(pid for pid in programs if self.parent_of(pid) in programs)
         return self.parent_of(pid), pid
 
-    def ssh(self) -> int:
-        """One of those by which launch.py reaches the nodes."""
+    def ssh(self, host: str = "node-1") -> int:
+        """One of those by which launch.py reaches a node."""
         tasks = Path(f"/proc/{self.program('launch.py')}/task")
         children = [int(word) for path in tasks.glob("*/children") for word in path.read_text().split()]
-        return next(pid for pid in children if "".join(command_line(pid)[:1]).endswith("/ssh"))
+        address = self.hosts[host].address
+        return next(pid for pid in children if address in command_line(pid) and "/ssh" in command_line(pid)[0])
 
     def child_of(self, pid: int) -> int:
         """The one process that another has started."""

@@ -7,6 +7,7 @@ The other half is test_node_faults.py. Elsewhere: a worker that fails half-way (
 and ssh blocked by a security group (test_blocked_training.py), clients that are killed or cut off (test_jobs.py).
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -91,7 +92,7 @@ KILLED = (
     Killed(
         "ssh",
         lambda job: job.ssh(),
-        r"(worker|server) on node-[01] \(process \d+\) was lost: ssh to it failed: ssh was killed by signal 9",
+        r"(worker|server) on node-1 \(process \d+\) was lost: ssh to it failed: ssh was killed by signal 9",
         command=STARTS,
     ),
     Killed(
@@ -133,6 +134,18 @@ def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Ki
     with running(nodes, command=row.command) as job:
         job.kill(row.find(job))
         check(f"{row.what} killed", job, (row.code, "failed: " + row.said), record_property)
+
+
+def test_what_is_heard_of_late_is_named_all_the_same(nodes: Project, record_property: Tell) -> None:
+    """The worker's role.py on the head loses its ssh, and launch.py, which would tell of that, is there, too."""
+    with running(nodes, command=STARTS) as job:
+        launcher, ssh = job.program("launch.py"), job.ssh("node-0")
+        os.kill(launcher, signal.SIGSTOP)
+        job.kill(ssh)
+        time.sleep(0.5)
+        os.kill(launcher, signal.SIGCONT)
+        said = r"failed: (worker|server) on node-0 \(process \d+\) was lost: ssh to it failed: ssh was killed"
+        check("ssh to the head killed, and launch.py slow", job, (1, said), record_property)
 
 
 @pytest.mark.parametrize(

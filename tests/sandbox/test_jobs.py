@@ -146,6 +146,7 @@ def cut_off(job: str, clients: Sequence[Client]) -> None:
     until(lambda: all(each.out.stat().st_size > size for each, size in zip(clients, before, strict=True)), "no lines")
     for pid in found:
         os.kill(pid, signal.SIGKILL)
+    until(lambda: not sessions(job) & found, "a session that was killed goes on")  # it is not to be struck again
 
 
 def counted(output: str) -> list[int]:

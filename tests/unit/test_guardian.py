@@ -136,6 +136,31 @@ def test_a_program_whose_guardian_was_killed_ends_the_job_and_tells_nobody_that_
         other.stdout.close()
 
 
+def test_what_is_lost_first_is_not_hidden_by_what_a_role_ends_that_was_lost_itself(tmp_path: Path) -> None:
+    """Its own ends at once, and what others run of the job only when nobody else has seen to that."""
+    with running(tmp_path, GOES) as role:
+        other = processes.start(["sleep", "600"], {**os.environ, processes.JOB_VARIABLE: role.job}, "/")
+        before = time.monotonic()
+        role.ours.close()
+        gone(role.worker)
+        assert other.poll() is None
+        assert other.wait(timeout=10) == -signal.SIGTERM
+        assert time.monotonic() > before + 1.0
+        other.stdout.close()
+        role.end()
+
+
+def test_a_role_that_was_lost_waits_for_others_no_longer_than_they_are_there(tmp_path: Path) -> None:
+    with running(tmp_path) as role:
+        other = processes.start(["sleep", "600"], {**os.environ, processes.JOB_VARIABLE: role.job}, "/")
+        role.ours.close()
+        gone(role.worker)
+        other.kill()
+        assert other.wait(timeout=10) == -signal.SIGKILL
+        other.stdout.close()
+        role.end()
+
+
 def test_a_program_without_guardian_is_not_kept_from_ending_all_by_others_who_do(tmp_path: Path) -> None:
     with running(tmp_path, STAYS, in_job=True) as role:
         os.kill(role.guardian, signal.SIGKILL)

@@ -91,11 +91,12 @@ def end(job):
 class Ending(object):
     """Processes being ended, step by step: SIGTERM, after a while SIGKILL, and after a while given up.
 
-    find: returns those that there are.
+    find: returns those that there are. spare(found): those of them that are only waited for, for now.
     """
 
-    def __init__(self, find):
+    def __init__(self, find, spare=lambda _: ()):
         self._find = find
+        self._spare = spare
         self._told_at = None  # when the first were: a busy machine may let us wait
         self._look_at = 0.0
         self._told = set()
@@ -111,7 +112,8 @@ class Ending(object):
         waited_s = 0.0 if self._told_at is None else now - self._told_at
         number = signal.SIGTERM if waited_s < TERM_GRACE_S else signal.SIGKILL
         self.left = self._find()
-        new = [entry for entry in self.left if (entry, number) not in self._told]
+        spared = self._spare(self.left)
+        new = [entry for entry in self.left if (entry, number) not in self._told and entry not in spared]
         tell([entry[0] for entry in new], number)
         self._told.update((entry, number) for entry in new)
         self._told_at = self._told_at or time.monotonic()

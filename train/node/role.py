@@ -46,8 +46,9 @@ def run():
     """Run what the order says that comes on stdin."""
     guarded_by = guard()
     import runner
+    import wire
 
-    order, rest = runner.read_order(0)
+    order, rest = wire.read_order(0)
     return runner.Runner(order, guarded_by, 0, 1, rest).run()
 
 
@@ -56,13 +57,14 @@ def run_launched():
     guarded_by = guard()
     import meeting
     import runner
+    import wire
 
     launched = {key: value for key, value in os.environ.items() if key.startswith("DMLC_")}
     first = {"role": launched["DMLC_ROLE"], "host": os.environ["CLUSTER_HOST"], "launched": launched}
     is_here = "CLUSTER_SOCKET" in os.environ
     connection = meeting.call(first) if is_here else meeting.wait_for_call(first)
     descriptor = connection.fileno()
-    order, rest = runner.read_order(descriptor)
+    order, rest = wire.read_order(descriptor)
     # Its code is told above; launch.py and mpirun would only add a traceback to it.
     runner.Runner(order, guarded_by, descriptor, descriptor, rest, is_pinged=not is_here).run()
     return 0

@@ -22,6 +22,7 @@ ALIVE_EVERY_S = 2.0
 PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that something holds which cannot be ended
 PENDING_BYTES = 1 << 17
 FEW_BYTES = 1 << 12  # what comes in larger pieces need not be gathered
+SPARED_S = 1.0
 REACH_TIMEOUT_S = 2.0
 LOOK_AT_DATA_S = 3.0  # of a start: not while the processor loads MXNet, which says most of it by itself a moment later
 RANK = re.compile(rb"\b([WS])\[(\d+)\] is connected to others")
@@ -57,6 +58,7 @@ class Runner(object):
         self.child = self.source = self.lines = None
         self.status = self.ended_at = self.after = None
         self.ending = None  # all that is being ended from outside, once it is
+        self.lost_at = None  # when the other side was, or the guardian
         self.told_left = []
         for line in self.down.feed(read):
             self.hear(line)
@@ -224,7 +226,8 @@ class Runner(object):
     def lose(self):
         """The other side is gone: everything of this job on this host ends."""
         self.lifeline = None
-        self.ending = processes.Ending(self.find_all)
+        self.lost_at = time.monotonic()
+        self.ending = processes.Ending(self.find_all, self.spare)
 
     def lose_guardian(self):
         """Our guardian was killed: all ends here, and like a program that was killed we tell nobody of it.
@@ -242,6 +245,15 @@ class Runner(object):
         """The processes of the job on this host, whoever started them, as `processes.find` has them."""
         found = set(processes.find_descendants()) | set(processes.find(self.order["job"]))
         return sorted(one for one in found if self.guardian is None or one[0] != self.guardian.pid)
+
+    def spare(self, found):
+        """Those of them that are not ours, for a moment.
+
+        Where the supervisor lives, it ends them itself. It is to hear first of what was lost first, and not of what we
+        end because of that: launch.py, which would tell it, may be on this host, too.
+        """
+        is_late = time.monotonic() > self.lost_at + SPARED_S
+        return set() if is_late else set(found) - set(processes.find_descendants())
 
     def reap(self):
         """Take leave of all children that have ended."""
@@ -289,15 +301,3 @@ class Runner(object):
                 if self.hides_verbose and not FAILURE.search(line):
                     continue
             self.outbox.put({"line": wire.text(line)})
-
-
-def read_order(descriptor):
-    """The first line that comes, as an order, and what came with it. Raises ConnectionError, OSError."""
-    data = b""
-    while b"\n" not in data:
-        piece = os.read(descriptor, 1 << 16)
-        if not piece:
-            raise ConnectionError("there came no order")
-        data += piece
-    line, _, rest = data.partition(b"\n")
-    return json.loads(line.decode("utf-8")), rest

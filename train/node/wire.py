@@ -125,3 +125,15 @@ def write_all(descriptor, data):
     """Write all bytes to a file descriptor."""
     while data:
         data = data[os.write(descriptor, data) :]
+
+
+def read_order(descriptor):
+    """The first line that comes, as an order, and what came with it. Raises ConnectionError, OSError."""
+    data = b""
+    while b"\n" not in data:
+        piece = os.read(descriptor, 1 << 16)
+        if not piece:
+            raise ConnectionError("there came no order")
+        data += piece
+    line, _, rest = data.partition(b"\n")
+    return json.loads(line.decode("utf-8")), rest
