@@ -80,9 +80,11 @@ def run() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        _fail("interrupted", None)
-        code = INTERRUPTED
+    except click.exceptions.Abort as abort:
+        # click takes every EOFError for a user who has had enough, and so the one of a connection that has ended.
+        is_lost = isinstance(abort.__cause__, EOFError)
+        _fail(*(("the connection was lost", "the same command again") if is_lost else ("interrupted", None)))
+        code = 1 if is_lost else INTERRUPTED
     except click.ClickException as error:
         error.show()
         code = error.exit_code
