@@ -7,11 +7,16 @@ from pathlib import Path
 import botocore.loaders
 import botocore.session
 import pytest
+from hypothesis import HealthCheck, settings
 
 from project import REPOSITORY, Project
 
 # A process of the tests makes hundreds of AWS sessions: each service's description is read once for all of them.
 botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
+
+# A timing is never asserted: a busy machine can leave any process without a processor for a second.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -82,7 +82,7 @@ def test_killed_and_run_again(tmp_path: Path, file: BundleFile) -> None:
         assert nodes.uploaded_bytes() < HALF + SLACK
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_killed_at_any_time(tmp_path_factory: pytest.TempPathFactory, file: BundleFile, data: st.DataObject) -> None:
     victims = data.draw(st.lists(st.integers(0, 4), unique=True, max_size=4))

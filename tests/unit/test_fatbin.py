@@ -122,7 +122,7 @@ def test_other_files_are_told(tmp_path: Path) -> None:
         read_wheel(tmp_path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(damage=st.lists(st.tuples(st.integers(0, len(LIBRARY) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_no_damage_leads_to_anything_but_an_error_of_ours(
     tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]

@@ -207,7 +207,7 @@ def test_a_session_token_and_keys_by_their_other_names(server: S3Server) -> None
     assert server.read(BUCKET) == {"a": b"1"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(key=MOTO_KEY)
 @example(key="a b+c%20&=?#~é/日本")
 @example(key="a/../b/./c")

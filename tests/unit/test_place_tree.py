@@ -43,7 +43,7 @@ def node(tmp_path: Path) -> Iterator[NodeDir]:
         yield NodeDir(home=tmp_path / "home", cache=tmp_path / "cache", placer=placer)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(first=trees(), second=trees(), shared=trees())
 def test_what_is_placed_is_what_was_sent(node: NodeDir, first: Tree, second: Tree, shared: Tree) -> None:
     """One after the other on the same node, each from what is there."""

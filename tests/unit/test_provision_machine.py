@@ -160,7 +160,7 @@ class Provisioning(RuleBasedStateMachine):
         assert not self.world.files.root.exists()
 
 
-@pytest.mark.parametrize("sequences", [12, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sequences", [12, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_any_order(world: World, tmp_path: Path, sequences: int) -> None:
     class Machine(Provisioning):
         pass
@@ -171,7 +171,6 @@ def test_any_order(world: World, tmp_path: Path, sequences: int) -> None:
         settings=settings(
             max_examples=sequences,
             stateful_step_count=10,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

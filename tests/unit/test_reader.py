@@ -141,7 +141,7 @@ def test_a_broken_file_is_named_with_its_place(tmp_path: Path) -> None:
 PIECES = st.lists(st.sampled_from([MAGIC, MAGIC[:2], MAGIC[2:], b"", b"a", b"bc", b"defg" * 9]), max_size=6)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(st.lists(st.lists(PIECES.map(b"".join), max_size=6), min_size=1, max_size=3), st.integers(1, 12))
 def test_every_record_is_in_one_part_whatever_it_holds(tmp_path: Path, files: list[list[bytes]], count: int) -> None:
     folder = tmp_path / "data"

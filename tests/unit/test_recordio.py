@@ -4,7 +4,7 @@ import io
 import struct
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from provision.errors import ClusterError
@@ -130,7 +130,6 @@ def test_an_image_record_needs_a_label() -> None:
         encode_image(ImageRecord(labels=(), record_id=0, image=b""))
 
 
-@settings(deadline=None)
 @given(st.lists(PAYLOADS | st.binary(max_size=6000), max_size=6))
 def test_heads_are_where_the_records_are(payloads: list[bytes]) -> None:
     records = list(map(encode_record, payloads))

@@ -64,7 +64,7 @@ def test_files_globs_and_their_order(run_here: Run, tmp_path: Path) -> None:
 PIECES = st.lists(st.sampled_from([MAGIC, MAGIC[:3], b"", b"a", b"defg" * 5]), max_size=5).map(b"".join)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(st.lists(PIECES, min_size=1, max_size=20), st.integers(1, 400))
 def test_any_record_at_any_size(tmp_path: Path, payloads: list[bytes], most: int) -> None:
     (tmp_path / "a.rec").write_bytes(b"".join(map(encode_record, payloads)))

@@ -60,7 +60,7 @@ class DmlcReader:
         return len(shard) - at
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     shards=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=8), min_size=1, max_size=9),
     count=st.sampled_from([1, 2, 3, 5, 16]),

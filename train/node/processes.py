@@ -97,7 +97,7 @@ class Ending(object):
     def __init__(self, find, spare=lambda _: ()):
         self._find = find
         self._spare = spare
-        self._told_at = None  # when the first were: a busy machine may let us wait
+        self._told_at = self._killed_at = None  # when the first were: a busy machine may let us wait
         self._look_at = 0.0
         self._told = set()
         self.left = []
@@ -109,18 +109,20 @@ class Ending(object):
         if self.over_at is not None or now < self._look_at:
             return self.over_at is None
         self._look_at = now + LOOK_EVERY_S
-        waited_s = 0.0 if self._told_at is None else now - self._told_at
-        number = signal.SIGTERM if waited_s < TERM_GRACE_S else signal.SIGKILL
         self.left = self._find()
+        if not self.left or (self._killed_at is not None and now >= self._killed_at + TERM_GRACE_S):
+            self.over_at = now
+            return False
+        is_late = self._told_at is not None and now >= self._told_at + TERM_GRACE_S
+        number = signal.SIGKILL if is_late else signal.SIGTERM
         spared = self._spare(self.left)
         new = [entry for entry in self.left if (entry, number) not in self._told and entry not in spared]
         tell([entry[0] for entry in new], number)
         self._told.update((entry, number) for entry in new)
         self._told_at = self._told_at or time.monotonic()
-        if self.left and waited_s < 2 * TERM_GRACE_S:
-            return True
-        self.over_at = now
-        return False
+        if is_late and self._killed_at is None:
+            self._killed_at = time.monotonic()
+        return True
 
 
 def tell(pids, number):

@@ -1,0 +1,69 @@
+"""Processes that are ended step by step, on a machine that lets us wait in between."""
+
+import signal
+
+import pytest
+
+from job_host import NODE_DIR
+
+import processes  # isort: skip - these run by path on the nodes, so they are found by path here
+
+assert processes.__file__ == str(NODE_DIR / "processes.py")
+STUBBORN, OTHER = (7, 1, "stubborn"), (8, 1, "another's")
+
+
+class Machine:
+    """Processes that only SIGKILL ends, and a clock that goes when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.left = [STUBBORN]
+        self.told: list[tuple[list[int], signal.Signals]] = []
+        monkeypatch.setattr(processes.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(processes, "tell", self.tell)
+
+    def tell(self, pids: list[int], number: signal.Signals) -> None:
+        if pids:
+            self.told.append((pids, number))
+        if number == signal.SIGKILL:
+            self.left = [entry for entry in self.left if entry[0] not in pids]
+
+    def find(self) -> list[tuple[int, int, str]]:
+        return list(self.left)
+
+
+def test_it_looks_once_more_after_the_last_signal_however_long_it_was_kept_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch)
+    ending = processes.Ending(machine.find)
+    assert ending.go_on()
+    machine.now += 60.0
+    assert ending.go_on()
+    machine.now += 60.0
+    assert not ending.go_on()
+    assert ending.left == []
+    assert machine.told == [([7], signal.SIGTERM), ([7], signal.SIGKILL)]
+
+
+def test_what_does_not_end_is_given_up_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    ending = processes.Ending(lambda: [STUBBORN])
+    steps = 0
+    while ending.go_on():
+        machine.now += 0.5
+        steps += 1
+    assert (steps, ending.left, machine.now) == (8, [STUBBORN], 104.0)
+    assert machine.told == [([7], signal.SIGTERM), ([7], signal.SIGKILL)]
+
+
+def test_what_is_spared_is_waited_for_and_told_only_when_it_is_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    machine.left = [STUBBORN, OTHER]
+    ending = processes.Ending(machine.find, lambda _: [OTHER] if machine.now < 101.0 else [])
+    for told in ([([7], signal.SIGTERM)], [([7], signal.SIGTERM)], [([7], signal.SIGTERM), ([8], signal.SIGTERM)]):
+        assert ending.go_on()
+        assert machine.told == told
+        machine.now += 0.5
+    machine.left = []
+    assert not ending.go_on()
