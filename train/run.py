@@ -10,11 +10,12 @@ from typing import Any
 from bootstrap.side_by_side import on_all
 from provision.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError
 from train.events import Event, EventReader, JobState, Result
-from train.head import LOOK_EVERY_S, Head, Look, Talk, never, parse_message
+from train.head import LOOK_EVERY_S, SILENCE_S, Head, Look, Talk, never, parse_message
 
 CLIENT_PATIENCE_S = 600.0
 """For how long a connection that broke is tried anew; the job does not wait for it."""
 LONGEST_PAUSE_S = 15.0
+SUBMIT_TIMEOUT_S = 90.0  # more than jobs.py waits for another one that makes a job
 STOP_TIMEOUT_S = 60.0  # the supervisor searches all hosts, and hosts may not answer
 STOPPED = 130
 
@@ -50,7 +51,7 @@ def submit(
 ) -> Started:
     """Hand a job to the head's supervisor. talk: of open_submission, with the same `follow`.
 
-    When the connection breaks before the answer comes, the head is asked whether it has the job.
+    When the connection breaks before the answer comes, the order is handed over again: one job is made of both.
     Raises RefusedError, ConnectError, ClusterError for what the head says.
     """
     job = str(order["job"])
@@ -60,15 +61,16 @@ def submit(
         talk.send(json.dumps(order).encode() + b"\n")
         state = _read_answer(talk, look, head=head.name, job=job)
     except ConnectError as error:
-        return _find_submitted(head, job, error)
+        return _submit_again(head, order, error, look)
     finally:
         if state is None or not follow:
             talk.close()
     return Started(id=job, state=state, talk=talk if follow else None)
 
 
-def _read_answer(talk: Talk, look: Look, *, head: str, job: str) -> JobState:
-    message = next((message for message in map(parse_message, talk.lines(look)) if "alive" not in message), {})
+def _read_answer(talk: Talk, look: Look, *, head: str, job: str, silence_s: float = SILENCE_S) -> JobState:
+    lines = talk.lines(look, silence_s=silence_s)
+    message = next((message for message in map(parse_message, lines) if "alive" not in message), {})
     if "refused" in message:
         other = message["refused"]
         raise RefusedError(
@@ -83,19 +85,19 @@ def _read_answer(talk: Talk, look: Look, *, head: str, job: str) -> JobState:
     return state
 
 
-def _find_submitted(head: Head, job: str, lost: ConnectError) -> Started:
-    """Whether the head has a job whose answer was lost. Raises ConnectError when it has not."""
+def _submit_again(head: Head, order: Mapping[str, Any], lost: ConnectError, look: Look) -> Started:
+    """Hand over an order whose answer was lost: the head may have the job, or be about to have it. Raises as submit."""
+    job = str(order["job"])
     head.drop()
     try:
-        records = head.ask("list").get("jobs", [])
-    except ClusterError as error:
+        with closing(head.open("submit", look=look)) as talk:
+            talk.send(json.dumps(order).encode() + b"\n")
+            state = _read_answer(talk, look, head=head.name, job=job, silence_s=SUBMIT_TIMEOUT_S)
+    except (ConnectError, AwsError) as error:
         raise ConnectError(
             f"{lost.message}\n  and then: {error.message}\n  so it is not known whether job {job} was begun",
             hint="cluster jobs",
         ) from error
-    state = next((record["state"] for record in records if record["id"] == job), None)
-    if state is None:
-        raise ConnectError(f"{lost.message}; job {job} was not begun", hint="the same command again") from lost
     return Started(id=job, state=state, talk=None)
 
 

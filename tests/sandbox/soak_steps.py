@@ -171,8 +171,14 @@ class Soak:
         self.project.run("train", *KINDS["distributed"])
         quiet = Counter({line: count for line, count in self.nodes.processes().items() if "pid1.py" in line})
         until(lambda: sum((self.nodes.processes() - quiet).values()) == len(self.nodes.hosts), "more than sshd runs")
+        until(self.remember, "what is open changes")
+        self.files = self.nodes.files()
+
+    def remember(self) -> bool:
+        """Take what there is now for what there was before; whether it stayed the same meanwhile."""
         self.processes, self.handles = self.nodes.processes(), self.nodes.handles()
-        self.sockets, self.files = self.nodes.sockets(), self.nodes.files()
+        self.sockets = self.nodes.sockets()
+        return not self.find_more()
 
     def run_job(self, number: int, target: str) -> None:
         """One job with its kill, and all that can be said of it."""
@@ -217,14 +223,20 @@ class Soak:
     def settle(self, told: str) -> None:
         """Nobody but who was there before is there now, with no more open than before; nobody has asked for that."""
         give_up_at = time.monotonic() + END_S
-        while (more := self.nodes.processes() - self.processes) and time.monotonic() < give_up_at:
+        while (more := self.find_more()) and time.monotonic() < give_up_at:
             time.sleep(0.05)
         if more:
-            self.faults.append(f"{told}: still there: {dict(more)}")
-        elif (handles := self.nodes.handles()) != self.handles:
-            self.faults.append(f"{told}: open: {handles}, before: {self.handles}")
-        elif (sockets := self.nodes.sockets()) != self.sockets:
-            self.faults.append(f"{told}: sockets {sockets}, before: {self.sockets}")
+            self.faults.append(f"{told}: {more}")
+
+    def find_more(self) -> str:
+        """What is there that was not there before, in words; nothing for nothing."""
+        if more := self.nodes.processes() - self.processes:
+            return f"still there: {dict(more)}"
+        if (handles := self.nodes.handles()) != self.handles:
+            return f"open: {handles}, before: {self.handles}"
+        if (sockets := self.nodes.sockets()) != self.sockets:
+            return f"sockets {sockets}, before: {self.sockets}"
+        return ""
 
     def judge(self, name: str, told: str, code: int, said: str) -> None:
         """Its record has to have ended, at the latest when the next verb has been used."""

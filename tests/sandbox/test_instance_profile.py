@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from job_steps import hosts_of, until
 from project import REPOSITORY, Project
 from sandbox.leftovers import find_leftovers
 from sandbox.marks import place_of
@@ -118,6 +119,7 @@ def test_jobs_use_the_nodes_role_which_may_do_what_it_has_to_and_no_more(project
     # What S3 has of a job is completed by whoever asks next, where nobody was left to do so.
     project.run("train", "--detach", "--kv-store", "local", "-n", "1", "--", "sleep", "1000")
     project.run("exec", "--node", "node-0", "--", "pkill", "-KILL", "-f", "[n]ode/supervise.py")
+    until(lambda: not hosts_of(project)["node-0"].programs("supervise.py"), "a killed program runs")
     newest = json.loads(project.run("jobs", "--json").stdout)[0]
     folder = f"s3://cluster-demo/results/{newest['id']}/"
     project.run("data", "get", f"{folder}record.json", f"{folder}events", "./")

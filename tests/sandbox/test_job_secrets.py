@@ -75,6 +75,8 @@ class Watch:
             if self._known.get(entry) == words:  # its environment was looked at
                 return
             env = Path(f"/proc/{entry}/environ").read_bytes()
+            if Path(f"/proc/{entry}/cmdline").read_bytes() != words:  # another program's by now: the next look takes it
+                return
         except OSError:  # it has ended meanwhile
             return
         line = words.replace(b"\0", b" ").decode(errors="replace").strip()

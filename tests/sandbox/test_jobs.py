@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from job_steps import hosts_of, until
 from project import CLUSTER, Project, processes_of
 
 pytestmark = pytest.mark.sandbox
@@ -41,13 +42,6 @@ WAIT = "import time; print('here', flush=True); time.sleep(600)"
 
 def python(program: str) -> tuple[str, ...]:
     return ("--", "python", "-c", program)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def heads_folder(project: Project) -> Path:
@@ -140,8 +134,9 @@ def sessions(job: str) -> set[int]:
 
 def cut_off(job: str, clients: Sequence[Client]) -> None:
     """Kill the sshds that clients have on the head, once each has shown something of what came through them."""
-    until(lambda: len(sessions(job)) == len(clients), "not all clients follow the job")
-    found = sessions(job)
+    found: set[int] = until(
+        lambda: there if len(there := sessions(job)) == len(clients) else None, "not all clients follow the job"
+    )
     before = [each.out.stat().st_size for each in clients]
     until(lambda: all(each.out.stat().st_size > size for each, size in zip(clients, before, strict=True)), "no lines")
     for pid in found:
@@ -218,6 +213,7 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
     assert f"job {first} (first) is" in refused.stderr
     assert f"cluster train --queue ..., or cluster stop {first}" in refused.stderr
     assert not refused.stdout
+    until(lambda: nodes.jobs()[first]["state"] == "running", "the first job does not run")
     second = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('second')"))
     third = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('third')"))
     listed = json.loads(nodes.run("jobs", "--json").stdout)
@@ -346,14 +342,15 @@ def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Nodes) -> None:
         screen.type("\x03")
         screen.read_until(QUESTION)
         screen.type("continue\n")
-        time.sleep(0.5)
+        (job,) = re.findall(r"job (\S+): 1 worker", screen.shown)
+        until(lambda: sessions(job), "it does not go on")
         assert screen.process.poll() is None
         screen.shown = ""
         screen.type("\x03")
         screen.read_until(QUESTION)
         screen.type("stop\n")
         assert screen.end() == 130
-        (job,) = re.findall(r"job (\S+) was stopped", screen.shown)
+        assert f"job {job} was stopped" in screen.shown
     assert nodes.jobs()[job]["state"] == "stopped"
     gone(job)
 
@@ -382,6 +379,8 @@ def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
         done = nodes.run("train", "--name", "kept", *ONE_WORKER, *python(program))
         job = nodes.job_named("kept")["id"]
         assert done.stdout.endswith(f"] s3://cluster-jobs/results/{job}/\n")
+        supervisors = hosts_of(nodes)["node-0"].programs
+        until(lambda: not supervisors("supervise.py"), "it copies for ever")
         shutil.rmtree(nodes.folder / job)
         (found,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["id"] == job]
         assert (found["source"], found["state"]) == ("s3", "done")

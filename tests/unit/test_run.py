@@ -117,23 +117,29 @@ def test_a_job_that_the_head_does_not_take(said: bytes, words: str) -> None:
         submit(FakeHead(lambda _: channel(said)).make(), ORDER, follow=True)
 
 
-def answers(records: Sequence[dict[str, str]]) -> FakeHead:
-    """submit's connection breaks before its answer comes."""
-    return FakeHead(lambda words: channel(encode([{"jobs": records}])) if words == ["list"] else channel(exit_code=-1))
+def breaks_off(answer: bytes) -> FakeHead:
+    """submit's connection breaks before its answer comes; the next time it is this one."""
+    return FakeHead(lambda words: channel(exit_code=-1) if "--follow" in words else channel(answer))
 
 
-def test_a_job_whose_answer_was_lost_is_looked_for() -> None:
-    started = submit(answers([{"id": "j1", "state": "running"}]).make(), ORDER, follow=True)
+def test_a_job_whose_answer_was_lost_is_handed_over_again() -> None:
+    """The head makes one job of both: it may have the first one, or be about to have it."""
+    fake = breaks_off(b'{"job":"j1","state":"running"}\n')
+    started = submit(fake.make(), ORDER, follow=True)
     assert (started.id, started.state, started.talk) == ("j1", "running", None)
+    assert fake.asked == [["submit", "--follow"], ["submit"]]
+    assert [json.loads(each.got) for each in fake.channels] == [ORDER, ORDER]
+    assert all(each.closed for each in fake.channels)
 
 
-def test_a_job_whose_answer_was_lost_and_which_is_not_there_was_not_begun() -> None:
-    with pytest.raises(ConnectError, match="job j1 was not begun"):
-        submit(answers([{"id": "j0", "state": "running"}]).make(), ORDER, follow=True)
+def test_a_job_whose_answer_was_lost_may_be_refused_after_all() -> None:
+    fake = breaks_off(b'{"refused":{"id":"j0","name":"first","state":"running"}}\n')
+    with pytest.raises(RefusedError, match=r"job j0 \(first\) is running"):
+        submit(fake.make(), ORDER, follow=True)
 
 
 def test_it_is_said_when_nobody_knows_whether_a_job_was_begun() -> None:
-    fake = answers([])
+    fake = breaks_off(b"")
     head = fake.make()
     head.open("warm")
     fake.refuse = [no_answer()]

@@ -120,7 +120,11 @@ class Follower(object):
             return
         plug = connect(self.job)
         if plug is not None:
-            plug.sendall(wire.encode({"watch": True}))
+            try:
+                plug.sendall(wire.encode({"watch": True}))
+            except ConnectionError:  # it has just ended
+                plug.close()
+                return
             plug.settimeout(0.0)
             self.supervisor = plug
         elif not recovery.is_alive(self.job):

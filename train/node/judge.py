@@ -8,6 +8,7 @@ import time
 SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to tell of itself, once launch.py's command for one has failed
 GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of what led to a node
+MPI_GATHER_S = 1.0  # for the same, where mpirun ends the others when one is gone, and may be quicker
 REAP_GRACE_S = 10.0  # for servers and scheduler, once all workers are done
 EARLY_GRACE_S = 5.0  # for workers to report, once launch.py, the scheduler or a server has ended well
 PROBE_AFTER_S = 5.0
@@ -181,10 +182,11 @@ class Judge(object):
 
     def judge_lost(self, role):
         """The connection to a process has ended before the process has. Where launch.py has, too, that says more."""
-        if all(launcher.pid != role.by for launcher in self._roster.of("launcher")):
+        is_of_mpi = role.by is None and self._order["launcher"] == "mpi"
+        if not is_of_mpi and all(launcher.pid != role.by for launcher in self._roster.of("launcher")):
             self._lose(role)
         elif not self._hub.has("lost"):
-            self._hub.after("lost", GATHER_S, lambda: self._lose(role))
+            self._hub.after("lost", MPI_GATHER_S if is_of_mpi else GATHER_S, lambda: self._lose(role))
 
     def _lose(self, role):
         if not self._failed:

@@ -13,7 +13,7 @@ import lock
 import log
 
 RECOVERY_TIMEOUT_S = 30.0
-COPY_S = 5.0
+COPY_S = 15.0
 LOOK_S = 1.0  # for somebody who only looks whether it is held
 
 

@@ -8,11 +8,13 @@ import os
 import resource
 import socket
 import struct
+import threading
 
 import job_folder
 import processes
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
+REACH_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
 MOST_OPEN_FILES = 1 << 20
 SOME_BYTES = 8  # of the data: a record begins with as many
@@ -136,6 +138,25 @@ def find_blocked(env):
         error,
         "everything between its members?",
     )
+
+
+def find_unreachable(places):
+    """Those of these ports, [(host, number), ...], that cannot be reached from here: ["10.0.0.5:34567", ...], in order.
+
+    They are tried side by side.
+    """
+    blocked = []
+
+    def try_one(host, port):
+        if try_port(host, port, REACH_TIMEOUT_S) is not None:
+            blocked.append("%s:%d" % (host, port))
+
+    trials = [threading.Thread(target=try_one, args=place, daemon=True) for place in places]
+    for trial in trials:
+        trial.start()
+    for trial in trials:
+        trial.join()
+    return sorted(blocked)
 
 
 def try_port(host, port, timeout_s=CONNECT_TIMEOUT_S):

@@ -14,6 +14,8 @@ import signal
 import threading
 import time
 
+import job_folder
+import lock
 import processes
 import role_env
 import wire
@@ -22,8 +24,7 @@ ALIVE_EVERY_S = 2.0
 PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that something holds which cannot be ended
 PENDING_BYTES = 1 << 17
 FEW_BYTES = 1 << 12  # what comes in larger pieces need not be gathered
-SPARED_S = 1.0
-REACH_TIMEOUT_S = 2.0
+SPARED_S = 1.5  # less than it takes to SIGKILL
 LOOK_AT_DATA_S = 3.0  # of a start: not while the processor loads MXNet, which says most of it by itself a moment later
 RANK = re.compile(rb"\b([WS])\[(\d+)\] is connected to others")
 BOUND = re.compile(rb"Bind to role=(?:worker|server),.* ip=([0-9a-fA-F.:]+), port=(\d+)")
@@ -203,19 +204,8 @@ class Runner(object):
             threading.Thread(target=self.reach, args=(message["reach"],), daemon=True).start()
 
     def reach(self, places):
-        """Try all these ports side by side, and report those that cannot be reached."""
-        blocked = []
-
-        def try_one(host, port):
-            if role_env.try_port(host, port, REACH_TIMEOUT_S) is not None:
-                blocked.append("%s:%d" % (host, port))
-
-        trials = [threading.Thread(target=try_one, args=(host, port), daemon=True) for host, port in places]
-        for trial in trials:
-            trial.start()
-        for trial in trials:
-            trial.join()
-        self.outbox.put({"blocked": sorted(blocked)})  # goes out with the next step
+        """Report those of these ports that cannot be reached."""
+        self.outbox.put({"blocked": role_env.find_unreachable(places)})  # goes out with the next step
 
     def look_at_data(self):
         """Report what keeps this host from reading the job's data: MXNet may wait in silence."""
@@ -247,13 +237,15 @@ class Runner(object):
         return sorted(one for one in found if self.guardian is None or one[0] != self.guardian.pid)
 
     def spare(self, found):
-        """Those of them that are not ours, for a moment.
+        """Those of them that are not ours, for a moment, and here on the head while the supervisor lives: it ends them.
 
-        Where the supervisor lives, it ends them itself. It is to hear first of what was lost first, and not of what we
-        end because of that: launch.py, which would tell it, may be on this host, too.
+        It is to hear first of what was lost first, and not of what we end because of that: launch.py, which would tell
+        it, may be on this host, too.
         """
         is_late = time.monotonic() > self.lost_at + SPARED_S
-        return set() if is_late else set(found) - set(processes.find_descendants())
+        if is_late and not lock.is_held(job_folder.path(self.order["job"], "lock")):
+            return set()
+        return set(found) - set(processes.find_descendants())
 
     def reap(self):
         """Take leave of all children that have ended."""

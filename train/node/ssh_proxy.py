@@ -28,7 +28,7 @@ EXPORT = re.compile(r"export (DMLC_[A-Z_]+)=([^;]*);")
 PING_EVERY_S = 2.0
 PENDING_BYTES = 1 << 17
 SAID_BYTES = 4000
-LAST_WORDS_S = 1.0
+LAST_WORDS_S = 5.0  # for ssh to end, after its output has
 SSH_FAILED = 255
 # OpenSSH's default set without those against quantum computers: 80 ms of CPU on either side of each connection, to
 # guard for decades what is a job's output and credentials of some hours. (paramiko, from the user's machine, has none.)
@@ -160,7 +160,7 @@ class Proxy(object):
             self._listen(self._wait(self._err))
         said = self._said.decode("utf-8", "replace").strip()
         try:
-            code = self._ssh.wait(timeout=LAST_WORDS_S)
+            code = self._ssh.wait(timeout=max(0.0, give_up_at - time.monotonic()))
         except subprocess.TimeoutExpired:
             return said or "ssh said nothing more"
         if code < 0:

@@ -39,8 +39,9 @@ def main():
     order = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     leave()
     held = lock.Lock(job_folder.path(order["job"], "lock"))
-    record = job_folder.read_record(order["job"])
-    if not held.take(LOCK_TIMEOUT_S) or record is None or record["state"] in job_folder.ENDED:
+    has_it = held.take(LOCK_TIMEOUT_S)
+    record = job_folder.read_record(order["job"])  # now nobody else writes it
+    if not has_it or record is None or record["state"] in job_folder.ENDED:
         sys.exit("%s: somebody else has this job, or has ended it" % order["job"])
     role_env.raise_open_files("auto")  # two for each process of the job
     record["supervisor"] = {"pid": os.getpid(), "start_time": processes.start_time(os.getpid())}

@@ -291,10 +291,10 @@ class Supervisor(object):
         self.log.put({"state": state})
         self.log.put({"result": result})
         try:
-            self.save(lasting=True)
             self.log.write()
+            self.save(lasting=True)
         except OSError:
-            pass  # those who wait get the result below; for others recovery.py completes the log
+            pass  # those who wait get the result below; for others recovery.py completes both
         self.log.close()
         is_copied = self.copying is None or self.copying.finish(COPY_S)
         job_folder.remove(job_folder.path(self.job, "socket"))
