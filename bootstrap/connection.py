@@ -18,11 +18,13 @@ import paramiko
 
 from bootstrap.explain import (
     CONNECT_TIMEOUT_S,
+    NO_ANSWER,
     NO_EXIT_CODE,
     command_error,
     explain,
     explain_console,
     explain_refused_key,
+    is_unanswered,
     may_be_booting,
     next_step,
 )
@@ -181,6 +183,25 @@ def notice_death(transport: paramiko.Transport) -> None:
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_S * 1000)
 
 
+class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no types
+    """One whose AuthenticationException means that a key was refused; paramiko's own may mean no answer at all."""
+
+    _told: paramiko.SSHException | None = None
+
+    def auth_publickey(self, *args: Any, **options: Any) -> list[str]:
+        """As paramiko's. Raises SSHException where the other side says nothing in time, or hangs up."""
+        try:
+            methods: list[str] = super().auth_publickey(*args, **options)
+        except paramiko.SSHException as error:
+            # A connection that has ended says nothing of the keys after that: sshd hangs up after too many of them.
+            if self._told is None or self.is_active():
+                self._told = paramiko.SSHException(NO_ANSWER) if is_unanswered(error) else error
+            if self._told is error:
+                raise
+            raise self._told from error
+        return methods
+
+
 def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
     """A transport of paramiko's, with the ciphers that it is fastest with, and packets that leave at once.
 
@@ -189,7 +210,7 @@ def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
     """
     if isinstance(sock, socket.socket):  # and no channel of another connection, through which it may lead
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    transport = paramiko.Transport(sock, **options)
+    transport = _Transport(sock, **options)
     security = transport.get_security_options()
     security.ciphers = [*FASTEST_CIPHERS, *(cipher for cipher in security.ciphers if cipher not in FASTEST_CIPHERS)]
     return transport

@@ -20,7 +20,8 @@ from provision.errors import ClusterError, ConnectError
 BEGIN = b"\0cluster exec\0"
 SHELL_BYTES = 1 << 16  # that a login shell may print before it
 SILENCE_S = 30.0  # of a program that says every few seconds that it lives
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 20.0
+"""More than the node's program needs at most: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
 _PYTHONS = 'python3 /usr/libexec/platform-python "$HOME"/.cluster/env/*/bin/python'
 _LOAD = "import sys; exec(compile(sys.stdin.buffer.read(%d), 'exec_command.py', 'exec'))"
 _NO_PYTHON = "cluster exec needs Python 3.6 or later on the node, and finds none"

@@ -21,6 +21,14 @@ _BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
 """getty's prompt, and the last line of cloud-init."""
 _SILENT = ("Error reading SSH protocol banner", "No existing session")
 """paramiko's words for a port that takes a connection and then does not speak ssh in time."""
+NO_ANSWER = "no answer while logging in"
+_UNANSWERED = ("Authentication timeout.", "Authentication failed: transport shut down or saw EOF")
+"""paramiko's words for a login that was neither accepted nor refused."""
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Whether what paramiko calls a failed authentication is none: nobody has said yes or no to the key. Pure."""
+    return type(error) is paramiko.AuthenticationException and str(error) in _UNANSWERED
 
 
 def may_be_booting(error: BaseException | None) -> bool:

@@ -3,6 +3,7 @@
 import datetime as dt
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from sandbox import ec2
 from sandbox.control_socket import Act
 from sandbox.faults import FaultError
 from sandbox.fleet import Berth, Fleet
+from sandbox.hosts import POLL_S
 from sandbox.instances import Interruption, SandboxInstance
 from sandbox.network import CommandError
 
@@ -17,6 +19,7 @@ SPOT_NOTICE_S = 120.0
 # Below the host's root; as root's, so that it is there until `free-disk` or somebody in the host removes it.
 FILL_FILE = "var/tmp/.sandbox-full-disk"
 FREEZE_ROUNDS = 20
+END_TIMEOUT_S = 5.0
 
 
 class HostFaults:
@@ -44,6 +47,7 @@ class HostFaults:
             instance, berth = self._find(parameters["instance"])
             berth.lost = instance.impaired = parameters.get("leaves") == "running"
             berth.host.kill()
+        _wait_until_dead(instance.id, berth)
         return f"the host of {instance.id} is dead, and its instance " + ("goes on" if berth.lost else "stops")
 
     def freeze(self, parameters: Mapping[str, str]) -> str:
@@ -171,6 +175,18 @@ def _pid_of(berth: Berth) -> int:
     if pid is None:
         raise FaultError("the host has just ended")
     return pid
+
+
+def _wait_until_dead(instance_id: str, berth: Berth) -> None:
+    """Waits until no process of the host is left, so that nothing there answers any more. Raises FaultError.
+
+    The kernel ends all of a pid namespace before its process 1 is reaped, and `unshare` ends after that.
+    """
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while berth.host.exit_code is None:
+        if time.monotonic() > deadline:
+            raise FaultError(f"the host of {instance_id} was killed, and still lives after {END_TIMEOUT_S:g} s")
+        time.sleep(POLL_S)
 
 
 def _stop_processes(first: int) -> set[int]:

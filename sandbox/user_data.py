@@ -18,7 +18,8 @@ OUTPUT_LOG = "/var/log/cloud-init-output.log"
 MAX_PARTS = 100
 
 # First the boothooks and what is for every boot, then what is for the first boot alone, in their order; a script that
-# fails is reported and the next one is run. Nobody waits for what a script leaves running in the background.
+# fails is reported and the next one is run. Nobody waits for what a script leaves running in the background, nor
+# therefore for the end of `tee`: that all is on the console when boot-finished is there has to be looked at.
 RUN_SCRIPTS = f"""\
 #!/bin/sh
 # At each boot, when the network is up: as root, with the output on the console and in {OUTPUT_LOG}.
@@ -39,8 +40,13 @@ run() {{
         run {INSTANCE}/scripts
     fi
     up=$(ps -o etimes= -p 1)
-    echo "Cloud-init v. sandbox finished at $(date -R). Datasource DataSourceEc2Local.  Up $((up)).00 seconds" |
-        tee {INSTANCE}/boot-finished
+    line="Cloud-init v. sandbox finished at $(date -R). Datasource DataSourceEc2Local.  Up $((up)).00 seconds"
+    echo "$line"
+    # tee writes to the console before it writes to the log; where that cannot be written (a full disk), it has 10 s.
+    tries=0
+    until grep -qaF "$line" {OUTPUT_LOG} 2>/dev/null || [ $((tries += 1)) -gt 200 ]; do sleep 0.05; done
+    echo "$line" >{INSTANCE}/.boot-finished
+    mv {INSTANCE}/.boot-finished {INSTANCE}/boot-finished
 }} 2>&1 | tee -a {OUTPUT_LOG}
 """
 

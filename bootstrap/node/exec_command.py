@@ -32,7 +32,7 @@ PENDING_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
 LONGEST_PIPE_BYTES = 1 << 20  # /proc/sys/fs/pipe-max-size
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-ROOT_TIMEOUT_S = 5.0
+ROOT_TIMEOUT_S = 5.0  # STOP_TIMEOUT_S of bootstrap/execute.py is longer than two of these and two of TERM_GRACE_S
 
 
 def main():
@@ -200,16 +200,20 @@ def end_all(pid, status):
     """End all that descends from this process: SIGTERM, then SIGKILL. Returns what `relay` does."""
     left = []
     for number in (signal.SIGTERM, signal.SIGKILL):
-        give_up_at = time.monotonic() + TERM_GRACE_S
+        give_up_at = None  # counted from when they have been told, for sudo may take its time
         told = set()
-        while time.monotonic() < give_up_at:
+        while True:
             ended = reap(pid)
             status = ended if ended is not None else status
             left = find_descendants()
             if not left:
                 return status or 0, []
-            tell([one for one in left if one not in told], number)
+            left_s = ROOT_TIMEOUT_S if give_up_at is None else give_up_at - time.monotonic()
+            if left_s <= 0:
+                break
+            tell([one for one in left if one not in told], number, left_s)
             told.update(left)
+            give_up_at = give_up_at or time.monotonic() + TERM_GRACE_S
             time.sleep(0.02)
     return status or 0, left
 
@@ -234,8 +238,11 @@ def find_descendants():
     return found
 
 
-def tell(pids, number):
-    """Send a signal, as root to what belongs to root; what was stopped has to go on to receive it."""
+def tell(pids, number, timeout_s):
+    """Send a signal, as root to what belongs to root; what was stopped has to go on to receive it.
+
+    timeout_s: how long sudo may take.
+    """
     refused = []
     for pid in pids:
         try:
@@ -252,7 +259,7 @@ def tell(pids, number):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                timeout=ROOT_TIMEOUT_S,
+                timeout=timeout_s,
             )
         except (OSError, subprocess.TimeoutExpired):
             pass  # what does not end is told

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,25 @@ from sandbox_steps import LOADER, REGION
 SETTLE_S = 0.3
 """The sandbox's lists do not lag here, so that an interrupted launch shows at once or never."""
 PAUSE_S = 0.02
+READS = ("Describe", "Get", "List", "Simulate")
+"""How the calls begin that change nothing. How many there are depends on how busy the machine is: some wait."""
+
+
+def find_changes(points: Sequence[str]) -> tuple[str, ...]:
+    """The points that change something. Pure."""
+    return tuple(point for point in points if not point.startswith(READS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kill:
-    """Where a process is to end: just before, or just after, its point number `point`."""
+    """Where a process is to end: just before, or just after, its point number `point`.
+
+    changes: only the points that change something are counted.
+    """
 
     point: int
     before: bool
+    changes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +134,7 @@ def _carry_out(act: Act, kill: Kill | None, writing: int) -> None:
 
 
 class _Counter:
-    """Counts the points, writes their names to the parent, and ends the process at one of them."""
+    """Writes the points' names to the parent, counts those that the kill counts, and ends the process there."""
 
     def __init__(self, kill: Kill | None, writing: int) -> None:
         self._kill = kill
@@ -132,17 +143,23 @@ class _Counter:
         self._lock = threading.Lock()
 
     def before(self, name: str) -> None:
-        del name
         with self._lock:
-            if self._kill is not None and self._kill.before and self._count >= self._kill.point:
+            if self._is_due(name, before=True):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def after(self, name: str) -> None:
         with self._lock:
             os.write(self._writing, f"{name}\n".encode())
-            if self._kill is not None and not self._kill.before and self._count >= self._kill.point:
+            if self._is_due(name, before=False):
                 os.kill(os.getpid(), signal.SIGKILL)
-            self._count += 1
+            self._count += self._counts(name)
+
+    def _is_due(self, name: str, *, before: bool) -> bool:
+        kill = self._kill
+        return kill is not None and kill.before == before and self._counts(name) and self._count >= kill.point
+
+    def _counts(self, name: str) -> bool:
+        return self._kill is None or not self._kill.changes or bool(find_changes([name]))
 
     def around(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
         """A function whose calls are points."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from forked import Act, Ending, Kill, read_descriptions, run
+from forked import Act, Ending, Kill, find_changes, read_descriptions, run
 from provision.progress import silent
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter, start_sandbox
@@ -23,7 +23,6 @@ from sandbox_steps import RunningSandbox, enter, start_sandbox
 pytestmark = pytest.mark.sandbox
 
 AT_ONCE = 3
-READS = ("Describe", "Get", "List", "Simulate")
 TAG = "cluster:name"
 
 
@@ -109,9 +108,10 @@ def check(case: Case, name: str, folder: Path) -> str | None:
     """What is wrong after the kill and what followed it; None when nothing is. Leaves nothing behind."""
     prepare(case.scene, name, folder)
     ending: Ending = run(act(case.scene, name, folder), case.kill)
-    if not ending.killed:
-        return f"{case}: the command came through, {len(ending.points)} points"
     wrong: list[str] = []
+    # One that had to look less often than the run that was counted may end before its kill; it is then as if after it.
+    if not ending.killed and (case.kill.changes or len(ending.points) > case.kill.point):
+        wrong.append(f"{case}: the command came through, {len(ending.points)} points")
     if case.again:
         run(act(case.scene, name, folder))
         found = find_resources(name)
@@ -129,13 +129,15 @@ def plan_cases(scene: Scene, points: tuple[str, ...], *, everything: bool) -> li
     """Every point, before and after, with both ways on; or a third of the states of the world that a kill can leave.
 
     What stays of a killed process changes at calls that change something, and at each fsync: just before one of these
-    is just after the one before it. Of these states the first and the last are always among the third.
+    is just after the one before it. Of these states the first and the last are always among the third. Only such points
+    are counted there: how often a process has to look until an instance runs is not the same each time.
     """
     if not everything:
-        leaving = [0, *(number for number, point in enumerate(points) if not point.startswith(READS))]
+        states = [Kill(point=0, before=True, changes=True)]
+        states += [Kill(point=n, before=False, changes=True) for n in range(len(find_changes(points)))]
         return [
-            Case(scene=scene, kill=Kill(point=leaving[index], before=False), again=count % 2 == 0)
-            for count, index in enumerate(sorted({*range(0, len(leaving), 3), len(leaving) - 1}))
+            Case(scene=scene, kill=states[index], again=count % 2 == 0)
+            for count, index in enumerate(sorted({*range(0, len(states), 3), len(states) - 1}))
         ]
     cases: list[Case] = []
     for number in range(len(points)):

@@ -8,12 +8,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import fabric
 import paramiko
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import bootstrap.connection
+import bootstrap.image_users
 from bootstrap.connection import (
     Host,
     Output,
@@ -32,6 +34,7 @@ from bootstrap.image_users import IMAGE_USERS, Probe, find_accepted_user
 from bootstrap.private_key import load_private_key
 from bootstrap.shell import render_ssh_command
 from provision.errors import ClusterError, ConnectError
+from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
 
 HOST = Host(name="node-1", instance_id="i-1", address="198.18.0.2", private_ip="10.0.0.5", user="ubuntu", is_head=False)
 BOOTED = ("ip-10-0-0-5 login: ",)
@@ -71,6 +74,7 @@ def key() -> paramiko.PKey:
         (paramiko.SSHException("kex"), "ssh failed: kex", True),
         (paramiko.SSHException("Error reading SSH protocol banner"), "no sshd answers there", True),
         (paramiko.SSHException("No existing session"), "no sshd answers there", True),
+        (paramiko.SSHException("no answer while logging in"), "ssh failed: no answer while logging in", True),
         (OSError(errno.ENETUNREACH, "x"), "no route", True),
         (PermissionError(errno.EPERM, "x"), "this machine's own firewall", True),
         (paramiko.BadAuthenticationType("no", ["password"]), "its sshd accepts no keys, only: password", True),
@@ -199,6 +203,40 @@ def test_one_that_is_shut_out_after_its_key_was_refused_is_told_of_the_key(
     pins = HostKeyPins(tmp_path / "known_hosts")
     with pytest.raises(ConnectError, match="does not accept the cluster's key for user ubuntu, others could not"):
         wait_for_connection(HOST, private_key=private_key, pins=pins, console=console, timeout_s=0.2)
+
+
+def wait_for_login(login: Login, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ConnectError:
+    """What is said of a real server here that does so at every login."""
+    private_key = folder / "key"
+    key().write_private_key_file(str(private_key))
+    console = Console(
+        find_fingerprints=lambda _: frozenset({HOST_KEY.fingerprint}),
+        find_last_lines=lambda _: BOOTED,
+    )
+    host, pins, make = replace(HOST, address="127.0.0.1"), HostKeyPins(folder / "known_hosts"), fabric.Connection
+    with silent_sshd(login) as port:
+        monkeypatch.setattr(fabric, "Connection", lambda *words, **options: make(*words, **{**options, "port": port}))
+        with pytest.raises(ConnectError) as caught:
+            wait_for_connection(host, private_key=private_key, pins=pins, console=console, timeout_s=1.0)
+    return caught.value
+
+
+@pytest.mark.parametrize("login", ["silent", "hangs up"])
+def test_a_login_that_nobody_answers_is_not_called_a_refused_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Login
+) -> None:
+    be_impatient(monkeypatch)
+    error = wait_for_login(login, tmp_path, monkeypatch)
+    assert error.message.startswith("node-1 (i-1, ubuntu@127.0.0.1): ssh failed: no answer while logging in\n")
+    assert "authorized_keys" not in f"{error.message} {error.hint}"
+
+
+def test_a_key_that_is_refused_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap.image_users, "PROBE_TIMEOUT_S", 600.0)
+    error = wait_for_login("refuses", tmp_path, monkeypatch)
+    assert "does not accept the cluster's key for user ubuntu, nor for any user that images usually have" in (
+        error.message
+    )
 
 
 def refusing(accepting: str | None = None, output: str = "", broken: str | None = None) -> tuple[Probe, list[str]]:

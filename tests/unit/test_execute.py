@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootstrap.execute import Ending, choose_exit_code, render_launcher
+from bootstrap.execute import STOP_TIMEOUT_S, Ending, choose_exit_code, render_launcher
 from cluster.commands.exec_ import render_failures
 from cluster.node_output import KEPT_BYTES, Collector, LinePrinter
 from provision.errors import ConnectError
@@ -77,9 +78,12 @@ def test_the_end_of_a_flood_is_kept() -> None:
     assert (collector.text("b", "stderr"), collector.is_cut("b")) == ("", False)
 
 
+PROGRAM = Path(__file__).parents[2] / "bootstrap" / "node" / "exec_command.py"
+
+
 def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[tuple[bytes, bytes]], int]:
     """The node's program, run here by the shell command that starts it there; its frames, and its exit code."""
-    program = (Path(__file__).parents[2] / "bootstrap" / "node" / "exec_command.py").read_bytes()
+    program = PROGRAM.read_bytes()
     with subprocess.Popen(
         ["sh", "-c", before.decode() + render_launcher(len(program))],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
@@ -117,3 +121,46 @@ def test_the_nodes_program_runs_a_command_in_the_newest_environment(tmp_path: Pa
     assert frames[-1][0] == b"x"
     assert json.loads(frames[-1][1]) == {"exit": 3, "signal": None, "left": []}
     assert code == 0
+
+
+# In a process of its own, whose descendants and dead children are all the test's, and whose clock only goes on when it
+# is told to. `tell` stands in for a sudo that takes as long as it may; what it has ended is waited for.
+END_ALL = """
+import importlib.util, os, signal, subprocess, sys
+from types import SimpleNamespace
+spec = importlib.util.spec_from_file_location("exec_command", sys.argv[1])
+program = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(program)
+tell, now, is_dying = program.tell, 0.0, False
+
+def sleep(seconds):
+    global now
+    now += seconds
+    if is_dying:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+def tell_slowly(pids, number, *timeout_s):
+    global now, is_dying
+    now += program.ROOT_TIMEOUT_S if pids else 0
+    if pids and number.name not in sys.argv[2:]:
+        tell(pids, number, *timeout_s)
+        is_dying = True
+
+program.time, program.tell = SimpleNamespace(monotonic=lambda: now, sleep=sleep), tell_slowly
+child = subprocess.Popen(["sleep", "60"])
+status, left = program.end_all(child.pid, None)
+print(status, len(left), round(now))
+os.kill(child.pid, 9) if left else None
+"""
+
+
+@pytest.mark.parametrize(
+    ("unheeded", "said"),
+    [((), "15 0 5"), (("SIGTERM",), "9 0 12"), (("SIGTERM", "SIGKILL"), "0 1 14")],
+)
+def test_the_grace_begins_when_the_command_has_been_told(unheeded: Sequence[str], said: str) -> None:
+    """said: the status, how many are left, and after how many seconds; execute.py waits longer than any of these."""
+    words = [sys.executable, "-c", END_ALL, str(PROGRAM), *unheeded]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (said, "")
+    assert int(said.rpartition(" ")[2]) < STOP_TIMEOUT_S

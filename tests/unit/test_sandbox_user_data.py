@@ -1,12 +1,16 @@
 """User data: what is a script, and where a host finds it."""
 
 import gzip
+import os
+import subprocess
+import time
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
+from pathlib import Path
 
 import pytest
 
-from sandbox.user_data import parse_user_data, render_first_boot
+from sandbox.user_data import CLOUD, OUTPUT_LOG, RUNNER, parse_user_data, render_first_boot
 
 FOLDER = "/var/lib/cloud/instances/i-1"
 
@@ -59,3 +63,47 @@ def test_parts_of_a_message_keep_their_order() -> None:
 @pytest.mark.parametrize("broken", [b"\x1f\x8bno gzip", b"\xff\xfe\x00", b"MIME-Version: 1.0\n\n\xff"])
 def test_what_cannot_be_read_is_no_script(broken: bytes) -> None:
     assert not any("part-" in path for path in paths_of(broken))
+
+
+def test_all_is_on_the_console_when_the_boot_has_finished(tmp_path: Path) -> None:
+    """Though the `tee` that writes there is late, and a script leaves something running that holds its pipe."""
+    folders = {CLOUD: str(tmp_path), OUTPUT_LOG: str(tmp_path / "log")}
+    script = b"#!/bin/sh\nsleep 60 & echo $! >" + str(tmp_path / "left").encode() + b"\necho the script ran\n"
+    for file in render_first_boot("i-1", script):
+        path = Path(replace_all(file.path, folders))
+        if not file.path.startswith(CLOUD):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if file.link:
+            path.symlink_to(file.content)
+        else:
+            path.write_text(replace_all(file.content, folders))
+            path.chmod(file.mode)
+    tee = tmp_path / "bin" / "tee"
+    tee.parent.mkdir()
+    tee.write_text('#!/bin/sh\n[ "$1" != -a ] || sleep 0.7\nPATH=/usr/bin:/bin exec tee "$@"\n')
+    tee.chmod(0o755)
+    finished, console = tmp_path / "instance" / "boot-finished", tmp_path / "console"
+    with console.open("wb") as stream:
+        runner = subprocess.Popen(
+            [replace_all(RUNNER, folders)], stdout=stream, env={**os.environ, "PATH": f"{tee.parent}:/usr/bin:/bin"}
+        )
+    try:
+        deadline = time.monotonic() + 20
+        while not finished.exists():
+            assert time.monotonic() < deadline, console.read_text()
+            time.sleep(0.001)
+        said = console.read_text().splitlines()
+        assert said[0] == "the script ran"
+        assert said[-1].startswith("Cloud-init v. sandbox finished at ")
+        assert finished.read_text() == said[-1] + "\n"
+        assert runner.poll() is None
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), 9)
+        runner.wait(20)
+
+
+def replace_all(text: str, words: dict[str, str]) -> str:
+    for old, new in words.items():
+        text = text.replace(old, new)
+    return text

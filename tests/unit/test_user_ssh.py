@@ -1,5 +1,7 @@
 """The user's own ssh set-up: where it leads, whom it knows, and what is said of what fails."""
 
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import paramiko
@@ -10,13 +12,15 @@ from bootstrap.user_ssh import (
     Route,
     Spec,
     UnknownHostKey,
+    connect,
     explain,
     find_known_keys,
     find_route,
     load_ssh_config,
     parse_spec,
 )
-from provision.errors import ClusterError
+from provision.errors import ClusterError, ConnectError
+from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
 SHOWN = f"{KEY.get_name()} {KEY.get_base64()}"
@@ -143,3 +147,36 @@ def test_what_is_said_of_a_host_that_cannot_be_reached(error: Exception, said: s
     assert told.startswith("lab (alice@lab.example.org port 2222): ")
     assert said in told
     assert hint in what_to_type
+
+
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [
+        ("silent", "ssh failed: no answer while logging in"),
+        ("hangs up", "ssh failed: no answer while logging in"),
+        ("refuses", "ssh answers, but takes none of your keys for user alice"),
+        ("hangs up after two", "ssh answers, but takes none of your keys for user alice"),
+    ],
+)
+def test_a_login_that_nobody_answers_is_told_from_keys_that_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
+) -> None:
+    """sshd hangs up on those who try too many keys (MaxAuthTries): they have been refused."""
+    if login == "silent":
+        be_impatient(monkeypatch)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for number in range(4):
+        path = tmp_path / f"key-{number}"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    identities = "".join(f" IdentityFile {tmp_path}/key-{number}\n" for number in range(4))
+    config = write_config(
+        tmp_path,
+        config=f"Host *\n IdentityAgent none\n UserKnownHostsFile {tmp_path}/known\n GlobalKnownHostsFile /dev/null\n"
+        f"{identities}",
+    )
+    with silent_sshd(login) as port:
+        (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {HOST_KEY.get_name()} {HOST_KEY.get_base64()}\n")
+        host = replace(HOST, address="127.0.0.1", port=port)
+        with pytest.raises(ConnectError) as caught:
+            connect(host, spec=Spec(host="127.0.0.1", user="alice", port=port), config=config)
+    assert caught.value.message == f"lab (alice@127.0.0.1 port {port}): {said}"
