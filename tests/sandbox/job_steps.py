@@ -75,15 +75,6 @@ class Host:
             and namespace_of(pid) == self.namespace
         ]
 
-    def sshd(self) -> int:
-        """The pid of the sshd that listens."""
-        (found,) = [
-            pid
-            for pid in all_pids()
-            if namespace_of(pid) == self.namespace and "[listener]" in " ".join(command_line(pid))
-        ]
-        return found
-
 
 @cache
 def _names(directory: Path) -> dict[str, tuple[str, str]]:

@@ -21,13 +21,31 @@ from sandbox import control
 from sandbox_steps import RunningSandbox, describe, enter, find_image, wait_for
 
 PORT = 2222
+
+
+def reread_configuration(*ports: int) -> str:
+    """Shell commands for root, by which a host's sshd reads its configuration anew, and which wait until it has.
+
+    ports: those that it then listens at, in ascending order, out of 22, 2200 and 2222. The configuration must change
+    them, as there is nothing else to be waited for. The next SIGHUP finds it listening for that, too: sshd sets its
+    handler after its ports, and ignores a SIGHUP until then.
+    """
+    at_ports = "".join(f":{port} " for port in ports)
+    return f"""\
+pkill -HUP -o -x sshd
+until [ "$(ss -Hltn | grep -oE ':22(00|22)? ' | sort -u | tr -d '\\n')" = '{at_ports}' ]; do sleep 0.05; done
+until grep -q '^SigCgt:.*[13579bdf]$' "/proc/$(pgrep -o -x sshd)/status"; do sleep 0.05; done
+"""
+
+
 VPC = "10.0.0.0/8"
 PREPARE = f"""
 useradd --create-home --shell /bin/bash alice && usermod --password '*' alice
 install -d -m 700 -o alice -g alice ~alice/.ssh
 printf %s "$(cat ~ubuntu/.ssh/authorized_keys)" >~alice/.ssh/authorized_keys  # its last line does not end
 chown alice: ~alice/.ssh/authorized_keys; chmod 600 ~alice/.ssh/authorized_keys
-echo Port {PORT} >>/etc/ssh/sshd_config; kill -HUP "$(pgrep -o sshd)"
+echo Port {PORT} >>/etc/ssh/sshd_config
+{reread_configuration(22, PORT)}
 """
 WAITS = """
 import os, sys, time, mxnet as mx
@@ -86,8 +104,8 @@ class World:
             for entry in Path("/proc").iterdir()
             if entry.name.isdigit()
             and namespace_of(int(entry.name)) == namespace_of(self.pid)
-            and command_line(int(entry.name))[:1] not in ([], [""])
-            and not command_line(int(entry.name))[0].startswith("sshd")
+            and (words := command_line(int(entry.name)))[:1] not in ([], [""])
+            and not words[0].startswith("sshd")
             and int(entry.name) != self.pid
         ]
 

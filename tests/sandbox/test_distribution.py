@@ -30,6 +30,10 @@ TIMEOUT_S = 60
 MBIT = 100
 SIZE = 10_000_000
 """Nearly a second on such a link."""
+SLOW_MBIT = 8
+"""Ten seconds: so there is time to strike a host that has half of it, even where this machine is busy."""
+SILENCE_S = 10.0
+"""Less patience than usual, and still many times what passes between two words of a node that lives."""
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -106,8 +110,12 @@ class Four:
         ]
         self.errors: dict[str, BaseException] = {}
 
-    def fault(self, kind: str, number: int) -> None:
-        control.cause_fault(self.project.project_dir, f"{kind} instance={self.hosts[number].host.instance_id}")
+    def fault(self, kind: str, number: int, *more: str) -> None:
+        words = (kind, f"instance={self.hosts[number].host.instance_id}", *more)
+        control.cause_fault(self.project.project_dir, " ".join(words))
+
+    def shape_link(self, number: int, mbit: int) -> None:
+        self.fault("link", number, f"mbit={mbit}")
 
     def distribute(self, wanted: SetUp, *, meanwhile: Callable[[], object] = bool) -> dict[str, BaseException]:
         """To all hosts side by side; what went wrong, by node."""
@@ -161,7 +169,7 @@ def test_to_all_and_the_second_time_next_to_nothing(four: Four, file: BundleFile
     before = [seen.link_bytes() for seen in four.hosts]
     assert four.distribute(wanted(file)) == {}
     moved = [seen.link_bytes() - was for seen, was in zip(four.hosts, before, strict=True)]
-    assert max(moved) < 64_000, moved
+    assert max(moved) < SIZE // 10, moved
     logs = [(seen.store.parent / "log").read_text() for seen in four.hosts]
     assert logs == ["fine\nfine\n"] * 4
 
@@ -185,9 +193,11 @@ def test_no_key_and_no_secret_of_ours_is_there(four: Four, file: BundleFile) -> 
         secrets.append(message.get("secret", "") if isinstance(message, dict) else "")
         original(self, message)  # type: ignore[arg-type]
 
+    four.shape_link(3, SLOW_MBIT)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(agents.Agent, "tell", tell)
         assert four.distribute(wanted(file), meanwhile=look) == {}
+    four.shape_link(3, MBIT)
     [secret] = {each for each in secrets if each}
     assert not [line for line in seen if secret.encode() in line]
 
@@ -224,14 +234,16 @@ def test_a_file_that_is_damaged_on_this_machine(four: Four, file: BundleFile, da
 
 @pytest.mark.slow
 def test_one_that_stands_still(four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_program, "SILENCE_S", 3.0)
+    monkeypatch.setattr(node_program, "SILENCE_S", SILENCE_S)
 
     def freeze() -> None:
         until(lambda: four.hosts[2].has_half(file), "it does not get through")
         four.fault("freeze", 2)
 
+    four.shape_link(2, SLOW_MBIT)
     errors = four.distribute(wanted(file), meanwhile=freeze)
     four.fault("thaw", 2)
+    four.shape_link(2, MBIT)
     assert list(errors) == ["node-2"]
     assert isinstance(errors["node-2"], ConnectError)
     assert "node-2" in str(errors["node-2"])
@@ -242,12 +254,13 @@ def test_one_that_stands_still(four: Four, file: BundleFile, monkeypatch: pytest
 
 def test_one_whose_power_is_cut(four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last test: it is gone."""
-    monkeypatch.setattr(node_program, "SILENCE_S", 3.0)
+    monkeypatch.setattr(node_program, "SILENCE_S", SILENCE_S)
 
     def cut() -> None:
         until(lambda: four.hosts[1].has_half(file), "it does not get through")
         four.fault("kill", 1)
 
+    four.shape_link(1, SLOW_MBIT)
     errors = four.distribute(wanted(file), meanwhile=cut)
     assert list(errors) == ["node-1"]
     assert isinstance(errors["node-1"], ConnectError)

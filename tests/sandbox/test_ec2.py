@@ -104,8 +104,8 @@ def test_states_take_time_and_come_in_order(ec2: EC2Client) -> None:
         assert state in ("pending", "running")
         time.sleep(0.01)
     assert seen == ["pending", "running"]
-    ec2.terminate_instances(InstanceIds=ids)
-    assert describe(ec2, ids)[0]["State"]["Name"] == "shutting-down"
+    [ending] = ec2.terminate_instances(InstanceIds=ids)["TerminatingInstances"]
+    assert ending["CurrentState"]["Name"] == "shutting-down"
     wait_for(ec2, "instance_terminated", ids)
     [again] = ec2.terminate_instances(InstanceIds=ids)["TerminatingInstances"]
     assert again["CurrentState"]["Name"] == "terminated"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from job_steps import hosts_of
 from project import CLUSTER, Project
 
 pytestmark = pytest.mark.sandbox
@@ -62,11 +63,26 @@ def token() -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_every_line_says_where_it_comes_from_and_every_failure_is_told(two_nodes: Project) -> None:
-    script = f"echo out; echo err >&2; printf 'no newline'; if {ON_NODE_1}; then exit 7; fi; sleep 1; exit 3"
-    done = two_nodes.run("exec", "--", "sh", "-c", script, code=7)
-    assert sorted(done.stdout.splitlines()) == sorted(f"[node-{n}] {t}" for n in (0, 1) for t in ("out", "no newline"))
-    lines = done.stderr.splitlines()
+def test_every_line_says_where_it_comes_from_and_every_failure_is_told(two_nodes: Project, token: str) -> None:
+    wait = f"until [ -e /tmp/{token} ]; do sleep 0.1; done"
+    script = f"echo out; echo err >&2; printf 'no newline'; if {ON_NODE_1}; then exit 7; fi; {wait}; exit 3"
+    may_end = hosts_of(two_nodes)["node-0"].root / "tmp" / token
+    shown: list[bytes] = []
+    with begun(two_nodes, script) as process:
+        assert process.stdout is not None
+        # The rest of a line is shown once it is known that nothing follows: node-1 has ended by then.
+        while b"[node-1] no newline\n" not in shown:
+            shown.append(process.stdout.readline())
+            assert shown[-1], shown
+        may_end.touch()
+        assert process.stderr is not None
+        out = b"".join([*shown, process.stdout.read()]).decode()
+        said = process.stderr.read().decode()
+        process.wait(timeout=60)
+    may_end.unlink()
+    assert process.returncode == 7, said
+    assert sorted(out.splitlines()) == sorted(f"[node-{n}] {t}" for n in (0, 1) for t in ("out", "no newline"))
+    lines = said.splitlines()
     assert sorted(lines[:2]) == ["[node-0] err", "[node-1] err"]
     assert lines[2:] == [
         "error: the command failed on 2 of 2 nodes:",
@@ -134,7 +150,8 @@ def test_long_lines_and_bytes_that_are_no_text_arrive_whole(two_nodes: Project) 
 
 def test_what_goes_on_in_the_background_does_not_keep_the_command(two_nodes: Project, token: str) -> None:
     two_nodes.run("exec", "--", "sh", "-c", f"setsid sleep {token} & yes & echo done", timeout_s=60)
-    assert len(find_sleepers(token)) == 2  # as with ssh
+    # As with ssh. Until a child has become another program, it has the words of the one that started it.
+    until(lambda: len(find_sleepers(token)) == 2, "what goes on is not one process on each node")
 
 
 @contextmanager

@@ -6,6 +6,9 @@ Each row of docs/sandbox.md's table has its test here or, where a host is part o
 import datetime as dt
 import json
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -16,7 +19,7 @@ from botocore.exceptions import ClientError
 
 from provision.progress import silent
 from sandbox import control
-from sandbox_steps import RunningSandbox, enter, find_image, start_sandbox, terminate_all, wait_for
+from sandbox_steps import UP_TIMEOUT_S, RunningSandbox, enter, find_image, start_sandbox, terminate_all, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -168,13 +171,14 @@ def test_states_have_the_delays_that_are_set(tmp_path: Any, monkeypatch: pytest.
         enter(start_sandbox(tmp_path, hosts="none", boot_delay_s=1.0, end_delay_s=1.0), monkeypatch)
         ec2 = client("ec2")
         begun = time.monotonic()
-        ids = ids_of(run(ec2))
-        assert describe(ec2, InstanceIds=ids)[0]["State"]["Name"] == "pending"
+        [launched] = run(ec2)
+        ids = [launched["InstanceId"]]
+        assert launched["State"]["Name"] == "pending"
         wait_for(ec2, "instance_running", ids)
         assert time.monotonic() - begun >= 1.0
         begun = time.monotonic()
-        ec2.terminate_instances(InstanceIds=ids)
-        assert describe(ec2, InstanceIds=ids)[0]["State"]["Name"] == "shutting-down"
+        [ending] = ec2.terminate_instances(InstanceIds=ids)["TerminatingInstances"]
+        assert ending["CurrentState"]["Name"] == "shutting-down"
         wait_for(ec2, "instance_terminated", ids)
         assert time.monotonic() - begun >= 1.0
     finally:
@@ -409,36 +413,73 @@ def test_a_spot_price_that_is_too_low_is_refused(ec2: Client) -> None:
 # --- eventual consistency
 
 
-def test_what_was_just_made_is_not_found_for_a_while(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        enter(start_sandbox(tmp_path, hosts="none", consistency_delay_s=1.0), monkeypatch)
-        ec2 = client("ec2")
-        [instance_id] = ids_of(run(ec2))
-        group_id = ec2.create_security_group(GroupName="new", Description="x")["GroupId"]
-        ec2.create_key_pair(KeyName="new")
-        tag = [{"Key": "a", "Value": "b"}]
-        unseen = (
-            (lambda: ec2.describe_instances(InstanceIds=[instance_id]), "InvalidInstanceID.NotFound"),
-            (lambda: ec2.create_tags(Resources=[instance_id], Tags=tag), "InvalidInstanceID.NotFound"),
-            (lambda: ec2.terminate_instances(InstanceIds=[instance_id]), "InvalidInstanceID.NotFound"),
-            (lambda: ec2.describe_security_groups(GroupIds=[group_id]), "InvalidGroup.NotFound"),
+LONG_S = 3600.0
+"""A delay that no test outlasts, however slow its machine is."""
+
+
+@dataclass(frozen=True)
+class New:
+    """What has just been made in a sandbox that takes its time with it: an instance, a security group and a key."""
+
+    ec2: Client
+    instance_id: str
+    group_id: str
+
+    def uses(self) -> tuple[tuple[Callable[[], object], str], ...]:
+        """Calls that name it, with the code that each fails with as long as it cannot be seen."""
+        ec2, ids, tag = self.ec2, [self.instance_id], [{"Key": "a", "Value": "b"}]
+        return (
+            (lambda: ec2.describe_instances(InstanceIds=ids), "InvalidInstanceID.NotFound"),
+            (lambda: ec2.create_tags(Resources=ids, Tags=tag), "InvalidInstanceID.NotFound"),
+            (lambda: ec2.terminate_instances(InstanceIds=ids), "InvalidInstanceID.NotFound"),
+            (lambda: ec2.describe_security_groups(GroupIds=[self.group_id]), "InvalidGroup.NotFound"),
             (lambda: run(ec2, KeyName="new"), "InvalidKeyPair.NotFound"),
         )
-        for call, code in unseen:
-            with pytest.raises(ClientError) as caught:
-                call()
-            assert code_of(caught) == code
-        assert not describe(ec2)
-        assert group_id not in {g["GroupId"] for g in ec2.describe_security_groups()["SecurityGroups"]}
-        with pytest.raises(ClientError) as caught:
-            ec2.create_key_pair(KeyName="new")
-        assert code_of(caught) == "InvalidKeyPair.Duplicate"
-        time.sleep(1.1)
-        assert ids_of(describe(ec2)) == [instance_id]
-        for call, _ in unseen:
+
+
+def make_new() -> New:
+    ec2 = client("ec2")
+    [instance_id] = ids_of(run(ec2))
+    group_id = ec2.create_security_group(GroupName="new", Description="x")["GroupId"]
+    ec2.create_key_pair(KeyName="new", KeyType="ed25519")
+    return New(ec2, instance_id, group_id)
+
+
+def until_found(call: Callable[[], object], code: str) -> None:
+    """Repeats a call that fails with this code until it does not; any other error is raised."""
+    deadline = time.monotonic() + UP_TIMEOUT_S
+    while True:
+        try:
             call()
-    finally:
-        control.reset(tmp_path, report=silent)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != code or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def test_what_was_just_made_is_not_found(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=LONG_S), monkeypatch)
+    new = make_new()
+    for call, code in new.uses():
+        with pytest.raises(ClientError) as caught:
+            call()
+        assert code_of(caught) == code
+    assert not describe(new.ec2)
+    assert new.group_id not in {g["GroupId"] for g in new.ec2.describe_security_groups()["SecurityGroups"]}
+    with pytest.raises(ClientError) as caught:
+        new.ec2.create_key_pair(KeyName="new")
+    assert code_of(caught) == "InvalidKeyPair.Duplicate"
+
+
+def test_what_was_made_is_found_after_a_while(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=1.0), monkeypatch)
+    new = make_new()
+    for call, code in new.uses():
+        until_found(call, code)
+        # The first of them waits for the instance; the last one launches another, which is not seen yet or is.
+        assert new.instance_id in ids_of(describe(new.ec2))
 
 
 # --- scale

@@ -129,26 +129,36 @@ def test_status_checks_see_what_the_state_does_not(fault: Fault, sandbox: Runnin
     fault(f"kill instance={instance_id} leaves=running")
     assert status() == "impaired"
     ec2.reboot_instances(InstanceIds=[instance_id])
-    until(lambda: speaks(made["PublicIpAddress"]), "a reboot does not bring it back")
-    assert status() == "ok"
+    address = made["PublicIpAddress"]
+    until(lambda: speaks(address) and status() == "ok", "a reboot does not bring it back")
     ec2.terminate_instances(InstanceIds=[instance_id])
 
 
 def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
     address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
-    count = "i=0; while :; do i=$((i+1)); echo $i >/tmp/count; sleep 0.05; done"
+    count = "while :; do echo >>/tmp/count; sleep 0.05; done"
     ssh.run(address, f"setsid sh -c '{count}' >/dev/null 2>&1 & setsid sleep 98765 >/dev/null 2>&1 &")
-    ssh.run(address, "sleep 0.5; pkill -STOP -f '[s]leep 98765'")
+    ssh.run(address, "until pkill -STOP -x -f 'sleep 98765'; do sleep 0.05; done")
+
+    def counted() -> int:
+        return int(ssh.read(address, "wc -l </tmp/count"))
+
+    def state_of_the_stopped() -> str:
+        return ssh.read(address, "ps -o stat= -p $(pgrep -x -f 'sleep 98765')")[0]
+
+    until(lambda: state_of_the_stopped() == "T", "it is not stopped")
+    until(lambda: ssh.run(address, "test -s /tmp/count", check=False).returncode == 0, "nothing is counted")
     assert "processes" in fault(f"freeze instance={instance_id}")["did"]
     assert not answers(address), "a machine that stands still takes no connection either"
     assert describe(boto3.client("ec2"), [instance_id])[0]["State"]["Name"] == "running"
     fault(f"thaw instance={instance_id}")
     until(lambda: speaks(address), "it does not go on")
-    before = int(ssh.read(address, "cat /tmp/count"))
-    until(lambda: int(ssh.read(address, "cat /tmp/count")) > before, "its processes do not go on")
-    assert ssh.read(address, "ps -o stat= -C sleep | grep -c T") == "1", "what was stopped before stays stopped"
+    before = counted()
+    until(lambda: counted() > before, "its processes do not go on")
+    assert state_of_the_stopped() == "T", "what was stopped before stays stopped"
     with pytest.raises(SandboxError, match="not frozen"):
         fault(f"thaw instance={instance_id}")
+    ssh.run(address, "pkill -KILL -x -f 'sleep 98765'; pkill -KILL -f '>>/tmp/[c]ount'; rm /tmp/count")
 
 
 def test_frozen_instance_can_be_terminated(fault: Fault, sandbox: RunningSandbox, ssh: Ssh) -> None:
@@ -161,10 +171,10 @@ def test_frozen_instance_can_be_terminated(fault: Fault, sandbox: RunningSandbox
 
 def test_partition_and_heal(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
     one, other = pair
-    probe = "timeout 1 bash -c 'exec 3<>/dev/tcp/%s/22'"
 
-    def reaches(source: InstanceTypeDef, target: InstanceTypeDef) -> bool:
-        command = probe % target["PrivateIpAddress"]
+    def reaches(source: InstanceTypeDef, target: InstanceTypeDef, *, expected: bool = True) -> bool:
+        """Whether a connection gets through; where that is expected, it has the time for it."""
+        command = f"timeout {10 if expected else 1} bash -c 'exec 3<>/dev/tcp/{target['PrivateIpAddress']}/22'"
         return ssh.run(source["PrivateIpAddress"], command, check=False).returncode == 0
 
     both = f"a={one['InstanceId']} b={other['InstanceId']}"
@@ -176,8 +186,8 @@ def test_partition_and_heal(fault: Fault, sandbox: RunningSandbox, pair: list[In
     until(lambda: ssh.run(one["PrivateIpAddress"], "test -e /tmp/open", check=False).returncode == 0, "not open")
     fault(f"partition {both}")
     ssh.run(one["PrivateIpAddress"], "rm /tmp/open")
-    assert not reaches(one, other)
-    assert not reaches(other, one)
+    assert not reaches(one, other, expected=False)
+    assert not reaches(other, one, expected=False)
     assert answers(one["PublicIpAddress"]), "only the two do not see each other"
     assert until(lambda: ssh.read(one["PrivateIpAddress"], "cat /tmp/heard"), "no end") == "0"
     fault(f"heal {both}")
@@ -242,9 +252,10 @@ def test_spot_notice(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceT
     [made] = describe(ec2, [spot])
     look = "curl -s http://169.254.169.254/latest/meta-data/"
     assert "404" in ssh.read(made["PrivateIpAddress"], f"{look}spot/instance-action -o /dev/null -w '%{{http_code}}'")
-    fault(f"spot-notice instance={spot} after_s=10")
+    fault(f"spot-notice instance={spot} after_s=600")
     assert '"action": "terminate"' in ssh.read(made["PrivateIpAddress"], f"{look}spot/instance-action")
     assert "noticeTime" in ssh.read(made["PrivateIpAddress"], f"{look}events/recommendations/rebalance")
+    fault(f"spot-notice instance={spot} after_s=0")
     wait_for(ec2, "instance_terminated", [spot])
     assert describe(ec2, [spot])[0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 

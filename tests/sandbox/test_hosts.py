@@ -278,6 +278,10 @@ def children_of(pid: int | None) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_daemons_death_ends_all_hosts(own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
     running = start_sandbox(own_project)
     enter(running, monkeypatch)
@@ -296,6 +300,7 @@ def test_reset_needs_none_of_its_files(damage: str, own_project: Path) -> None:
     running = start_sandbox(own_project)
     place = marks.place_of(own_project)
     os.kill(running.info.pid, signal.SIGSTOP)  # so that it does not write its files anew
+    wait_until(lambda: state_of(running.info.pid) == "T", "it does not stop")
     for file in (place.status_file, place.settings_file, place.credentials_file):
         file.write_text(damage)
     assert control.describe(own_project).state == "crashed"

@@ -1,7 +1,6 @@
 """IAM policies are enforced on EC2 and the other services: those of the sandbox's own user, and of others."""
 
 import json
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from iam_steps import ACCOUNT, TRUST, allow, client_of, document, refused, user
 from provision.errors import ConfigError
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter, find_leftovers, start_sandbox, terminate_all, wait_for
-from test_fidelity import Client, client, code_of, ids_of, live, run
+from test_fidelity import LONG_S, Client, client, code_of, ids_of, live, run, until_found
 
 pytestmark = pytest.mark.sandbox
 
@@ -364,16 +363,30 @@ def test_every_instance_of_a_launch_has_the_profile(ec2: Client, profile: str) -
     assert {one["InstanceId"] for one in found} >= set(ids_of(launched))
 
 
-def test_a_new_profile_is_not_there_for_a_time(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=1.5), monkeypatch)
-    iam, ec2 = client("iam"), client("ec2")
+def make_profile() -> dict[str, Any]:
+    """What a launch says to use an instance profile that has just been made."""
+    iam = client("iam")
     iam.create_role(RoleName="new", AssumeRolePolicyDocument=TRUST)
     iam.create_instance_profile(InstanceProfileName="new")
     iam.add_role_to_instance_profile(InstanceProfileName="new", RoleName="new")
-    assert refusal(ec2, IamInstanceProfile={"Name": "new"})[0] == "InvalidParameterValue"
-    assert not live(ec2)
-    time.sleep(1.5)
-    run(ec2, IamInstanceProfile={"Name": "new"})
+    return {"IamInstanceProfile": {"Name": "new"}}
+
+
+def test_a_new_profile_is_not_there(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=LONG_S), monkeypatch)
+    ec2 = client("ec2")
+    assert refusal(ec2, **make_profile())[0] == "InvalidParameterValue"
+    # A new instance could not be seen yet itself; its network interface could.
+    in_use = {"Name": "status", "Values": ["in-use"]}
+    assert not ec2.describe_network_interfaces(Filters=[in_use])["NetworkInterfaces"]
+    run(ec2)
+    assert ec2.describe_network_interfaces(Filters=[in_use])["NetworkInterfaces"]
+
+
+def test_a_new_profile_is_there_after_a_time(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=1.0), monkeypatch)
+    ec2, asked = client("ec2"), make_profile()
+    until_found(lambda: run(ec2, **asked), "InvalidParameterValue")
 
 
 # --- another region

@@ -4,6 +4,7 @@ import http.client
 import json
 import ssl
 import uuid
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -180,16 +181,27 @@ print(json.dumps({"AccessKeyId": found["AccessKeyId"], "SecretAccessKey": found[
 """
 
 
-def test_a_hosts_role_reads_its_prefix_and_nothing_beside_it(sandbox: RunningSandbox, ssh: Ssh) -> None:
-    iam, s3 = client("iam"), client("s3", s3={"addressing_style": "path"})
+@pytest.fixture
+def host_profile(sandbox: RunningSandbox) -> Iterator[str]:
+    """An instance profile whose role may do what `trainer` has; other tests of the shared sandbox see none of it."""
+    iam, name = client("iam"), "of-a-host"
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
+    iam.put_role_policy(RoleName=name, PolicyName="s3", PolicyDocument=document(*trainer(name)))
+    iam.create_instance_profile(InstanceProfileName=name)
+    iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+    yield name
+    iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
+    iam.delete_instance_profile(InstanceProfileName=name)
+    iam.delete_role_policy(RoleName=name, PolicyName="s3")
+    iam.delete_role(RoleName=name)
+
+
+def test_a_hosts_role_reads_its_prefix_and_nothing_beside_it(host_profile: str, ssh: Ssh) -> None:
+    s3 = client("s3", s3={"addressing_style": "path"})
     s3.create_bucket(Bucket="of-a-host")
     for key in ("digits/part-0", "beside"):
         s3.put_object(Bucket="of-a-host", Key=key, Body=b"records")
-    iam.create_role(RoleName="of-a-host", AssumeRolePolicyDocument=TRUST)
-    iam.put_role_policy(RoleName="of-a-host", PolicyName="s3", PolicyDocument=document(*trainer("of-a-host")))
-    iam.create_instance_profile(InstanceProfileName="of-a-host")
-    iam.add_role_to_instance_profile(InstanceProfileName="of-a-host", RoleName="of-a-host")
-    [host] = launch(ssh, 1, profile="of-a-host")
+    [host] = launch(ssh, 1, profile=host_profile)
     keys = json.loads(ssh.run(host["PublicIpAddress"], "/usr/bin/python3 -", stdin=READ_ROLE).stdout)
     mine = client_of("s3", keys)
     assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(f"/of-a-host/{host['InstanceId']}")

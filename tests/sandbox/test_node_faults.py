@@ -3,7 +3,8 @@
 import json
 import os
 import re
-import signal
+import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -27,6 +28,7 @@ from job_steps import (
     running,
     until,
 )
+from lab import reread_configuration
 from project import Project
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter
@@ -133,15 +135,16 @@ def until_started(project: Project) -> None:
 def test_ssh_that_one_node_refuses(nodes: Project) -> None:
     """From the moment on at which launch.py would use it."""
     config = "/etc/ssh/sshd_config"
-    commands = f"sudo sed -i.away 's/^Port 22$/Port 2200/' {config} && sudo pkill -HUP -o -x sshd && sleep 0.5"
-    setup = json.dumps(f"if [ $CLUSTER_HOST = node-1 ]; then {commands}; fi")
+    commands = f"sed -i.away 's/^Port 22$/Port 2200/' {config}\n{reread_configuration(2200)}"
+    setup = json.dumps(f"if [ $CLUSTER_HOST = node-1 ]; then sudo sh -euc {shlex.quote(commands)}; fi")
     (nodes.directory / "refuse.toml").write_text(f"setup = [{setup}]\n")
     host = hosts_of(nodes)["node-1"]
     try:
         done = fail(nodes, "--job", "refuse.toml", *STARTS)
     finally:
         os.replace(f"{host.root}{config}.away", f"{host.root}{config}")
-        os.kill(host.sshd(), signal.SIGHUP)
+        inside = ("nsenter", "--target", str(host.pid), "--mount", "--pid", "--net")
+        subprocess.run((*inside, "sh", "-euc", reread_configuration(22)), check=True, timeout=60)
     why = r"ssh to it failed: ssh: connect to host \S+ port 22: Connection refused"
     assert re.search(rf"error: .* failed: (worker|server) on node-1 was lost: {why}", done.stderr)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from job_steps import Host, until
+from job_steps import hosts_of, until
 from lab import PORT, WAITS, World, answers, make_world
 from provision.progress import silent
 from sandbox import control
@@ -85,11 +85,8 @@ def test_a_host_that_the_head_loses_sight_of(world: World) -> None:
 @pytest.mark.slow
 def test_a_killed_supervisor_leaves_nothing_there(world: World) -> None:
     """Who asks next completes the record, and searches lab with what that has of it: user, port and paths."""
-    head = next(host for host in control.describe(world.project.directory).hosts if host.instance_id == world.head_id())
-    assert head.pid is not None
-    there = Host("node-0", head.instance_id, head.pid)
     with world.training() as process:
-        [supervisor] = there.programs("supervise.py")
+        [supervisor] = hosts_of(world.project)["node-0"].programs("supervise.py")
         os.kill(supervisor, signal.SIGKILL)
         assert process.wait(timeout=30) == 1
     said = world.project.messages.read_text()

@@ -37,7 +37,8 @@ while read -r id address; do
   ssh-keyscan -t ed25519 $address > known 2> /dev/null
   ssh -n -F none -i key.pem -o UserKnownHostsFile=known -o StrictHostKeyChecking=yes ubuntu@$address \
     'cloud-init status --wait > /dev/null && echo "$(id -un) is logged in"'
-  aws ec2 get-console-output --instance-id $id --latest --output text > console
+  until aws ec2 get-console-output --instance-id $id --latest --output text > console
+    grep --quiet 'hello from user data' console; do sleep 1; done
   grep --fixed-strings "$(ssh-keygen -l -f known | cut -d ' ' -f 2)" console | sed 's/.*(\(.*\))/known by its \1 key/'
   grep --only-matching 'hello from user data' console
 done < running

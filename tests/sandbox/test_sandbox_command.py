@@ -3,10 +3,12 @@
 import json
 import os
 import subprocess
+import time
 
 import pytest
 
 from project import CLUSTER, Project
+from sandbox import marks
 from sandbox_steps import find_leftovers
 
 pytestmark = pytest.mark.sandbox
@@ -49,6 +51,10 @@ def test_crashed_sandbox_says_so_and_is_cleaned_up_by_the_next_start(project: Pr
     project.run("sandbox", "start")
     pid = json.loads(project.run("sandbox", "status", "--json").stdout)["pid"]
     os.kill(pid, 9)
+    deadline = time.monotonic() + 20
+    while marks.read_arguments(pid):  # it may take a while to die
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert "crashed" in project.run("sandbox", "status").stdout
     assert "had crashed" in project.run("sandbox", "start").stderr
     assert json.loads(project.run("sandbox", "status", "--json").stdout)["pid"] != pid

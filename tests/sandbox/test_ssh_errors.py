@@ -2,9 +2,8 @@
 
 import shlex
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import bootstrap.connection
 from bootstrap.connection import Host, NodeConnection, wait_for_connection
 from bootstrap.host_keys import HostKeyPins
 from cluster.session import open_console
+from lab import reread_configuration
 from provision.errors import ClusterError, ConnectError
 from sandbox import control
 from sandbox_steps import REGION, RunningSandbox, Ssh, describe, enter, launch, open_ssh
@@ -51,6 +51,19 @@ class Node:
     def do(self, command: str) -> str:
         return self.held[0].run(command, timeout_s=20).stdout
 
+    @contextmanager
+    def sshd_configured(self, edit: str, *ports: int) -> Iterator[None]:
+        """Its sshd has read a configuration that a sed script makes of its own, and listens at these ports."""
+        config = "/etc/ssh/sshd_config"
+        self.as_root(f"sed -i.away {shlex.quote(edit)} {config}\n{reread_configuration(*ports)}")
+        try:
+            yield
+        finally:
+            self.as_root(f"mv {config}.away {config}\n{reread_configuration(22)}")
+
+    def as_root(self, script: str) -> None:
+        self.do(f"sudo sh -euc {shlex.quote(script)}")
+
 
 @pytest.fixture(scope="module")
 def made(shared_sandbox: RunningSandbox, ssh: Ssh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
@@ -73,10 +86,15 @@ def made(shared_sandbox: RunningSandbox, ssh: Ssh, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture
-def node(made: Node, sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(made: Node, sandbox: RunningSandbox) -> Node:
     """The one node; what a test does to it, it undoes."""
-    monkeypatch.setattr(bootstrap.connection, "CONNECT_TIMEOUT_S", 2)
     return made
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is waited for, and nothing else: elsewhere the node may need its time."""
+    monkeypatch.setattr(bootstrap.connection, "CONNECT_TIMEOUT_S", 2)
 
 
 @pytest.fixture
@@ -118,7 +136,7 @@ def test_an_image_whose_root_names_another_user(node: Node) -> None:
     node.do(f"sudo mkdir -p -m 700 /root/.ssh; echo {line} | sudo tee /root/.ssh/authorized_keys; mv {KEYS} {AWAY}")
     try:
         error = node.refused()
-        with closing(node.reach(user="root")) as connection, pytest.raises(ClusterError) as caught:
+        with closing(node.reach(user="root", timeout_s=20)) as connection, pytest.raises(ClusterError) as caught:
             connection.run("id")
     finally:
         node.do(f"mv {AWAY} {KEYS}; sudo rm -r /root/.ssh")
@@ -154,27 +172,17 @@ def test_another_clusters_key(node: Node, tmp_path: Path) -> None:
 
 
 def test_an_sshd_that_accepts_no_keys(node: Node) -> None:
-    config = "/etc/ssh/sshd_config"
-    node.do(f"sudo sed -i.away 's/^PubkeyAuthentication.*//; 1i PubkeyAuthentication no' {config}")
-    node.do("sudo pkill -HUP -o -x sshd")
-    time.sleep(0.5)
-    try:
+    # The second port is there to tell when it has read this.
+    with node.sshd_configured("s/^PubkeyAuthentication.*//; 1i PubkeyAuthentication no\\nPort 2200", 22, 2200):
         error = node.refused()
-    finally:
-        node.do(f"sudo mv {config}.away {config}; sudo pkill -HUP -o -x sshd")
     assert "its sshd accepts no keys, only: " in error.message
     until_reached(node)
 
 
 def test_an_sshd_that_does_not_run(node: Node) -> None:
     """Its port is closed, on a host that has booted."""
-    config = "/etc/ssh/sshd_config"
-    node.do(f"sudo sed -i.away 's/^Port 22$/Port 2200/' {config}; sudo pkill -HUP -o -x sshd")
-    time.sleep(0.5)
-    try:
+    with node.sshd_configured("s/^Port 22$/Port 2200/", 2200):
         error = node.refused()
-    finally:
-        node.do(f"sudo mv {config}.away {config}; sudo pkill -HUP -o -x sshd")
     assert "connection refused on port 22: the host is there, but its sshd is not" in error.message
     assert "still booting" not in error.message
     assert "login: sshd starts" in error.message
@@ -184,6 +192,7 @@ def test_an_sshd_that_does_not_run(node: Node) -> None:
     until_reached(node)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_sshd_that_hangs(node: Node) -> None:
     node.do("sudo pkill -STOP -o -x sshd")
     try:
@@ -194,6 +203,7 @@ def test_an_sshd_that_hangs(node: Node) -> None:
     until_reached(node)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_host_that_stands_still(node: Node, fault: Callable[[str], object]) -> None:
     fault(f"freeze instance={node.host.instance_id}")
     try:
@@ -204,6 +214,7 @@ def test_a_host_that_stands_still(node: Node, fault: Callable[[str], object]) ->
     until_reached(node)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_security_group_that_lets_nobody_in(node: Node) -> None:
     ec2 = boto3.client("ec2")
     group = open_ssh(ec2)
