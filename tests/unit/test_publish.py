@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -146,11 +147,17 @@ def test_a_problem_is_told_once_and_what_is_left_comes_later(
 
 
 def test_the_end_does_not_wait_longer_than_it_may(server: S3Server, folder: Path) -> None:
-    job = Job(folder, server.url)
-    job.secrets = lambda: time.sleep(1.0) or dict(SECRETS)  # type: ignore[func-returns-value]
+    job, given = Job(folder, server.url), threading.Event()
+
+    def secrets() -> dict[str, str]:
+        assert given.wait(60)
+        return dict(SECRETS)
+
+    job.secrets = secrets
     job.publisher.start()
     assert not job.publisher.finish(0.01)
     assert job.said == ["the job's record and log in S3 are not complete: no time was left to write them"]
+    given.set()
     job.publisher._thread.join()
 
 

@@ -3,8 +3,8 @@
 import os
 import signal
 import stat
-import time
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,22 @@ def server(shared_server: S3Server) -> Iterator[S3Server]:
     shared_server.reset()
 
 
-def interrupt() -> None:
-    """As Ctrl-C does; the thread that calls this moves nothing more before the main one knows."""
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(0.5)
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """As Ctrl-C does; the thread that calls this moves nothing more before the crew is told to stop."""
+    told = threading.Event()
+    stop = crew.Crew._stop
+
+    def note_stop(stopped: crew.Crew, error: BaseException | None) -> None:
+        stop(stopped, error)
+        told.set()
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert told.wait(60)
+
+    monkeypatch.setattr(crew.Crew, "_stop", note_stop)
+    return interrupt
 
 
 class Watching:
@@ -350,7 +362,7 @@ def test_an_object_that_changes_while_it_is_read_is_no_file(server: S3Server, tm
     assert read(tmp_path) == {}
 
 
-def test_an_interrupted_put_is_gone_on_with(server: S3Server, tmp_path: Path) -> None:
+def test_an_interrupted_put_is_gone_on_with(server: S3Server, tmp_path: Path, interrupt: Callable[[], None]) -> None:
     content = os.urandom(4 * PART_BYTES + 1)
     (tmp_path / "x.rec").write_bytes(content)
     watching = Watching(interrupt)
@@ -363,7 +375,9 @@ def test_an_interrupted_put_is_gone_on_with(server: S3Server, tmp_path: Path) ->
     assert server.upload_ids(BUCKET) == []
 
 
-def test_an_interrupted_put_of_a_file_that_is_another_now_is_ended(server: S3Server, tmp_path: Path) -> None:
+def test_an_interrupted_put_of_a_file_that_is_another_now_is_ended(
+    server: S3Server, tmp_path: Path, interrupt: Callable[[], None]
+) -> None:
     (tmp_path / "x.rec").write_bytes(bytes(3 * PART_BYTES))
     server.put(BUCKET, {})
     others = server.client.create_multipart_upload(Bucket=BUCKET, Key="x.rec")["UploadId"]
@@ -377,7 +391,7 @@ def test_an_interrupted_put_of_a_file_that_is_another_now_is_ended(server: S3Ser
     assert server.upload_ids(BUCKET) == [others]
 
 
-def test_an_interrupted_get_is_gone_on_with(server: S3Server, tmp_path: Path) -> None:
+def test_an_interrupted_get_is_gone_on_with(server: S3Server, tmp_path: Path, interrupt: Callable[[], None]) -> None:
     content = os.urandom(4 * PART_BYTES + 1)
     server.put(BUCKET, {"x.rec": content})
     write(tmp_path, {"x.rec": b"old"})

@@ -221,7 +221,7 @@ def test_a_silent_server_is_no_yes(endpoint: S3Endpoint, monkeypatch: pytest.Mon
             with pytest.raises(UnsureError) as caught:
                 Exchange(replace(endpoint, url=url), region=REGION).ask("PUT", URL, {}, content)
             assert isinstance(caught.value.__cause__, TimeoutError)
-            assert 0.2 <= time.monotonic() - began < 10
+            assert time.monotonic() - began >= 0.2
 
 
 @pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "tls"])

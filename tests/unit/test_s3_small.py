@@ -217,7 +217,7 @@ def test_a_crew_does_not_grow_while_it_is_busy(monkeypatch: pytest.MonkeyPatch) 
         time.sleep(0.01)
 
     Crew(2, most=20).run([work] * 50)
-    assert len(seen) == 2
+    assert len(seen) <= 2  # one may do all before the other has begun
 
 
 def test_what_is_gathered_is_in_order() -> None:

@@ -111,9 +111,10 @@ class Lanes:
             self._answered = False
         for descriptor, _ in ready:
             self._carry_on(*self._take(descriptor))
-        if now - self._looked >= _LOOK_S:
-            self._looked = now
-            for descriptor in [descriptor for descriptor, (*_, until) in self._waiting.items() if until <= now]:
+        # Late is who was so before the poll: what has come since then is there, however late this process notices it.
+        if began - self._looked >= _LOOK_S:
+            self._looked = began
+            for descriptor in [descriptor for descriptor, (*_, until) in self._waiting.items() if until <= began]:
                 self._carry_on(*self._take(descriptor), TimeoutError())
 
     def _start(self, task: Task) -> None:
