@@ -8,6 +8,7 @@ from typing import TypeVar
 from provision.errors import ClusterError
 
 MAX_PARALLEL = 64
+LOOK_EVERY_S = 0.5
 
 T = TypeVar("T")
 
@@ -37,7 +38,8 @@ def on_all(items: Sequence[T], work: Callable[[T], object], *, name: Callable[[T
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive():  # a signal that comes just before a wait is noticed only after it
+            thread.join(LOOK_EVERY_S)
     _raise_all(failures, of=len(items))
 
 

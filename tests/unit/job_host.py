@@ -14,16 +14,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-NODE_DIR = Path(__file__).parents[2] / "train" / "node"
-sys.path.insert(0, str(NODE_DIR))  # by path, as on the nodes
+sys.path.insert(0, str(Path(__file__).parents[2] / "train" / "node"))  # by path, as on the nodes
+import processes
 
+NODE_DIR = Path(processes.__file__).parent
 TRACKER = """
 class PSTracker(object):
     def __init__(self, port=9091, **_):
@@ -206,16 +207,23 @@ class JobHost:
         """From now on a host does not answer."""
         (self.home / "refused").write_text(address + "\n")
 
+    def kill_supervisor(self, job: str = job_id(1)) -> None:
+        """Kill a job's supervisor, if it still runs, and wait until it is gone: as long it has its lock."""
+        known = self.record(job)["supervisor"]
+        deadline = time.monotonic() + 20
+        while processes.start_time(known["pid"]) == known["start_time"]:  # else the pid is nobody's, or another's
+            assert time.monotonic() < deadline, known
+            with suppress(ProcessLookupError):
+                os.kill(known["pid"], signal.SIGKILL)
+            time.sleep(0.02)
+
     def clean_up(self) -> None:
         """End all supervisors that still run."""
         jobs = self.home / ".cluster" / "jobs"
         for path in jobs.glob("*/record.json"):
             record = json.loads(path.read_text())
             if record.get("supervisor") and record["ended_at"] is None:
-                try:
-                    os.kill(record["supervisor"]["pid"], signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+                self.kill_supervisor(path.parent.name)
         if jobs.exists():
             self.ask("list")
 

@@ -95,14 +95,21 @@ def test_a_failure_that_is_the_same_everywhere_is_told_once_and_blames_no_node()
 
 
 def test_ctrl_c_does_not_wait_for_nodes_that_do_not_answer() -> None:
-    never = threading.Event()
+    both, never = threading.Barrier(2), threading.Event()
+    ended: list[int] = []
+
+    def work(number: int) -> None:
+        both.wait(60)
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        never.wait(60)  # who waits for it waits so long
+        ended.append(number)
+
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    ctrl_c = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
-    ctrl_c.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            on_all([1, 2], lambda _: never.wait(), name=str)
+            on_all([1, 2], work, name=str)
+        assert not ended
     finally:
-        ctrl_c.join()
         signal.signal(signal.SIGUSR1, before)
         never.set()

@@ -1,6 +1,7 @@
 """Where nodes have their files from: real agents, a package index over HTTP, moto's S3, and this machine."""
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -154,13 +155,24 @@ def test_what_the_index_gives_a_node_is_damaged(
     assert not wheel.path.exists()
 
 
-def test_a_first_node_that_dies_on_the_way_is_taken_over_from(tmp_path: Path, index: Index, wheel: BundleFile) -> None:
-    index.delay_s = 2.0
+def test_a_first_node_that_dies_on_the_way_is_taken_over_from(
+    tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index answers nobody before it is dead."""
+    is_dead, find_file = threading.Event(), index.find_file
+
+    def wait_and_find(path: str) -> bytes | None:
+        is_dead.wait()
+        return find_file(path)
+
+    monkeypatch.setattr(index, "find_file", wait_and_find)
     nodes, _ = make_nodes(tmp_path, 3, fetch="head")
     with nodes:
         nodes.start(*nodes.all, files=(wheel,))
         until(lambda: index.asked_for(".whl"), "nobody asks for it")
         nodes.all[0].agent.process.kill()
+        nodes.all[0].agent.process.wait()
+        is_dead.set()
         errors = nodes.join()
         assert list(errors) == ["node-0"]
         assert isinstance(errors["node-0"], ConnectError)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -33,21 +34,32 @@ def test_a_line_may_be_longer_than_what_is_read_at_once(job_host: JobHost) -> No
     assert [message["line"] for message in log if "line" in message] == ["\x01" * 60000, "end"]
 
 
+def read_bytes(pid: int) -> int:
+    """How many bytes a process has read so far."""
+    (line,) = [line for line in Path(f"/proc/{pid}/io").read_text().splitlines() if line.startswith("rchar: ")]
+    return int(line.removeprefix("rchar: "))
+
+
 def test_half_a_line_that_is_taken_back_is_forgotten(job_host: JobHost) -> None:
     program = "echo begun; until [ -e ~/go ]; do sleep 0.05; done; echo end"
     order = job_host.order("/bin/bash", "-c", program, workers=1, servers=0)
     assert job_host.ask("submit", order=order)[0]["state"] == "starting"
-    job_host.wait_for("running")
+    job_host.wait_for('"line": "begun"')  # after which the log stays as it is
     with job_host.asking("follow", order["job"], "0") as follower:
         assert follower.stdout is not None
         messages = []
-        while not any("pid" in message for message in messages):
+        while not any("line" in message for message in messages):
             messages.append(json.loads(follower.stdout.readline()))
+        half = b'{"t": 1.0, "p": 0, "line": "as far as there was ro'
+        before = read_bytes(follower.pid)
         with (job_host.folder() / "events").open("ab") as log:
             size = log.tell()
-            log.write(b'{"t": 1.0, "p": 0, "line": "as far as there was ro')
+            log.write(half)
             log.flush()
-            time.sleep(0.3)  # it has been read by then
+            deadline = time.monotonic() + 20
+            while read_bytes(follower.pid) < before + len(half):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
             log.truncate(size)
         (job_host.home / "go").touch()
         messages += [json.loads(line) for line in follower.stdout]

@@ -22,6 +22,7 @@ import wire  # isort: skip
 
 # A child of the worker's that has nothing of the job's any more: not its parent, session nor environment.
 GOES, STAYS = "USR2", "TERM"  # the signals that it ignores
+ENDS = (signal.SIGTERM, signal.SIGKILL)  # the first of them goes to who is spared only for a second of its two
 STRANGER = "(env -i setsid sh -c 'trap \"\" {ignored}; echo $$ > {file}; exec sleep 600' &)"
 
 
@@ -132,7 +133,7 @@ def test_a_program_whose_guardian_was_killed_ends_the_job_and_tells_nobody_that_
         os.kill(role.guardian, signal.SIGKILL)
         assert role.rest() == []
         assert role.end() == -signal.SIGKILL
-        assert other.wait(timeout=10) == -signal.SIGTERM
+        assert -other.wait(timeout=20) in ENDS
         other.stdout.close()
 
 
@@ -143,16 +144,18 @@ def test_what_is_lost_first_is_not_hidden_by_what_a_role_ends_that_was_lost_itse
         before = time.monotonic()
         role.ours.close()
         gone(role.worker)
-        assert other.poll() is None
-        assert other.wait(timeout=10) == -signal.SIGTERM
+        assert -other.wait(timeout=20) in ENDS
         assert time.monotonic() > before + 1.0
         other.stdout.close()
         role.end()
 
 
 def test_a_role_that_was_lost_waits_for_others_no_longer_than_they_are_there(tmp_path: Path) -> None:
+    """And on a slow machine to the moment when it ends them itself, which is no other end."""
     with running(tmp_path) as role:
-        other = processes.start(["sleep", "600"], {**os.environ, processes.JOB_VARIABLE: role.job}, "/")
+        command = ["/bin/sh", "-c", "trap '' TERM; echo; exec sleep 600"]
+        other = processes.start(command, {**os.environ, processes.JOB_VARIABLE: role.job}, "/")
+        assert other.stdout.readline() == b"\n"
         role.ours.close()
         gone(role.worker)
         other.kill()

@@ -93,13 +93,20 @@ def test_credentials_that_come_a_little_later_are_waited_for(
     metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instance_credentials, "PATIENCE_S", 60.0)
-    timer = threading.Timer(0.2, metadata.give)
-    timer.start()
+
+    def give_when_asked_twice() -> None:
+        deadline = time.monotonic() + 30
+        while metadata.asked.count(("GET", ROLES)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        metadata.give()
+
+    giving = threading.Thread(target=give_when_asked_twice, daemon=True)
+    giving.start()
     job: dict[str, Any] = {"nodes_credentials": True}
     instance_credentials.take(job, metadata.address)
-    timer.join()
+    giving.join()
     assert job["secrets"]["AWS_ACCESS_KEY_ID"] == "ASIA1"
-    assert metadata.asked.count(("GET", ROLES)) > 1
+    assert metadata.asked.count(("GET", ROLES)) > 2
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_jobs_run_fail_and_are_stopped(other_host: OtherHost) -> None:
 def test_what_a_killed_supervisor_leaves_is_ended(other_host: OtherHost) -> None:
     other_host.ask("submit", order=other_host.order(env={"WORKER": "echo here; sleep 100"}))
     other_host.wait_for('"line": "here"', count=2)
-    os.kill(other_host.record()["supervisor"]["pid"], 9)
+    other_host.kill_supervisor()
     (listed,) = other_host.ask("list")[0]["jobs"]
     assert (listed["state"], listed["error"]) == ("failed", "the supervisor on node-0 was killed")
     assert other_host.processes() == []

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,23 @@ def start_and_wait(host: JobHost, order: dict[str, Any]) -> None:
     host.wait_for('"line": "here"', count=2)
 
 
+def until(text: str, count: int = 1) -> str:
+    """A process's words for waiting until the job's log has a text in so many lines."""
+    events = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
+    return f"until [ $(grep -cF '{text}' {events}) -ge {count} ]; do sleep 0.05; done"
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on: that, its parent, and more. Raises OSError."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 HERE = {"WORKER": "echo here; sleep 100"}
+RUNNING = until('"state": "running"')  # for workers that end well: without them nobody waits for who has yet to start
 
 
 def test_a_good_job_is_done_and_its_log_says_all_of_it(job_host: JobHost) -> None:
-    env = {"WORKER": "echo $CLUSTER_HOST; echo $0 >&2"}
+    env = {"WORKER": f"echo $CLUSTER_HOST; echo $0 >&2; {RUNNING}"}
     result, log = job_host.run(job_host.order(env=env))
     assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
     assert [event["state"] for event in log if "state" in event] == ["starting", "running", "ending", "done"]
@@ -89,7 +102,6 @@ EXIT, KILLED = r" \(process \d+\) ended with exit code ", r" \(process \d+\) was
     ("env", "code", "error"),
     [
         ({"WORKER": "test $CLUSTER_HOST = node-0 && sleep 100; exit 7"}, 7, f"^worker on node-1{EXIT}7$"),
-        ({"WORKER": "sleep 0.2; exit 7"}, 7, f"^2 workers failed; first: worker on node-[01]{EXIT}7$"),
         ({"WORKER": "sleep 100", "SERVER": "kill -9 $$"}, 137, f"^server on node-0{KILLED}"),
         ({"WORKER": "sleep 100", "SCHEDULER": "exit 9"}, 9, f"^scheduler on node-0{EXIT}9$"),
     ],
@@ -102,8 +114,31 @@ def test_the_first_process_that_fails_ends_the_job(
     assert re.search(error, result["error"]), result["error"]
 
 
+def test_processes_that_fail_at_the_same_time_are_told_together(job_host: JobHost) -> None:
+    """At the same time to the supervisor, which hears of both when it goes on."""
+    worker = "echo $PPID >~/$CLUSTER_HOST; echo here; until [ -e ~/go ]; do sleep 0.05; done; exit 7"
+    start_and_wait(job_host, job_host.order(env={"WORKER": worker}))
+    supervisor = job_host.record()["supervisor"]["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    deadline = time.monotonic() + 20
+    while stat_of(supervisor)[0] != "T":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    # What led to a worker takes leave of its role.py once it has passed on all that this had to tell.
+    programs = [int((job_host.home / f"node-{i}").read_text()) for i in range(2)]
+    guardians = [int(stat_of(pid)[1]) for pid in programs]
+    (job_host.home / "go").touch()
+    while any(Path(f"/proc/{pid}").exists() for pid in guardians):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(supervisor, signal.SIGCONT)
+    (*_, last) = job_host.ask("follow", job_id(1), "0")
+    assert (last["result"]["state"], last["result"]["exit_code"], last["result"]["left"]) == ("failed", 7, {})
+    assert re.search(f"^2 workers failed; first: worker on node-[01]{EXIT}7$", last["result"]["error"])
+
+
 def test_a_server_that_fails_after_the_workers_end_is_told_and_no_more(job_host: JobHost) -> None:
-    env = {"WORKER": "exit 0", "SERVER": "attend; sleep 0.5; exit 5", "SCHEDULER": "attend; sleep 1"}
+    env = {"WORKER": RUNNING, "SERVER": until('"exit": 0', 2) + "; exit 5", "SCHEDULER": until('"exit": 5')}
     result, log = job_host.run(job_host.order(env=env))
     assert (result["exit_code"], result["error"]) == (0, None)
     assert any("ended with exit code 5, when all workers had done" in event.get("say", "") for event in log)
@@ -145,7 +180,8 @@ def test_launch_py_is_named_when_it_is_killed_and_with_it_all_that_leads_to_node
 
 def test_launch_py_stays_until_all_that_it_has_started_have_ended(job_host: JobHost) -> None:
     """MXNet's own waits for the scheduler alone."""
-    env = {"WORKER": "echo here; sleep 1", "SERVER": "sleep 1.5", "SCHEDULER": "exit 0"}
+    env = {"WORKER": "echo here; " + until('"exit": 0', 1), "SERVER": "echo here; " + until('"exit": 0', 3)}
+    env["SCHEDULER"] = until('"line": "here"', 3)
     result, log = job_host.run(job_host.order(env=env))
     assert (result["state"], result["error"]) == ("done", None)
     roles = {event["p"]: event["role"] for event in log if "role" in event}
@@ -168,7 +204,7 @@ def test_servers_that_end_alone_end_the_job(job_host: JobHost) -> None:
 
 def test_what_a_killed_supervisor_leaves_ends_by_itself_and_the_record_is_completed_once(job_host: JobHost) -> None:
     start_and_wait(job_host, job_host.order(env=HERE))
-    os.kill(job_host.record()["supervisor"]["pid"], signal.SIGKILL)
+    job_host.kill_supervisor()
     with job_host.asking("list") as first, job_host.asking("list") as second:
         lists = [json.loads(process.stdout.read()) for process in (first, second) if process.stdout is not None]
     assert [[job["error"] for job in answer["jobs"]] for answer in lists] == [
@@ -274,7 +310,8 @@ def test_mpi_without_open_mpi_says_what_is_missing(job_host: JobHost) -> None:
 
 
 def test_the_local_launcher_runs_all_on_the_head(job_host: JobHost) -> None:
-    order = job_host.order(launcher="local", env={"WORKER": "echo $SECRET", "SCHEDULER": "echo none$SECRET; attend"})
+    env = {"WORKER": f"echo $SECRET; {RUNNING}", "SCHEDULER": "echo none$SECRET; attend"}
+    order = job_host.order(launcher="local", env=env)
     result, log = job_host.run({**order, "secrets": {"SECRET": "hush"}})
     assert result["state"] == "done"
     assert lines_of(log, "worker") == ["hush", "hush"]
@@ -283,7 +320,8 @@ def test_the_local_launcher_runs_all_on_the_head(job_host: JobHost) -> None:
 
 
 def test_roles_have_their_own_environment_and_gpus(job_host: JobHost) -> None:
-    env = {"WORKER": "echo $A $B $CUDA_VISIBLE_DEVICES", "SERVER": "echo $A; attend", "SCHEDULER": "echo $A; attend"}
+    env = dict.fromkeys(("SERVER", "SCHEDULER"), "echo $A; attend")
+    env["WORKER"] = f"echo $A $B $CUDA_VISIBLE_DEVICES; {RUNNING}"
     order = job_host.order(env={"A": "all", **env}, env_server={"A": "server"}, env_worker={"A": "worker", "B": "b"})
     _, log = job_host.run({**order, "gpus_per_worker": [[0, 1], [2, 3]], "hostfile": ["127.0.0.1"]})
     assert sorted(lines_of(log, "worker")) == ["worker b 0,1", "worker b 2,3"]
@@ -312,7 +350,7 @@ def test_a_store_that_cannot_be_reached_is_told_and_does_no_harm(job_host: JobHo
     env = {"WORKER": "sleep 0.5", "S3_ENDPOINT": "127.0.0.1:9"}
     secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
     result, log = job_host.run(job_host.order(env=env, secrets=secrets, results_url="s3://bucket/results/"))
-    os.kill(job_host.record()["supervisor"]["pid"], signal.SIGKILL)  # it would try for half a minute
+    job_host.kill_supervisor()  # it would try for half a minute
     assert (result["exit_code"], result["error"]) == (0, None)
     assert job_host.record()["output_url"] == f"s3://bucket/results/{job_id(1)}/"
     assert "hush" not in json.dumps(log) + json.dumps(job_host.record())
