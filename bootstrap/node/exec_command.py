@@ -254,13 +254,13 @@ def tell(pids, number, timeout_s):
             refused.append(str(pid))
     if refused:
         try:
-            subprocess.call(
+            sudo = subprocess.Popen(
                 ["sudo", "-n", "kill", "-%d" % number] + refused,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                timeout=timeout_s,
             )
+            sudo.wait(timeout=timeout_s)  # it is root's: `call` could not kill it, and would wait
         except (OSError, subprocess.TimeoutExpired):
             pass  # what does not end is told
 

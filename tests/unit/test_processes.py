@@ -1,6 +1,10 @@
 """Processes that are ended step by step, on a machine that lets us wait in between."""
 
+import errno
+import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +71,27 @@ def test_what_is_spared_is_waited_for_and_told_only_when_it_is_no_longer(monkeyp
         machine.now += 0.5
     machine.left = []
     assert not ending.go_on()
+
+
+def test_a_sudo_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that asks a name server; it belongs to root, and is not ours to kill."""
+    sudo = tmp_path / "sudo"
+    sudo.write_text(
+        f"#!/bin/sh\necho $$ $* >{tmp_path}/asked.new; mv {tmp_path}/asked.new {tmp_path}/asked\nexec sleep 60\n"
+    )
+    sudo.chmod(0o755)
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, f"{pid} {number}")
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(processes, "ROOT_TIMEOUT_S", 1.0)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(processes.os, "kill", refuse)
+        processes.tell([7, 8], signal.SIGTERM)
+    while not (tmp_path / "asked").exists():
+        time.sleep(0.02)
+    pid, *words = (tmp_path / "asked").read_text().split()
+    assert words == ["-n", "kill", "-15", "7", "8"]
+    assert processes.start_time(int(pid)) is not None
+    os.kill(int(pid), signal.SIGKILL)

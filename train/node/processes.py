@@ -140,13 +140,13 @@ def tell(pids, number):
         import subprocess
 
         try:
-            subprocess.call(
+            sudo = subprocess.Popen(
                 ["sudo", "-n", "kill", "-%d" % number] + refused,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                timeout=ROOT_TIMEOUT_S,
             )
+            sudo.wait(timeout=ROOT_TIMEOUT_S)  # it is root's: `call` could not kill it, and would wait
         except (OSError, subprocess.TimeoutExpired):
             pass  # what does not end is told
 
