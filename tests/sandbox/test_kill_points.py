@@ -168,7 +168,7 @@ def empty_account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
         control.reset(folder, report=silent)
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "everything", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a third", "everything"]
 )
