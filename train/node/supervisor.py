@@ -290,11 +290,11 @@ class Supervisor(object):
         self.log.make_room()
         self.log.put({"state": state})
         self.log.put({"result": result})
-        try:
-            self.log.write()
-            self.save(lasting=True)
-        except OSError:
-            pass  # those who wait get the result below; for others recovery.py completes both
+        for keep in (self.log.write, lambda: self.save(lasting=True)):
+            try:
+                keep()
+            except OSError:
+                pass  # those who wait get the result below; follow.py and recovery.py make up for what is missing
         self.log.close()
         is_copied = self.copying is None or self.copying.finish(COPY_S)
         job_folder.remove(job_folder.path(self.job, "socket"))
