@@ -73,6 +73,16 @@ def test_what_is_spared_is_waited_for_and_told_only_when_it_is_no_longer(monkeyp
     assert not ending.go_on()
 
 
+def test_what_is_spared_to_the_end_is_not_told_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else ends it: it is not that it would not end."""
+    machine = Machine(monkeypatch)
+    ending = processes.Ending(lambda: [STUBBORN, OTHER], lambda _: [OTHER])
+    while ending.go_on():
+        machine.now += 0.5
+    assert ending.left == [STUBBORN]
+    assert machine.told == [([7], signal.SIGTERM), ([7], signal.SIGKILL)]
+
+
 def test_a_sudo_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that asks a name server; it belongs to root, and is not ours to kill."""
     sudo = tmp_path / "sudo"

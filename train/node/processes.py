@@ -109,14 +109,15 @@ class Ending(object):
         if self.over_at is not None or now < self._look_at:
             return self.over_at is None
         self._look_at = now + LOOK_EVERY_S
-        self.left = self._find()
-        if not self.left or (self._killed_at is not None and now >= self._killed_at + TERM_GRACE_S):
+        found = self._find()
+        spared = self._spare(found)
+        self.left = [entry for entry in found if entry not in spared]
+        if not found or (self._killed_at is not None and now >= self._killed_at + TERM_GRACE_S):
             self.over_at = now
             return False
         is_late = self._told_at is not None and now >= self._told_at + TERM_GRACE_S
         number = signal.SIGKILL if is_late else signal.SIGTERM
-        spared = self._spare(self.left)
-        new = [entry for entry in self.left if (entry, number) not in self._told and entry not in spared]
+        new = [entry for entry in self.left if (entry, number) not in self._told]
         tell([entry[0] for entry in new], number)
         self._told.update((entry, number) for entry in new)
         self._told_at = self._told_at or time.monotonic()
