@@ -191,7 +191,7 @@ class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no ty
     def auth_publickey(self, *args: Any, **options: Any) -> list[str]:
         """As paramiko's. Raises SSHException where the other side says nothing in time, or hangs up."""
         try:
-            methods: list[str] = super().auth_publickey(*args, **options)
+            return list(super().auth_publickey(*args, **options))
         except paramiko.SSHException as error:
             # A connection that has ended says nothing of the keys after that: sshd hangs up after too many of them.
             if self._told is None or self.is_active():
@@ -199,7 +199,6 @@ class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no ty
             if self._told is error:
                 raise
             raise self._told from error
-        return methods
 
 
 def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:

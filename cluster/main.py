@@ -80,20 +80,20 @@ def run() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort as abort:
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
         # click takes every EOFError for a user who has had enough, and so the one of a connection that has ended.
-        is_lost = isinstance(abort.__cause__, EOFError)
-        _fail(*(("the connection was lost", "the same command again") if is_lost else ("interrupted", None)))
-        code = 1 if is_lost else INTERRUPTED
+        if isinstance(error.__cause__, EOFError):
+            _fail("the connection was lost", "the same command again")
+            code = 1
+        else:
+            _fail("interrupted", None)
+            code = INTERRUPTED
     except click.ClickException as error:
         error.show()
         code = error.exit_code
     except ClusterError as error:
         _fail(error.message, error.hint)
         code = error.exit_code
-    except KeyboardInterrupt:
-        _fail("interrupted", None)
-        code = INTERRUPTED
     except BrokenPipeError:
         # The reader of our output is gone (`cluster ... | head`): nothing is left to say, nor a place to say it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

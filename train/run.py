@@ -58,8 +58,7 @@ def submit(
     talk = talk or open_submission(head, follow=follow)
     state: JobState | None = None
     try:
-        talk.send(json.dumps(order).encode() + b"\n")
-        state = _read_answer(talk, look, head=head.name, job=job)
+        state = _hand_over(talk, order, look, head=head.name)
     except ConnectError as error:
         return _submit_again(head, order, error, look)
     finally:
@@ -68,7 +67,11 @@ def submit(
     return Started(id=job, state=state, talk=talk if follow else None)
 
 
-def _read_answer(talk: Talk, look: Look, *, head: str, job: str, silence_s: float = SILENCE_S) -> JobState:
+def _hand_over(
+    talk: Talk, order: Mapping[str, Any], look: Look, *, head: str, silence_s: float = SILENCE_S
+) -> JobState:
+    """Send the order, and take the answer. silence_s: for how long that may take."""
+    talk.send(json.dumps(order).encode() + b"\n")
     lines = talk.lines(look, silence_s=silence_s)
     message = next((message for message in map(parse_message, lines) if "alive" not in message), {})
     if "refused" in message:
@@ -79,7 +82,8 @@ def _read_answer(talk: Talk, look: Look, *, head: str, job: str, silence_s: floa
         )
     if "job" not in message:
         raise ClusterError(
-            f"{head} did not take job {job}: {message.get('error') or 'it did not answer'}", hint="cluster jobs"
+            f"{head} did not take job {order['job']}: {message.get('error') or 'it did not answer'}",
+            hint="cluster jobs",
         )
     state: JobState = message["state"]
     return state
@@ -91,8 +95,7 @@ def _submit_again(head: Head, order: Mapping[str, Any], lost: ConnectError, look
     head.drop()
     try:
         with closing(head.open("submit", look=look)) as talk:
-            talk.send(json.dumps(order).encode() + b"\n")
-            state = _read_answer(talk, look, head=head.name, job=job, silence_s=SUBMIT_TIMEOUT_S)
+            state = _hand_over(talk, order, look, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
     except (ConnectError, AwsError) as error:
         raise ConnectError(
             f"{lost.message}\n  and then: {error.message}\n  so it is not known whether job {job} was begun",
