@@ -62,7 +62,7 @@ bench: install-dev ## side-by-side benchmarks; see bench/RESULTS.md
 PIN := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links --no-annotate
 requirements: install-dev ## pin the requirements anew, with hashes
-	$(PIN) --extra sandbox --extra demo --extra build --extra pack -o requirements/run.txt pyproject.toml
+	$(PIN) --extra build --extra pack -o requirements/run.txt pyproject.toml
 	$(PIN) --all-extras -c requirements/run.txt -o requirements/dev.txt pyproject.toml
 
 clean: ## remove everything that make made here

@@ -1,6 +1,7 @@
 """What a machine needs for a sandbox, looked at before anything is started."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def check_machine() -> None:
         missing.append(PYTHON)
     if missing:
         raise SandboxError(
-            f"The sandbox needs {', '.join(missing)}, which this machine does not have.", hint="make system-packages"
+            f"The sandbox needs {', '.join(missing)}, which this machine does not have.",
+            hint=shlex.join(["bash", str(Path(__file__).with_name("system-packages"))]),
         )
 
 

@@ -15,10 +15,14 @@ CLUSTER = str(Path(sys.executable).parent / "cluster")
 
 @dataclass
 class Project:
-    """`directory` holds cluster.toml; state of clusters is kept below it, wheels in the user's usual cache."""
+    """`directory` holds cluster.toml; state of clusters is kept below it, wheels in the user's usual cache.
+
+    command: the program to run.
+    """
 
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
+    command: str = CLUSTER
 
     def environment(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CLUSTER_"))}
@@ -30,7 +34,7 @@ class Project:
     def run(self, *words: str, code: int | None = 0, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
         """Run `cluster WORDS...` to its end, and check its exit code."""
         done = subprocess.run(
-            [CLUSTER, *words],
+            [self.command, *words],
             cwd=self.directory,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
@@ -55,7 +59,7 @@ class Project:
         """Start `cluster WORDS...`; it is killed at the end of the block if it still runs."""
         with self.messages.open("w") as messages:
             process = subprocess.Popen(
-                [CLUSTER, *words],
+                [self.command, *words],
                 cwd=self.directory,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,

@@ -1,7 +1,6 @@
 """The demo dataset: real digits, in files that agree with each other."""
 
 import io
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -83,17 +82,6 @@ def test_the_same_bytes_are_written_again(written: tuple[Path, Written], tmp_pat
         assert one.relative_to(folder) == two.relative_to(tmp_path)
         assert one.read_bytes() == two.read_bytes()
         assert one.stat().st_size == size_bytes
-
-
-@pytest.mark.parametrize("missing", ["sklearn", "PIL"])
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ClusterError, match=missing) as caught:
-        digits.write_demo(tmp_path)
-    assert caught.value.hint == "pip install 'mxnet-cluster[demo]'"
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from project import REPOSITORY
 from provision.errors import SandboxError
 from provision.progress import silent
 from sandbox import checks, control
@@ -78,7 +79,7 @@ def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxError, match=r"needs sshd, mkfs\.ext4, which this machine does not have") as caught:
         checks.check_machine()
-    assert caught.value.hint == "make system-packages"
+    assert caught.value.hint == f"bash {REPOSITORY}/sandbox/system-packages"
 
 
 def test_status_is_written_whole_and_read_back(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+
+from PIL import Image
 
 from provision.errors import ClusterError
 from train.data import idx
@@ -54,7 +54,7 @@ def shard_name(part: str, number: int) -> str:
 def write_shards(images: Iterable[LabelledImage], *, count: int, folder: Path, part: str, shards: int) -> None:
     """Write `count` images as PNGs into a part's RecordIO files, in their order, as many to each as to the others.
 
-    The id of a record is the image's place in the order. Raises ClusterError where Pillow is not installed, OSError.
+    The id of a record is the image's place in the order. Raises OSError.
     """
     (folder / part).mkdir(parents=True, exist_ok=True)
     numbered = enumerate(images)
@@ -68,23 +68,11 @@ def write_shards(images: Iterable[LabelledImage], *, count: int, folder: Path, p
 
 
 def encode_png(image: LabelledImage) -> bytes:
-    """The image, without loss. Raises ClusterError where Pillow is not installed."""
+    """The image, without loss."""
     file = io.BytesIO()
-    pillow = _pillow()
-    pillow.frombytes(image.mode, (image.width, image.height), image.pixels).save(file, format="PNG", optimize=False)
+    pixels = Image.frombytes(image.mode, (image.width, image.height), image.pixels)
+    pixels.save(file, format="PNG", optimize=False)
     return file.getvalue()
-
-
-@cache
-def _pillow() -> ModuleType:
-    try:
-        from PIL import Image  # noqa: PLC0415 - an extra: the rest of the program runs without it
-    except ImportError as error:
-        raise ClusterError(
-            "PNG images are written with the Python package Pillow, which is not installed",
-            hint="pip install 'mxnet-cluster[demo]'",
-        ) from error
-    return Image
 
 
 def find_written(folder: Path, *, train_images: int, val_images: int) -> Written:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from provision.errors import ClusterError
 from train.data import idx
 from train.data.convert import LabelledImage, Written, shard_name, write_shards
@@ -36,8 +38,7 @@ def write_demo(folder: Path, *, shards: int = _TRAIN_SHARDS) -> Written:
     """Write the digits into `folder`, as MNIST's four idx files and as RecordIO shards of PNG images.
 
     The shards are train/part-0000N.rec and val/part-00000.rec. About a sixth of every digit is in the
-    validation part. Files of these names are replaced. Raises ClusterError where scikit-learn or Pillow is
-    not installed, or the folder cannot be written.
+    validation part. Files of these names are replaced. Raises ClusterError where the folder cannot be written.
     """
     digits = load_digits()
     train, val = split_digits(digits)
@@ -61,18 +62,9 @@ def write_demo(folder: Path, *, shards: int = _TRAIN_SHARDS) -> Written:
 
 
 def load_digits() -> tuple[Digit, ...]:
-    """scikit-learn's digits in their own order, scaled to MNIST's form.
+    """scikit-learn's digits in their own order, scaled to MNIST's form."""
+    from sklearn import datasets  # noqa: PLC0415 - takes a second to import
 
-    Raises ClusterError where scikit-learn or Pillow is not installed.
-    """
-    try:
-        from PIL import Image  # noqa: PLC0415 - an extra: the rest of the program runs without it
-        from sklearn import datasets  # noqa: PLC0415 - the same, and it takes a second to import
-    except ImportError as error:
-        raise ClusterError(
-            f"the demo data needs the Python package {error.name}, which is not installed",
-            hint="pip install 'mxnet-cluster[demo]'",
-        ) from error
     source = datasets.load_digits()
     border = (SIDE - _INK_SIDE) // 2
     digits = []

@@ -4,7 +4,9 @@ The one difference: a JPEG that is at least twice as large as wanted is decoded 
 faster, and better than what a linear filter makes of the whole picture.
 """
 
+import shlex
 import struct
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +15,8 @@ from provision.errors import ClusterError
 from train.data.recordio import ImageRecord, encode_image, encode_record
 
 Color = Literal["color", "gray", "unchanged"]
+REQUIREMENTS = ("opencv-python-headless>=4.11", "simplejpeg>=1.8")
+"""The extra `pack` of pyproject.toml."""
 _REDUCTIONS = (8, 4, 2)
 _START_OF_SCAN = 0xDA
 # Start-of-frame markers are 0xC0 to 0xCF but for these three: https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1.
@@ -58,14 +62,15 @@ class Block:
 
 
 def check_library() -> None:
-    """Raises ClusterError where OpenCV is not installed."""
+    """Raises ClusterError, with the command that installs them, where OpenCV or simplejpeg is missing."""
     try:
         import cv2  # noqa: F401, PLC0415 - an extra: the rest of the program runs without it
         import simplejpeg  # noqa: F401, PLC0415 - the same
     except ImportError as error:
         raise ClusterError(
             f"packing pictures needs OpenCV and simplejpeg: {error}",
-            hint="pip install 'mxnet-cluster[pack]', or --pass-through",
+            # By their own names: this project's need not be in a package index.
+            hint=f"{shlex.join([sys.executable, '-m', 'pip', 'install', *REQUIREMENTS])}, or --pass-through",
         ) from error
 
 

@@ -132,6 +132,6 @@ def _describe(written: Written) -> str:
 def demo(app: App, *, folder: Path) -> None:
     """Write 1797 real handwritten digits into DIR, as MNIST's four files and as RecordIO shards.
 
-    They come with scikit-learn: pip install 'mxnet-cluster[demo]'. 1500 are for training, 297 for validation.
+    They come with scikit-learn. 1500 are for training, 297 for validation.
     """
     app.say(f"{_describe(digits.write_demo(folder))}, in {folder}")
