@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
-from cluster.app import App
+from cluster.app import App, state_dir
 from cluster.lazy_group import LazyGroup
 from provision.errors import ClusterError
+from provision.sudo import become_caller, find_repair, give_back
 
 # Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3, Fabric or rich.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -78,6 +79,9 @@ def run() -> int:
     gc.set_threshold(GARBAGE_THRESHOLD)
     # SIGTERM ends a command as Ctrl-C does, so that what it holds is let go in the same way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if become_caller():
+        give_back(_own_folders())
+        give_back(_bytecode_folders())
     try:
         code = cli.main(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
@@ -92,7 +96,7 @@ def run() -> int:
         error.show()
         code = error.exit_code
     except ClusterError as error:
-        _fail(error.message, error.hint)
+        _fail(error.message, _repair(error.__cause__) or error.hint)
         code = error.exit_code
     except BrokenPipeError:
         # The reader of our output is gone (`cluster ... | head`): nothing is left to say, nor a place to say it.
@@ -100,9 +104,28 @@ def run() -> int:
         code = 1
     except OSError as error:  # this machine's: a full disk, a folder that may not be written to
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", None)
+        _fail(f"{where}{error.strerror or error}", _repair(error))
         code = 1
     return code if isinstance(code, int) else 0
+
+
+def _own_folders() -> tuple[Path, Path]:
+    from bootstrap.shelf import cache_dir  # noqa: PLC0415 - only under sudo, or on the way to an error
+
+    return cache_dir(), state_dir()
+
+
+def _bytecode_folders() -> set[Path]:
+    """Where Python has kept what it has compiled of this program."""
+    cached = (getattr(module, "__cached__", None) for module in tuple(sys.modules.values()))
+    return {Path(file).parent for file in cached if file}
+
+
+def _repair(error: BaseException | None) -> str | None:
+    """What to run when a file is out of reach since a command under sudo left it to root."""
+    if isinstance(error, PermissionError) and isinstance(error.filename, str):
+        return find_repair(Path(error.filename), _own_folders())
+    return None
 
 
 def _fail(message: str, hint: str | None) -> None:

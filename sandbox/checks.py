@@ -37,7 +37,7 @@ def check_machine() -> None:
     if os.geteuid() != 0:
         raise SandboxError(
             "The sandbox makes network namespaces and mounts, for which it must be root.",
-            hint=f"sudo -E {sys.argv[0]} {' '.join(sys.argv[1:])}".rstrip(),
+            hint=sudo_command(),
         )
     _extend_path()
     missing = [name for name in COMMANDS if shutil.which(name) is None]
@@ -48,6 +48,11 @@ def check_machine() -> None:
             f"The sandbox needs {', '.join(missing)}, which this machine does not have.",
             hint=shlex.join(["bash", str(Path(__file__).with_name("system-packages"))]),
         )
+
+
+def sudo_command() -> str:
+    """This command with root's rights for the sandbox."""
+    return shlex.join(["sudo", "-E", *sys.argv])
 
 
 def check_kernel() -> None:

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from provision.errors import SandboxError
 from provision.progress import Event, Report
-from sandbox.checks import check_kernel, check_machine
+from provision.sudo import as_root
+from sandbox.checks import check_kernel, check_machine, sudo_command
 from sandbox.config import SandboxConfig
 from sandbox.control_socket import ask
 from sandbox.faults import FaultError
@@ -62,6 +63,7 @@ class SandboxStatus:
     hosts: tuple[HostStatus, ...] = ()
 
 
+@as_root()
 def start(project_dir: Path, *, region: str, report: Report, config: SandboxConfig | None = None) -> SandboxInfo:
     """Starts the project's sandbox, or returns the one that runs. What a crashed one left is removed first.
 
@@ -106,6 +108,7 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
         return info
 
 
+@as_root()
 def stop(project_dir: Path, *, report: Report) -> bool:
     """Ends the sandbox with all its instances; False when there was none. Raises SandboxError as `reset` does."""
     check_machine()
@@ -120,6 +123,7 @@ def stop(project_dir: Path, *, report: Report) -> bool:
         return _remove_reported(place, report)
 
 
+@as_root()
 def reset(project_dir: Path, *, report: Report) -> bool:
     """Removes all of the sandbox, in whatever state it is; False when there was nothing.
 
@@ -146,12 +150,11 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
     if status is None:
         return None
     try:
-        settings = read_settings(place.settings_file)
-        key = read_access_key(place.credentials_file)
+        with as_root():
+            settings = read_settings(place.settings_file)
+            key = read_access_key(place.credentials_file)
     except PermissionError as error:
-        raise SandboxError(
-            f"The sandbox of {project_dir} was started by another user.", hint="sudo -E cluster ..."
-        ) from error
+        raise SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command()) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SandboxError(
             f"The sandbox of {project_dir} runs, but its files in {place.state_dir} are damaged: {error}",
@@ -196,13 +199,12 @@ def disarm_faults(project_dir: Path, which: str) -> list[dict[str, Any]]:
 def _ask(project_dir: Path, asked: Mapping[str, Any]) -> Any:
     find_required(project_dir)
     try:
-        return ask(place_of(project_dir).control_socket, asked)
+        with as_root():
+            return ask(place_of(project_dir).control_socket, asked)
     except FaultError as error:
         raise SandboxError(str(error), hint="cluster sandbox fault --help") from error
     except PermissionError as error:
-        raise SandboxError(
-            f"The sandbox of {project_dir} was started by another user.", hint="sudo -E cluster ..."
-        ) from error
+        raise SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command()) from error
     except OSError as error:
         raise SandboxError(f"The sandbox does not answer: {error}", hint="cluster sandbox status") from error
 

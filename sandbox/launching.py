@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from provision.errors import ConfigError, SandboxError
+from provision.sudo import find_caller
 from sandbox.addressing import choose_ranges, describe_taken
 from sandbox.config import SandboxConfig
 from sandbox.leftovers import remove
@@ -72,9 +73,9 @@ def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig,
     )
     write_json(place.settings_file, settings)
     write_json(place.credentials_file, _make_access_key(), mode=0o600)
-    # Started with sudo: the credentials are for the one who typed it.
-    if "SUDO_UID" in os.environ:
-        os.chown(place.credentials_file, int(os.environ["SUDO_UID"]), -1)
+    caller = find_caller()
+    if caller is not None:
+        os.chown(place.credentials_file, caller.uid, -1)
 
 
 def _make_access_key() -> AccessKey:
@@ -102,9 +103,9 @@ def launch(place: Place) -> None:
             what = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
             raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{said}".rstrip())
         time.sleep(POLL_S)
-    # Started with sudo: what is its owner's is for the one who typed it.
-    if "SUDO_UID" in os.environ:
-        os.chown(place.control_socket, int(os.environ["SUDO_UID"]), -1)
+    caller = find_caller()
+    if caller is not None:
+        os.chown(place.control_socket, caller.uid, -1)
     # It outlives this process; without this, Popen would warn that nobody waited for it.
     daemon.returncode = 0
 
@@ -112,6 +113,8 @@ def launch(place: Place) -> None:
 def _clean_environment(place: Place) -> dict[str, str]:
     """Nothing of the user's environment reaches the daemon and its hosts but where Python finds its code."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    if find_caller() is not None:
+        kept["PYTHONDONTWRITEBYTECODE"] = "1"  # it would lie in the user's folders, and be root's
     return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(place.objects_dir)}
 
 

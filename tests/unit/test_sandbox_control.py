@@ -63,10 +63,10 @@ def test_not_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_not_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr("sys.argv", ["/here/cluster", "up"])
+    monkeypatch.setattr("sys.argv", ["/here/cluster", "-c", "my file.toml", "up"])
     with pytest.raises(SandboxError, match="must be root") as caught:
         control.start(tmp_path, region="us-east-1", report=silent)
-    assert caught.value.hint == "sudo -E /here/cluster up"
+    assert caught.value.hint == "sudo -E /here/cluster -c 'my file.toml' up"
 
 
 def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
