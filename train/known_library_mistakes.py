@@ -62,6 +62,12 @@ LIBRARIES = (
         pattern=r"CUDNN_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR|ALLOC_FAILED|ARCH_MISMATCH)",
     ),
     Mistake(
+        "Compression not supported with PushPull",
+        "since MXNet 1.7, Module and Trainer cannot compress gradients, whatever their settings: leave it out; "
+        'or set [bootstrap] mxnet = "mxnet==1.6.0" (V100: "mxnet-cu90==1.6.0.post0"); or call push and pull instead of '
+        "pushpull in a script of your own",
+    ),
+    Mistake(
         "USE_DIST_KVSTORE=1",
         "this MXNet was built without the parameter server: the wheels of PyPI have it, and so do builds with "
         "USE_DIST_KVSTORE=1 in [bootstrap] build_options",

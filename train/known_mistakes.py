@@ -36,7 +36,8 @@ RESOURCES = (
         "bind failed",
         "the scheduler's port on the head is taken: cluster stop ends what a job left; cluster exec --node node-0 -- "
         "ss -tlnp shows by whom",
-        pattern=r"van\.cc:\d+: Check failed: \(my_node_\.port\) != \(-1\) bind failed",
+        # up to 1.7: "(my_node_.port) != (-1) bind failed", since 1.8: "my_node_.port != -1 (-1 vs. -1) : bind failed"
+        pattern=r"Check failed: \(?my_node_\.port\)? != .*bind failed",
     ),
     Mistake(
         "Address already in use",
@@ -46,7 +47,7 @@ RESOURCES = (
     Mistake(
         "failed to get ip",
         "the interface that DMLC_INTERFACE names has no address on this node: leave it out, it is chosen for you",
-        pattern=r"van\.cc:\d+: Check failed: !ip\.empty\(\)",
+        pattern=r"Check failed: !ip\.empty\(\)",
     ),
     Mistake(
         "Connection refused",
@@ -72,6 +73,26 @@ RESOURCES = (
         "Segmentation fault: 11",
         "MXNet crashed: --env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine shows where",
     ),
+)
+
+DOWNLOAD = (
+    "the node cannot resolve the names of hosts on the internet: download the file on this machine, then send it with "
+    "[bootstrap] sync, or with cluster data put and read it from s3://"
+)
+
+# How those who download say that a host's name is not known.
+DOWNLOADS = (
+    Mistake(
+        "[Errno -",  # getaddrinfo below Python's urllib and requests; MXNet's gluon.utils.download uses requests
+        DOWNLOAD,
+        pattern=r"\[Errno -[235]\] (?:Name or service not known|Temporary failure in name resolution|No address assoc)",
+    ),
+    Mistake(
+        "Could not resolve host:",
+        DOWNLOAD,
+        pattern=r"curl: \(6\) Could not resolve host: |unable to access '[^']*': Could not resolve host: ",
+    ),
+    Mistake("unable to resolve host address", DOWNLOAD, pattern=r"^wget: unable to resolve host address"),
 )
 
 SCRIPTS = (
@@ -109,7 +130,7 @@ SCRIPTS = (
     ),
 )
 
-MISTAKES: tuple[Mistake, ...] = (*LIBRARIES, *S3, *RESOURCES, *SCRIPTS)
+MISTAKES: tuple[Mistake, ...] = (*LIBRARIES, *S3, *RESOURCES, *DOWNLOADS, *SCRIPTS)
 
 ENDINGS: tuple[Ending, ...] = (
     Ending(

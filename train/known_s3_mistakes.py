@@ -75,12 +75,19 @@ S3 = (
         "MXNet got no credentials for s3://: cluster train passes yours on; cluster verify shows whether it finds any",
     ),
     Mistake(
-        "CURLE_OK: Could not resolve host",
+        " Could not resolve host: ",
         "S3's name cannot be resolved on the node: its subnet needs a way to S3 (a gateway endpoint, or the internet)",
+        pattern=r"CURLE_OK: (?:Error: )?Could not resolve host: ",
     ),
     Mistake(
-        "CURLE_OK: Failed to connect",
+        "Couldn't resolve host name",  # while writing
+        "S3's name cannot be resolved on the node: its subnet needs a way to S3 (a gateway endpoint, or the internet)",
+        pattern=r"s3_filesys\.cc:\d+: .*failed with error Couldn't resolve host name",
+    ),
+    Mistake(
+        "Failed to connect to ",
         "S3 cannot be reached from the node: its subnet needs a way to S3 (a gateway endpoint, or the internet)",
+        pattern=r"CURLE_OK: (?:Error: )?Failed to connect to ",
     ),
     Mistake(
         "Invalid RecordIO F",

@@ -13,8 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import boto3
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
+
 from project import Project, processes_of
 from sandbox import control
+from sandbox_steps import RunningSandbox, enter
 
 END_S = 10.0
 """How long after a fault a job may take to end everywhere."""
@@ -111,6 +117,37 @@ def records(project: Project) -> list[dict[str, Any]]:
     """The records of the cluster's jobs, as they lie on its head."""
     folder = hosts_of(project)["node-0"].root / "home/ubuntu/.cluster/jobs"
     return [json.loads(path.read_text()) for path in folder.glob("*/record.json")]
+
+
+def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
+    """A client of the EC2 that a project's cluster runs on."""
+    info = control.find_running(project.directory)
+    assert info is not None
+    enter(RunningSandbox(project_dir=project.directory, info=info, environment=control.environment(info)), monkeypatch)
+    assert os.environ["AWS_ENDPOINT_URL"] == info.endpoint_url
+    return boto3.client("ec2")
+
+
+@contextmanager
+def only_these_ports_between_members(ec2: EC2Client, *ranges: tuple[int, int]) -> Iterator[None]:
+    """In the block the cluster's security group lets its members reach only these ports of each other."""
+    [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
+    group_id = group["GroupId"]
+    rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
+    assert rules
+    allowed: list[IpPermissionTypeDef] = [
+        {"IpProtocol": "tcp", "FromPort": first, "ToPort": last, "UserIdGroupPairs": [{"GroupId": group_id}]}
+        for first, last in ranges
+    ]
+    ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=rules)  # type: ignore[arg-type]
+    try:
+        if allowed:
+            ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=allowed)
+        yield
+    finally:
+        if allowed:
+            ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=allowed)
+        ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=rules)  # type: ignore[arg-type]
 
 
 def cause(project: Project, *words: str) -> None:

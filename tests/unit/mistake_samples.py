@@ -87,6 +87,15 @@ SAMPLES = [
         "Check failed: (err) == (CUDNN_STATUS_SUCCESS) CUDNN_STATUS_NOT_INITIALIZED",
         "e == CUDNN_STATUS_SUCCESS (8 vs. 0)",
     ),
+    # 1.7
+    (
+        "Compression not supported with PushPull",
+        (
+            "MXNetError: Check failed: gradient_compression_->get_type() == CompressionType: :kNone: Compression not "
+            "supported with PushPull"
+        ),
+        "compression is supported with push",
+    ),
     # apache/mxnet#3611
     (
         "USE_DIST_KVSTORE=1",
@@ -213,6 +222,28 @@ SAMPLES = [
     ),
     # 1.7
     ("Segmentation fault: 11", "Segmentation fault: 11", "no segmentation fault"),
+    # requests 2.34, as MXNet 1.9 uses it
+    (
+        "[Errno -",
+        (
+            "requests.exceptions.ConnectionError: HTTPConnectionPool(host='data.invalid', port=80): Max retries "
+            "exceeded with url: /x (Caused by NameResolutionError(\"HTTPConnection(host='data.invalid', port=80): "
+            "Failed to resolve 'data.invalid' ([Errno -2] Name or service not known)\"))"
+        ),
+        "socket.gaierror: [Errno -8] Servname not supported for ai_socktype",
+    ),
+    # curl 7.88
+    (
+        "Could not resolve host:",
+        "curl: (6) Could not resolve host: data.invalid",
+        "the dashboard: Could not resolve host: data.invalid",
+    ),
+    # wget 1.21
+    (
+        "unable to resolve host address",
+        "wget: unable to resolve host address 'data.invalid'",
+        "sudo: unable to resolve host address",
+    ),
     # Python 3.11
     (
         "FileNotFoundError: ",

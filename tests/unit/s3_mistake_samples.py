@@ -50,13 +50,22 @@ S3_SAMPLES = [
     ),
     # 1.7
     (
-        "CURLE_OK: Could not resolve host",
+        " Could not resolve host: ",
         "Error: Check failed: curl_easy_perform(curl) == CURLE_OK: Could not resolve host: b.s3.amazonaws.com",
-        "ping: Could not resolve host",
+        "ping: Could not resolve host: b",
+    ),
+    # 1.7, while writing
+    (
+        "Couldn't resolve host name",
+        (
+            "[22:06:35] src/io/s3_filesys.cc:947: request https://b.s3.amazonaws.com/a.params?uploadsfailed with error "
+            "Couldn't resolve host name Progress 0 uploaded  retry=0"
+        ),
+        "Couldn't resolve host name of the dashboard",
     ),
     # 1.7
     (
-        "CURLE_OK: Failed to connect",
+        "Failed to connect to ",
         (
             "Error: Check failed: curl_easy_perform(curl) == CURLE_OK: Failed to connect to 127.0.0.1 port 1: "
             "Connection refused"

@@ -33,6 +33,39 @@ def test_a_known_mistake_gets_its_own_advice(needle: str, sample: str, other: st
     assert needle not in other or render_advice(entry, other) is None
 
 
+@pytest.mark.parametrize(
+    ("needle", "line_of_another_version"),
+    [
+        ("bind failed", "MXNetError: Check failed: my_node_.port != -1 (-1 vs. -1) : bind failed"),  # 1.8 and 1.9
+        ("failed to get ip", "MXNetError: Check failed: !ip.empty(): failed to get ip"),  # 1.8 and 1.9
+        (
+            " Could not resolve host: ",
+            (
+                "mxnet.base.MXNetError: [21:43:16] src/io/s3_filesys.cc:1089: Check failed: curl_easy_perform(curl) == "
+                "CURLE_OK: Error: Could not resolve host: b.s3.amazonaws.com"  # 1.5 and 1.6
+            ),
+        ),
+        (
+            "Failed to connect to ",
+            (
+                "mxnet.base.MXNetError: [21:43:16] src/io/s3_filesys.cc:1089: Check failed: curl_easy_perform(curl) == "
+                "CURLE_OK: Error: Failed to connect to 127.0.0.1 port 1: Connection refused"  # 1.5 and 1.6
+            ),
+        ),
+        ("[Errno -", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
+        ("[Errno -", "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>"),
+        (
+            "Could not resolve host:",
+            "fatal: unable to access 'https://x.invalid/': Could not resolve host: x.invalid",
+        ),
+    ],
+)
+def test_a_known_mistake_is_recognised_in_every_version(needle: str, line_of_another_version: str) -> None:
+    advice = Advisor().take(line(line_of_another_version))
+    assert advice is not None
+    assert advice == render_advice(find_entry(needle), line_of_another_version)
+
+
 def test_every_entry_has_its_sample() -> None:
     needles = [mistake.needle for mistake in MISTAKES]
     assert sorted(needles) == sorted(needle for needle, _, _ in SAMPLES)

@@ -8,7 +8,6 @@ Python 3.6 and later, standard library only.
 
 import json
 import os
-import re
 import select
 import signal
 import threading
@@ -17,6 +16,7 @@ import time
 import job_folder
 import lock
 import processes
+import ps_lite
 import role_env
 import wire
 
@@ -26,11 +26,6 @@ PENDING_BYTES = 1 << 17
 FEW_BYTES = 1 << 12  # what comes in larger pieces need not be gathered
 SPARED_S = 1.5  # less than it takes to SIGKILL
 LOOK_AT_DATA_S = 3.0  # of a start: not while the processor loads MXNet, which says most of it by itself a moment later
-RANK = re.compile(rb"\b([WS])\[(\d+)\] is connected to others")
-BOUND = re.compile(rb"Bind to role=(?:worker|server),.* ip=([0-9a-fA-F.:]+), port=(\d+)")
-# What ps-lite says with PS_VERBOSE=1, and what it says of failures in the same form.
-VERBOSE = re.compile(rb"^\[\d\d:\d\d:\d\d\] src/(\./)?(van|zmq_van|p3_van)\.(cc|h):\d+: ")
-FAILURE = re.compile(rb"(?i)fail|error|warn|fatal|cannot|unable")
 
 
 class Runner(object):
@@ -284,12 +279,9 @@ class Runner(object):
     def put_lines(self, lines):
         """Pass lines of output on, but for those of ps-lite that only we have asked for: they tell the rank."""
         for line in lines:
-            if VERBOSE.match(line):
-                rank, bound = RANK.search(line), BOUND.search(line)
-                if rank:
-                    self.outbox.put({"rank": (int(rank.group(2)) - (9 if rank.group(1) == b"W" else 8)) // 2})
-                elif bound:
-                    self.outbox.put({"bound": [bound.group(1).decode(), int(bound.group(2))]})
-                if self.hides_verbose and not FAILURE.search(line):
-                    continue
+            said = ps_lite.read(line)
+            if said:
+                self.outbox.put(said)
+            if said is not None and self.hides_verbose and not ps_lite.is_failure(line):
+                continue
             self.outbox.put({"line": wire.text(line)})

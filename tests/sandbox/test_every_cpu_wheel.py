@@ -1,0 +1,126 @@
+"""Every CPU wheel of MXNet that the oracle knows, on real hosts: what is read in its output, and what follows from it.
+
+What its versions print differs: the paths in ps-lite's lines, and the words of its errors.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from job_steps import (
+    JOINS,
+    borrowed,
+    ec2_of,
+    fail,
+    only_these_ports_between_members,
+    records,
+    running,
+)
+from project import REPOSITORY, Project
+from provision.oracle.mxnet_wheels import WHEELS
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+CPU_WHEELS = [wheel.requirement for wheel in WHEELS if wheel.cuda is None]
+RANKS = "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('I am', kv.rank, flush=True); mx.nd.waitall()"
+# What each prints is a Python program's traceback of this wheel, by a worker.
+MISTAKES = {
+    "mx.io.ImageRecordIter(path_imgrec='/no/a.rec', data_shape=(3, 8, 8), batch_size=1)": "MXNet does not find this",
+    "mx.nd.zeros((2, 2), ctx=mx.gpu()).wait_to_read()": "this MXNet has no GPU support",
+    "mx.gluon.utils.download('http://host.invalid/x.zip')": "the node cannot resolve the names",
+}
+
+
+@contextmanager
+def cluster_of(directory: Path, wheel: str) -> Iterator[Project]:
+    project = Project(directory)
+    text = (REPOSITORY / "cluster.toml").read_text()
+    changed = text.replace('# mxnet = "auto" ', f'mxnet = "{wheel}" ')
+    assert changed != text
+    project.write(changed)
+    try:
+        project.run("up", timeout_s=900)
+        yield project
+    finally:
+        project.run("sandbox", "reset")
+
+
+@pytest.mark.parametrize("wheel", CPU_WHEELS)
+def test_a_cpu_wheel(wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster_of(tmp_path, wheel) as project:
+        ranks_are_known(project)
+        closed_ports_are_named(project, monkeypatch)
+        with borrowed(project):
+            a_killed_worker_ends_the_job(project)
+        mistakes_get_hints(project)
+        compression_works_or_gets_a_hint(project, works=wheel in {"mxnet==1.5.1.post0", "mxnet==1.6.0"})
+
+
+def ranks_are_known(project: Project) -> None:
+    done = project.run("train", "--name", "ranks", "--", "python", "-c", RANKS)
+    shown = [line for line in done.stdout.splitlines() if " I am " in line]
+    assert len(shown) == 2
+    # Every line of a job that has ended stands under its rank, and no line of ps-lite's stands there at all.
+    logs = project.run("logs", "ranks").stdout
+    assert sorted(re.findall(r"^\[worker (\d) node-\d\] I am \1$", logs, re.MULTILINE)) == ["0", "1"]
+    assert "van.cc" not in logs
+    assert "zmq_van" not in logs
+    of_rank = project.run("logs", "--rank", "1", "ranks").stdout
+    assert "I am 1" in of_rank
+    assert "I am 0" not in of_rank
+    (record,) = [one for one in records(project) if one["name"] == "ranks"]
+    ranks = sorted((role["role"], role["rank"]) for role in record["roles"] if role["role"] in {"server", "worker"})
+    assert ranks == [("server", 0), ("server", 1), ("worker", 0), ("worker", 1)]
+
+
+def closed_ports_are_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler can be reached, but the servers and workers cannot reach each other: ps-lite waits for ever."""
+    with only_these_ports_between_members(ec2_of(project, monkeypatch), (22, 22), (9000, 9999)):
+        failed = fail(project, "--", "python", "-c", RANKS)
+    assert "the job's processes cannot find each other: " in failed.stderr
+    assert re.search(r"node-\d cannot reach port \d+ of the (worker|server) on node-\d", failed.stderr)
+    assert "does the security group allow everything between its members?" in failed.stderr
+
+
+def a_killed_worker_ends_the_job(project: Project) -> None:
+    with running(project, command=JOINS) as job:
+        job.kill(job.training_process("worker", "node-1"))
+        code, said = job.ends()
+    assert code == 137
+    assert re.search(r"failed: worker \d on node-1 \(process \d+\) was killed by signal 9", said)
+
+
+TRAINER = """
+import mxnet as mx
+net = mx.gluon.nn.Dense(2)
+net.initialize()
+compression = {"type": "2bit", "threshold": 0.5}
+parameters = net.collect_params()
+trainer = mx.gluon.Trainer(parameters, "sgd", {}, kvstore=mx.kv.create("dist_sync"), compression_params=compression)
+with mx.autograd.record():
+    loss = net(mx.nd.ones((4, 3))).sum()
+loss.backward()
+trainer.step(4)
+"""
+
+
+def compression_works_or_gets_a_hint(project: Project, *, works: bool) -> None:
+    if works:
+        project.run("train", "--", "python", "-c", TRAINER)
+        return
+    failed = fail(project, "--", "python", "-c", TRAINER)
+    assert re.search(r'^hint .*leave it out; or set .* mxnet = "mxnet==1.6.0"', failed.stderr, re.MULTILINE)
+
+
+def mistakes_get_hints(project: Project) -> None:
+    for mistake, hint in MISTAKES.items():
+        program = f"import mxnet as mx; kv = mx.kv.create('dist_sync'); {mistake}"
+        failed = fail(project, "--", "python", "-c", program)
+        pattern = rf"^hint \[worker \d node-\d\]: {re.escape(hint)}"
+        assert re.search(pattern, failed.stderr, re.MULTILINE), failed.stdout + failed.stderr
+    missing = project.run("train", "--env", "DMLC_INTERFACE=nosuch0", "--", "python", "-c", RANKS, code=None)
+    assert missing.returncode != 0
+    assert "the interface that DMLC_INTERFACE names has no address" in missing.stderr

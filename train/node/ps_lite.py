@@ -1,0 +1,32 @@
+"""What ps-lite, the parameter server inside MXNet, prints of itself with PS_VERBOSE=1.
+
+Python 3.6 and later, standard library only.
+"""
+
+import re
+
+# The path depends on how MXNet was compiled: "src/van.cc" up to 1.7, "../3rdparty/ps-lite/src/van.cc" since 1.8.
+VERBOSE = re.compile(rb"\[\d\d:\d\d:\d\d\] (?:.*/)?(?:van|\w+_van)\.(?:cc|h):\d+: (.*)")
+RANK = re.compile(rb"([WS])\[(\d+)\] is connected to others")
+BOUND = re.compile(rb"Bind to role=(?:worker|server),.* ip=([0-9a-fA-F.:]+), port=(\d+)")
+FAILURE = re.compile(rb"(?i)fail|error|warn|fatal|cannot|unable")
+FIRST_SERVER, FIRST_WORKER = 8, 9  # its ids: servers have even ones, workers odd ones
+
+
+def read(line):
+    """What a line of ps-lite's reports: {"rank": 0}, {"bound": [address, port]}, or {}; None for any other line."""
+    match = VERBOSE.match(line)
+    if match is None:
+        return None
+    rank, bound = RANK.match(match.group(1)), BOUND.match(match.group(1))
+    if rank:
+        first = FIRST_WORKER if rank.group(1) == b"W" else FIRST_SERVER
+        return {"rank": (int(rank.group(2)) - first) // 2}
+    if bound:
+        return {"bound": [bound.group(1).decode(), int(bound.group(2))]}
+    return {}
+
+
+def is_failure(line):
+    """Whether a line tells of something that went wrong: ps-lite says that in the same form."""
+    return FAILURE.search(line.partition(b": ")[2]) is not None
