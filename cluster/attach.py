@@ -108,7 +108,10 @@ def attend(app: App, head: Head, order: Mapping[str, Any], *, plain: bool, talk:
         app.say(_runs_on(started.id))
         return STOPPED
     check_result(started.id, result)
-    app.say(f"job {started.id}: done", style="green")
+    if display.warnings:
+        app.say(f"job {started.id}: done, but see the warning above", style="yellow")
+    else:
+        app.say(f"job {started.id}: done", style="green")
     return 0
 
 

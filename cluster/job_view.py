@@ -45,6 +45,8 @@ def render_view(progress: Progress, *, title: str, now: float, columns: int, lin
     rows: tuple[Row, ...] = ()
     if lines >= SMALLEST_WINDOW and progress.reporting:
         rows = _render_ranks(progress, now=now, most=most, room=max(2, lines // 2 - 3))
+    if lines >= SMALLEST_WINDOW and progress.warnings:
+        rows = (*rows, Row(text=f"warning: {'; '.join(progress.warnings)}"[:most], style="slow"))
     return (*rows, Row(text=_render_all(progress, title=title, now=now)[:most], style="bold"))
 
 

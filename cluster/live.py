@@ -62,9 +62,13 @@ class JobDisplay:
 
     def take(self, event: Event) -> None:
         """Show one event. Raises OSError when nobody can be shown anything any more, such as BrokenPipeError."""
+        new_warnings = [text for text in event.warnings if text not in self._progress.warnings]
         report = (self._view or self._progress).take(event)
+        for text in new_warnings:
+            self.say(f"warning: {text}", style="yellow")
         shown = self._selection.takes(event)
-        in_view_alone = self._shared and report is not None and report.is_passing
+        # Where both are on one terminal, what stderr shows is not shown twice.
+        in_view_alone = self._shared and ((report is not None and report.is_passing) or event.kind == "warnings")
         if shown and not in_view_alone:
             line = render_line(event, head=self._head)
             if line is not None:
@@ -103,6 +107,13 @@ class JobDisplay:
         summary = self._progress.render_summary()
         if summary is not None:
             self._app.say(summary)
+        for text in self._progress.warnings:
+            self._app.say(f"warning: {text}", style="yellow")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the job warns of by now."""
+        return self._progress.warnings
 
     def _print(self, line: str) -> None:
         if self._stdout_terminal:

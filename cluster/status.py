@@ -167,10 +167,11 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
     queued = f", {job.queued} queued" if job.queued else ""
     if job.record is None:
         return f"none{queued}"
+    warned = "".join(f"\n       warning: {text}" for text in job.record.warnings)
     took = f" for {render_took(job.record, now=now)}" if job.record.started_at is not None else ""
     return (
         f"{job.record.id} ({job.record.name}) {job.record.state}{took}{queued}; "
-        f"cluster logs -f {job.record.id} follows it"
+        f"cluster logs -f {job.record.id} follows it{warned}"
     )
 
 

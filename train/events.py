@@ -51,15 +51,17 @@ class Event:
     """One line of the log; `at` in seconds since the epoch.
 
     kind "process": `process` is new, or more of it is known. "line": `text` is its output. "say": `text` is the
-    supervisor's own. "state": the job's state is now `state`. "result": the last one.
+    supervisor's own. "state": the job's state is now `state`. "warnings": these are the warnings that hold from now on.
+    "result": the last one.
     """
 
-    kind: Literal["process", "line", "say", "state", "result"]
+    kind: Literal["process", "line", "say", "state", "warnings", "result"]
     at: float
     process: Process | None = None
     text: str = ""
     state: JobState | None = None
     result: Result | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class EventReader:
@@ -91,8 +93,11 @@ class EventReader:
             return Event(kind="state", at=at, state=self.state)
         if "say" in message:
             return Event(kind="say", at=at, text=message["say"])
-        if "p" not in message:
-            return None
+        if "warnings" in message:
+            return Event(kind="warnings", at=at, warnings=tuple(map(str, message["warnings"])))
+        return self._read_process(message, at) if "p" in message else None
+
+    def _read_process(self, message: dict[str, Any], at: float) -> Event:
         number = int(message["p"])
         if "line" in message:
             return Event(kind="line", at=at, process=self.processes[number], text=message["line"])

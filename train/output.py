@@ -28,6 +28,8 @@ def render_line(event: Event, *, head: str = "node-0") -> str | None:
         return f"[{event.process.tag}] {event.text}"
     if event.kind == "say":
         return f"[supervisor {head}] {event.text}"
+    if event.kind == "warnings" and event.warnings:
+        return f"[supervisor {head}] warning: {'; '.join(event.warnings)}"
     return None
 
 

@@ -64,6 +64,7 @@ class Progress:
         self.ended_at: float | None = None
         self.now: float = 0.0
         self.state: JobState = "queued"
+        self.warnings: tuple[str, ...] = ()
 
     def take(self, event: Event) -> Report | None:
         """Note an event; what its line reports, where it reports something."""
@@ -74,6 +75,8 @@ class Progress:
                 self.began_at = event.at
         if event.kind == "result":
             self.ended_at = event.at
+        if event.kind == "warnings":
+            self.warnings = event.warnings
         if event.process is None or event.process.role != "worker":
             return None
         rank = self._ranks.get(event.process.number)

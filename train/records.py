@@ -27,6 +27,7 @@ class JobRecord:
     ended_at: float | None
     exit_code: int | None
     error: str | None
+    warnings: tuple[str, ...]
     source: Source
     document: Mapping[str, Any] = field(repr=False)
 
@@ -49,6 +50,7 @@ def parse_record(document: Mapping[str, Any], *, source: Source) -> JobRecord:
         ended_at=document["ended_at"],
         exit_code=document["exit_code"],
         error=document["error"],
+        warnings=tuple(map(str, document.get("warnings") or ())),
         source=source,
         document=document,
     )

@@ -127,6 +127,8 @@ def event_document(event: Event) -> dict[str, Any]:
         document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
     if event.kind in {"line", "say"}:
         document["text"] = event.text
+    if event.kind == "warnings":
+        document["warnings"] = list(event.warnings)
     if event.state is not None:
         document["state"] = event.state
     if event.result is not None:

@@ -11,6 +11,10 @@ def state(value: JobState, *, at: float = 100.0) -> Event:
     return Event(kind="state", at=at, state=value)
 
 
+def warnings(*texts: str, at: float = 103.0) -> Event:
+    return Event(kind="warnings", at=at, warnings=texts)
+
+
 def line(text: str, rank: int = 0, *, at: float = 101.0) -> Event:
     return Event(kind="line", at=at, process=worker(rank), text=text)
 

@@ -15,6 +15,7 @@ LOG = [
     '{"t":4.0,"p":0,"line":"after"}',
     '{"t":5.0,"p":0,"exit":137,"signal":9}',
     '{"t":6.0,"say":"worker 2 on node-1 was killed"}',
+    '{"t":6.5,"warnings":["2 models"]}',
     '{"t":7.0,"result":{"state":"failed","exit_code":137,"error":"worker 2","left":{"node-0":[[7,"python"]]}}}',
 ]
 
@@ -35,8 +36,9 @@ def test_events_build_on_the_lines_before_them() -> None:
         number=0, role="worker", host="node-1", rank=2, pid=4711, exit_code=137, signal=9
     )
     assert events[7] == Event(kind="say", at=6.0, text="worker 2 on node-1 was killed")
-    assert events[8] is not None
-    assert events[8].result == Result(state="failed", exit_code=137, error="worker 2", left={"node-0": [[7, "python"]]})
+    assert events[8] == Event(kind="warnings", at=6.5, warnings=("2 models",))
+    assert events[9] is not None
+    assert events[9].result == Result(state="failed", exit_code=137, error="worker 2", left={"node-0": [[7, "python"]]})
     assert reader.state == "failed"
 
 

@@ -156,6 +156,16 @@ def test_the_running_job_in_the_status(job: HeadJob, line: str, shown: dict[str,
     assert status_document(status)["job"] == shown
 
 
+def test_a_warning_of_a_job_stands_in_the_table_and_in_the_status() -> None:
+    warned = record(1, warnings=["2 workers trained 2 separate models"])
+    assert (
+        render_jobs([warned], now=NOW).splitlines()[1].endswith(" 0     warning: 2 workers trained 2 separate models")
+    )
+    job = HeadJob(record=record(1, state="running", ended_at=None, warnings=list(warned.warnings)))
+    status = Status(state=ClusterState(name="demo"), asked=2, now=NOW, prices={}, job=job)
+    assert render_status(status).splitlines()[3] == "       warning: 2 workers trained 2 separate models"
+
+
 def test_what_was_stopped() -> None:
     roles = [
         {"role": "scheduler", "host": "node-0", "rank": None, "ended_at": None},
@@ -297,6 +307,8 @@ def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown[2] == {"time": 3.0, "kind": "line", "role": "worker", "rank": 1, "host": "node-0", "text": "ünïcode"}
     assert shown[4] == {"time": 3.3, "kind": "result", "state": "done", "exit_code": 0, "error": None}
     assert event_document(Event(kind="say", at=1.0, text="x")) == {"time": 1.0, "kind": "say", "text": "x"}
+    warned = Event(kind="warnings", at=1.0, warnings=("x", "y"))
+    assert event_document(warned) == {"time": 1.0, "kind": "warnings", "warnings": ["x", "y"]}
 
 
 # -- Ctrl-C --------------------------------------------------------------------------------------------------------

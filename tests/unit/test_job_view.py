@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.job_view import render_view
-from job_events import speed, state, worker
+from job_events import speed, state, warnings, worker
 from train.events import Event
 from train.progress import Progress
 
@@ -11,8 +11,10 @@ from train.progress import Progress
 @pytest.mark.parametrize("ranks", [1, 4, 64])
 @pytest.mark.parametrize("columns", [10, 20, 60, 200])
 @pytest.mark.parametrize("lines", [1, 8, 24, 50])
-def test_the_view_fits_every_window(ranks: int, columns: int, lines: int) -> None:
+@pytest.mark.parametrize("warned", [False, True])
+def test_the_view_fits_every_window(ranks: int, columns: int, lines: int, *, warned: bool) -> None:
     progress = Progress()
+    progress.take(warnings(*["2 workers trained 2 separate models"] * warned))
     progress.take(state("running"))
     for rank in range(ranks):
         progress.take(speed(rank, 20, 1000.0 + rank))
@@ -50,3 +52,15 @@ def test_before_the_first_report_there_is_one_row() -> None:
     assert [row.text for row in render_view(progress, title="job x", now=101.0, columns=80, lines=24)] == [
         "job x: starting, 1 worker"
     ]
+
+
+def test_a_warning_stays_in_the_view_until_it_is_withdrawn() -> None:
+    progress = Progress()
+    progress.take(state("running"))
+    progress.take(speed(0, 20, 1000.0))
+    progress.take(warnings("2 workers trained 2 separate models"))
+    rows = render_view(progress, title="job x", now=110.0, columns=80, lines=24)
+    assert (rows[-2].text, rows[-2].style) == ("warning: 2 workers trained 2 separate models", "slow")
+    progress.take(warnings())
+    rows = render_view(progress, title="job x", now=110.0, columns=80, lines=24)
+    assert "warning" not in "".join(row.text for row in rows)

@@ -33,7 +33,7 @@ class Job:
         order = {"hosts": HOSTS, "workers": 2, "servers": 1, "launcher": launcher}
         self.roster = roster.Roster(order)
         self.timers = Timers()
-        self.judge = judge.Judge(order, self.roster, self.timers, pytest.fail)
+        self.judge = judge.Judge(order, self.roster, self.timers, pytest.fail, pytest.fail)
         by = LAUNCHER if launcher == "ssh" else None
         self.launcher = self._add("launcher", "node-0", LAUNCHER, None)
         self.scheduler = self._add("scheduler", "node-0", 1, None)
@@ -122,3 +122,21 @@ def test_with_mpirun_too_one_that_is_lost_alone_is_named(monkeypatch: pytest.Mon
     job.judge.judge_lost(job.workers[0])
     job.wait(judge.MPI_GATHER_S)
     assert job.error == "worker on node-0 (process 2) was lost: the program on node-0 that led to it was killed"
+
+
+@pytest.mark.parametrize(
+    ("bound", "rank", "is_warned_of"), [(None, None, True), (["10.0.0.4", 5], None, False), (None, 0, False)]
+)
+def test_servers_that_nobody_dismisses_are_a_sign_of_workers_without_a_kv_store(
+    job: Job, monkeypatch: pytest.MonkeyPatch, *, bound: list[object] | None, rank: int | None, is_warned_of: bool
+) -> None:
+    warned: dict[str, str] = {}
+    monkeypatch.setattr(job.judge, "_warn", warned.__setitem__)
+    job.judge._order.update(command=["./train"], cwd="/", kv_store="dist_sync")
+    job.workers[0].bound, job.workers[0].rank = bound, rank
+    job.exits(0, 0)
+    job.exits(1, 0)
+    assert job.judge.outcome is None
+    job.wait(judge.REAP_GRACE_S)
+    assert job.judge.outcome == ("done", 0, None)
+    assert list(warned) == ["kv-store"] * is_warned_of

@@ -14,7 +14,7 @@ import pytest
 
 from cluster.app import App
 from cluster.live import DRAW_EVERY_S, JobDisplay
-from job_events import line, result, speed, state
+from job_events import line, result, speed, state, warnings
 from project import REPOSITORY
 from provision.progress import Event as Step
 from terminal import Terminal
@@ -67,6 +67,32 @@ def test_without_a_terminal_every_line_is_plain(capsys: pytest.CaptureFixture[st
     assert hint.startswith("hint [worker 0 node-0]: numpy is too new")
     assert message == "a message"
     assert summary == "2.00 k samples/s over 1 worker, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
+
+
+def test_a_warning_stands_among_the_lines_and_in_the_messages_and_is_repeated_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with display() as shown:
+        for event in (state("running"), warnings("one", "other"), warnings("one"), speed(0, 20, 2000.0), result()):
+            shown.take(event)
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == "[supervisor node-0] warning: one; other"
+    *said, summary, last = captured.err.splitlines()
+    assert said == ["warning: one", "warning: other"]
+    assert summary.startswith("2.00 k samples/s")
+    assert last == "warning: one"
+
+
+def test_a_warning_is_shown_once_on_a_terminal_and_stays_in_the_view(terminal: Terminal) -> None:
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        shown.take(speed(0, 20, 2000.0))
+        shown.take(warnings("two separate models"))
+        terminal.wait_for(lambda: terminal.screen.text.count("two separate models") == 2)
+        above, *_, row, _ = terminal.settle().splitlines()
+        assert above == row == "warning: two separate models"
+        shown.take(result())
+    assert terminal.settle().splitlines()[-1] == "warning: two separate models"
 
 
 def test_on_a_terminal_speeds_are_in_the_view_alone_and_lines_above_it(terminal: Terminal) -> None:

@@ -58,6 +58,7 @@ def new_record(order, submitted_at):
         exit_code=None,
         error=None,
         left={},
+        warnings=[],
         supervisor=None,
         roles=[],
     )

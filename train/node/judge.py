@@ -5,6 +5,8 @@ Python 3.6 and later, standard library only.
 
 import time
 
+import kv_store
+
 SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to tell of itself, once launch.py's command for one has failed
 GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of what led to a node
@@ -18,11 +20,12 @@ TIMERS = ("start", "unstarted", "launcher", "proxy", "early", "join", "lost", "g
 
 
 class Judge(object):
-    """One job's. say: takes a text for the user."""
+    """One job's. say: takes a text for the user; warn: takes a warning's subject and text, None to withdraw it."""
 
-    def __init__(self, order, roster, hub, say):
-        self._order, self._roster, self._hub, self._say = order, roster, hub, say
+    def __init__(self, order, roster, hub, say, warn):
+        self._order, self._roster, self._hub, self._say, self._warn = order, roster, hub, say, warn
         self._failed = []
+        self._has_trained = False  # a worker has reported progress
         self.outcome = None  # (state, exit code, error)
         self.silent_hosts = set()
 
@@ -98,6 +101,8 @@ class Judge(object):
 
     def check_joined(self):
         """One of them waits for the others, or has found them."""
+        if self._roster.uses_kv_store():
+            self._warn("kv-store", None)
         if not self._roster.unjoined():
             self._hub.cancel("join")
         elif not self._hub.has("join"):
@@ -134,6 +139,33 @@ class Judge(object):
         else:
             self._say(said)
 
+    # -- whether the workers train one model ---------------------------------------------------------------------
+
+    def awaits_kv_store(self):
+        """Whether there are several workers, which are meant to share a kv-store, and none of them has made one."""
+        order = self._order
+        return order["servers"] > 0 and order["workers"] > 1 and not self._roster.uses_kv_store()
+
+    def note_progress(self):
+        """A worker trains, while none has made a kv-store."""
+        self._has_trained = True
+        if self._is_unused():
+            self._warn_of_unused()
+
+    def _is_unused(self):
+        """Whether no worker has made a kv-store for certain: it would have told its port, as a server has."""
+        has_servers_port = any(server.bound for server in self._roster.of("server"))
+        return has_servers_port and self.awaits_kv_store() and kv_store.is_reported(self._order)
+
+    def _warn_of_unused(self):
+        self._warn("kv-store", kv_store.render_unused(self._order, has_trained=self._has_trained))
+
+    def _end_without_servers(self):
+        """All workers are done, and the servers still serve: nobody has dismissed them."""
+        if self.awaits_kv_store():
+            self._warn_of_unused()
+        self.decide("done", 0, None)
+
     # -- ends ----------------------------------------------------------------------------------------------------
 
     def judge_exit(self, role):
@@ -154,7 +186,8 @@ class Judge(object):
         if is_done and all(one.exit_code is not None for one in self._roster.mxnet()):
             self.decide("done", 0, None)
         elif is_done:
-            self._hub.after("early", REAP_GRACE_S, lambda: self.decide("done", 0, None))
+            delay_s = 0.0 if self._is_unused() else REAP_GRACE_S
+            self._hub.after("early", delay_s, self._end_without_servers)
 
     def _are_dismissed(self):
         """Whether the workers need nobody any more: their kv-stores are gone, as after a function that made one.

@@ -3,7 +3,7 @@
 `events` has one JSON object a line; "t" is the time in seconds since the epoch, "p" a number of the process:
     {"t", "p", "role": "worker", "host": "node-1"}   {"t", "p", "pid": 1}   {"t", "p", "rank": 2}
     {"t", "p", "line": "text"}                       {"t", "p", "exit": 7, "signal": null}
-    {"t", "say": "text"}   {"t", "state": "running"}
+    {"t", "say": "text"}   {"t", "state": "running"}   {"t", "warnings": ["text", ...]}, all that hold from then on
     {"t", "result": {"state", "exit_code", "error", "left"}}   the last one
 Lines are written in one go after each look at all processes, and are whole, whatever becomes of this process or the
 disk: what a full disk has cut off is taken away again.

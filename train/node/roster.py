@@ -173,6 +173,10 @@ class Roster(object):
         all_bound = len(these) == self.order["servers"] + self.order["workers"] and all(one.bound for one in these)
         return [role for role in these if role.rank is None] if all_bound else []
 
+    def uses_kv_store(self):
+        """Whether a worker has made a dist kv-store: it has said that it waits for the others, or has a rank."""
+        return any(role.bound or role.rank is not None for role in self.of("worker"))
+
     # -- what they are told --------------------------------------------------------------------------------------
 
     def order_of(self, role, launched):

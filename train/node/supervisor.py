@@ -13,6 +13,7 @@ import ending
 import hub
 import job_folder
 import judge
+import kv_store
 import launching
 import lock
 import log
@@ -36,8 +37,9 @@ class Supervisor(object):
         self.turn = lock.Lock(os.path.join(job_folder.root(), "lock"))
         self.copying = None  # to S3
         self.hub = hub.Hub(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
-        self.judge = judge.Judge(order, self.roster, self.hub, self.say)
+        self.judge = judge.Judge(order, self.roster, self.hub, self.say, self.warn)
         self.children = children.Children(order, self.hub, self.hear_child, self.judge.look_for_unstarted)
+        self.warnings = {}  # by what they are about
         self.watchers = []
         self.state = None
         self.is_over = False  # nothing of the job starts any more
@@ -75,6 +77,15 @@ class Supervisor(object):
     def say(self, text):
         """Tell the user something of our own."""
         self.log.put({"say": text})
+
+    def warn(self, about, text):
+        """Have a warning in the log and the record. about: its subject, of which there is one; None withdraws it."""
+        if self.warnings.get(about) == text:
+            return
+        self.warnings[about] = text
+        self.record["warnings"] = [one for one in self.warnings.values() if one is not None]
+        self.log.put({"warnings": self.record["warnings"]})
+        self.save_soon()
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -135,6 +146,8 @@ class Supervisor(object):
             role.heard_at = time.monotonic()
             if "line" in message:
                 self.log.put_line(role.number, message["line"], line)
+                if role.role == "worker" and kv_store.is_progress(message["line"]) and self.judge.awaits_kv_store():
+                    self.judge.note_progress()
             elif "alive" not in message:
                 self.hear_report(role, message)
         elif "role" in message:

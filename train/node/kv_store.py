@@ -1,0 +1,60 @@
+"""Jobs whose workers do not use their kv-store: each of them trains a model of its own, which is hardly ever meant.
+
+Python 3.6 and later, standard library only.
+"""
+
+import os
+import re
+
+# What training loops print: Speedometer's lines, "Epoch[3] Time cost=1.2", "[Epoch 3] loss: 0.3".
+PROGRESS = re.compile(r"(?i)\d samples/s|\b(?:epoch|iter)[:\s\[]*\d+\b.*\d\.\d")
+OPTION = re.compile(r"(--kv[-_]?store)(?:(?:=|\s+)['\"]?(\w+))?")
+SCRIPT = re.compile(r"[^\s'\"]+\.py\b")
+SCRIPT_BYTES = 1 << 20
+
+
+def is_progress(line):
+    """Whether a line of a worker's says how far its training is."""
+    # Most lines are none, and there may be very many of them.
+    return ("poch" in line or "samples/s" in line or "Iter[" in line) and PROGRESS.search(line[:2000]) is not None
+
+
+def is_reported(order):
+    """Whether workers say when they make a dist kv-store: PS_VERBOSE has them do it, unless the user has set it off."""
+    return dict(order["env"], **order["env_worker"]).get("PS_VERBOSE", "1") in ("1", "2")
+
+
+def render_unused(order, *, has_trained):
+    """The warning that a job's workers have nothing to do with each other. has_trained: they have reported progress."""
+    workers = order["workers"]
+    if has_trained:
+        what = "%d workers trained %d separate models" % (workers, workers)
+    else:
+        what = "no worker connected to the servers, so each of the %d workers was on its own" % workers
+    return "%s: the script did not use a dist kv-store. %s" % (what, _advise(order))
+
+
+def _advise(order):
+    wanted = order["kv_store"] or "dist_sync"
+    words = " ".join(order["command"])
+    given = OPTION.findall(words)
+    if given and given[-1][1].startswith("dist"):
+        create = "mx.kv.create, to Module.fit or to gluon.Trainer"
+        return "It got %s %s, and has to pass that on to %s" % (given[-1] + (create,))
+    if given and given[-1][1]:
+        return "Pass %s %s instead of %s" % (given[-1][0], wanted, given[-1][1])
+    options = [option for option, _ in given]
+    options += [option for place in SCRIPT.findall(words) for option in _options_of(os.path.join(order["cwd"], place))]
+    if options:
+        return "Pass %s %s" % (options[0], wanted)
+    return "Pass --kv-store %s (some scripts call it --kvstore)" % wanted
+
+
+def _options_of(script):
+    """The options for a kv-store that a script's text names."""
+    try:
+        with open(script, "rb") as stream:
+            text = stream.read(SCRIPT_BYTES).decode("utf-8", "replace")
+    except OSError:  # such as a path that is relative to a folder that the command changes to
+        return []
+    return re.findall(r"['\"](--kv[-_]?store)['\"]", text)
