@@ -6,3 +6,5 @@ KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_syn
 Launcher = Literal["ssh", "local", "mpi"]
 ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 """An environment variable's name, to be matched in full."""
+SHELL = ("bash", "-c")
+"""What runs a command that is given as one line, as launch.py has it."""

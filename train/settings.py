@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from train.choices import SHELL
 from train.config import TrainConfig
 from train.placement import Placement, share_gpus
 from train.reading import render_reading
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from train.job import Job
 
 _SCRIPT_OPTION = "--gpus"
+_PYTHON = re.compile(r"python[0-9.]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,11 +178,23 @@ def job_name(name: str, command: Sequence[str]) -> str:
     if name != "auto":
         return name
     words = [word for word in command if word]
+    if tuple(words[:-1]) == SHELL:
+        words = _words_of_line(words[-1])
     program = words[0] if words else "job"
-    if re.fullmatch(r"python[0-9.]*", program.rpartition("/")[2]):
+    if _PYTHON.fullmatch(program.rpartition("/")[2]):
         program = _program(words[1:]) or program
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", program.rpartition("/")[2].removesuffix(".py")).lstrip("._-")
     return base[:64] or "job"
+
+
+def _words_of_line(line: str) -> list[str]:
+    """The words of a line for the shell; of "cd a && python b.py" those from `python` on."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # quotes that only a shell understands
+        words = line.split()
+    pythons = [index for index, word in enumerate(words[:-1]) if _PYTHON.fullmatch(word.rpartition("/")[2])]
+    return words[pythons[0] :] if pythons else words
 
 
 def _program(words: Sequence[str]) -> str | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command(
     "train",
     context_settings={"ignore_unknown_options": False},
-    epilog="What follows -- is passed on word for word.",
+    epilog='What follows -- is passed on word for word. One word with blanks, "python my.py", is a line for the shell.',
 )
 @train_options.train_options
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id, and leave it running.")

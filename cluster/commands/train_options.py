@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 import click
 
 from provision.errors import UsageError
-from train.choices import ENV_NAME_PATTERN, KvStore, Launcher
+from train.choices import ENV_NAME_PATTERN, SHELL, KvStore, Launcher
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class TrainRequest:
     """What a command line asks for.
 
     overrides: values by dotted key, for App.overrides; those of the job file are among them, under the command line's.
-    command: what follows --, else the job file's; empty: [train] script is run.
+    command: what follows --, as `as_command` has it, else the job file's; empty: [train] script is run.
     """
 
     overrides: Mapping[str, Any]
@@ -96,7 +96,7 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     file.
     """
     of_file: dict[str, Any] = {}
-    words = tuple(command)
+    words = as_command(command)
     if options["job"] is not None:
         from cluster.config import load_job_file  # noqa: PLC0415 - not for --help
 
@@ -118,6 +118,17 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
             variables = dict(parse_variable(word, option=option, here=os.environ) for word in options[key])
             given[key] = {**of_file.get(f"train.{key}", {}), **variables}
     return TrainRequest(overrides={**of_file, **{f"train.{key}": value for key, value in given.items()}}, command=words)
+
+
+def as_command(words: Sequence[str]) -> tuple[str, ...]:
+    """The command that words after `cluster train` stand for.
+
+    A single word with blanks, "python my.py --lr 0.1", is a line for the shell, as it is for launch.py; unless it names
+    a file here, whose name has blanks.
+    """
+    if len(words) == 1 and len(words[0].split()) > 1 and not Path(words[0]).exists():
+        return (*SHELL, words[0])
+    return tuple(words)
 
 
 def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[str, str]:

@@ -55,6 +55,7 @@ def test_a_cpu_wheel(wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         closed_ports_are_named(project, monkeypatch)
         with borrowed(project):
             a_killed_worker_ends_the_job(project)
+        separate_models_are_warned_of(project)
         mistakes_get_hints(project)
         compression_works_or_gets_a_hint(project, works=wheel in {"mxnet==1.5.1.post0", "mxnet==1.6.0"})
 
@@ -113,6 +114,12 @@ def compression_works_or_gets_a_hint(project: Project, *, works: bool) -> None:
         return
     failed = fail(project, "--", "python", "-c", TRAINER)
     assert re.search(r'^hint .*leave it out; or set .* mxnet = "mxnet==1.6.0"', failed.stderr, re.MULTILINE)
+
+
+def separate_models_are_warned_of(project: Project) -> None:
+    program = "import mxnet as mx; mx.kv.create('device'); print('Epoch[0] Time cost=1.234', flush=True)"
+    done = project.run("train", "--", "python", "-c", program)
+    assert "warning: 2 workers trained 2 separate models: the script did not use a dist kv-store" in done.stderr
 
 
 def mistakes_get_hints(project: Project) -> None:

@@ -73,3 +73,11 @@ def test_words_reach_the_command_as_they_are(two_nodes: Project) -> None:
     done = two_nodes.run("train", "--", "python", "-c", program, *words)
     shown = re.findall(r"^\[worker \S node-\d\] (.*)$", done.stdout, re.MULTILINE)
     assert shown.count(f"{words!a}") == 2
+
+
+def test_a_command_in_one_word_is_a_line_for_the_shell_as_it_is_for_launch_py(two_nodes: Project) -> None:
+    program = """'import os, sys; print(os.environ["ONE"], sys.argv[1:])'"""
+    line = f"""ONE='a b' python -c {program} "it's" $CLUSTER_HOST '*' && exit 4"""
+    done = two_nodes.run("train", *ONE_WORKER, line, code=4)
+    assert done.stdout == """[worker 0 node-0] a b ["it's", 'node-0', '*']\n"""
+    assert re.search(r"^job \S+: .*: python$", done.stderr, re.MULTILINE)

@@ -264,3 +264,24 @@ def test_a_wrong_value_is_said_to_come_from_where_it_does(given: Given) -> None:
         "cluster.toml: train.env.B",
         "command line: train.env.A",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("python my.py",), ("bash", "-c", "python my.py")),
+        (("--", "python my.py --lr 0.1"), ("bash", "-c", "python my.py --lr 0.1")),
+        (("python 'a b.py' \"$HOME\" && echo 'done'",), ("bash", "-c", "python 'a b.py' \"$HOME\" && echo 'done'")),
+        (("--", "hostname"), ("hostname",)),
+        (("--", "python", "a b.py"), ("python", "a b.py")),
+        (("--", "a file.sh"), ("a file.sh",)),  # it exists
+        (("--", " "), (" ",)),
+    ],
+)
+def test_a_command_in_one_word_is_a_shells(given: Given, words: tuple[str, ...], command: tuple[str, ...]) -> None:
+    Path("a file.sh").touch()
+    assert given(*words)[1] == command
+
+
+def test_a_job_files_words_are_those_of_the_command(given: Given) -> None:
+    assert given("--job", "job.toml", job='command = ["a program"]')[1] == ("a program",)
