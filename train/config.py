@@ -208,8 +208,8 @@ class DataConfig(Settings, frozen=True, kw_only=True):
     mode: Annotated[
         Literal["auto", "native", "stage"],
         Meta(
-            description='how MXNet reads s3://: "native": by itself; "stage": from local files that are fetched for '
-            'it; "auto": by itself where it can',
+            description='how MXNet reads and saves s3://: "native": by itself; "stage": by local files; "auto": by '
+            "itself where it can",
         ),
     ] = "auto"
     cache_gib: Annotated[

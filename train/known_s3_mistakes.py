@@ -21,8 +21,8 @@ S3 = (
     ),
     Mistake(
         "compile with DMLC_USE_S3=1",
-        'this wheel cannot read s3:// by itself: [data] mode = "stage", or "auto", has what it reads fetched to the '
-        "nodes",
+        'this MXNet cannot open s3:// by itself: set [data] mode = "auto" or "stage", by which workers read and save '
+        "there; a process that is no worker, or runs another Python than the nodes' own, cannot use s3://",
     ),
     Mistake(
         "NoSuchBucket",

@@ -1,4 +1,4 @@
-"""Training reads s3:// with the real MXNet: every record once per epoch, natively and from staged files."""
+"""Training with the real MXNet on s3://: every record is read once per epoch, and what is saved is there."""
 
 import json
 import random
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sandbox
 
 COUNTS = (1, 40, 7, 150, 2, 2, 60)
 """Records of the shards: one is larger than the part of any of 2, 3 or 5 workers, others are smaller than a part."""
-URL, INDEXED_URL = "s3://cluster-demo/ids/", "s3://cluster-demo/indexed/"
+URL, INDEXED_URL, SAVED_URL = "s3://cluster-demo/ids/", "s3://cluster-demo/indexed/", "s3://cluster-demo/saved/"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,8 @@ def nodes(two_nodes: Project) -> Project:
     two_nodes.run("data", "put", "--create-bucket", "ids/", URL)
     write_indexed(two_nodes.directory / "indexed")
     two_nodes.run("data", "put", "indexed/", INDEXED_URL)
-    shutil.copy(REPOSITORY / "tests" / "sandbox" / "on_nodes" / "ids_on_a_node.py", two_nodes.directory)
+    for program in ("ids_on_a_node.py", "saves_on_a_node.py"):
+        shutil.copy(REPOSITORY / "tests" / "sandbox" / "on_nodes" / program, two_nodes.directory)
     return two_nodes
 
 
@@ -63,6 +64,7 @@ def toml(nodes: Project) -> Iterator[str]:
     """The text of cluster.toml for the test's job; put back afterwards."""
     kept = (nodes.directory / "cluster.toml").read_text()
     text = re.sub(r"^args = .*$", f'args = ["{URL}"]', kept, flags=re.MULTILINE)
+    text = text.replace("# sync = []", 'sync = ["saves_on_a_node.py"]')
     yield re.sub(r"^script = .*$", 'script = "ids_on_a_node.py"', text, flags=re.MULTILINE)
     nodes.write(kept)
 
@@ -99,18 +101,54 @@ def test_every_record_once_per_epoch(nodes: Project, toml: str, mode: str) -> No
     assert {"native": "read by MXNet itself", "stage": "read from files staged on the nodes"}[mode] in output
 
 
+# As MXNet's own examples save: each worker, after each epoch, to the same name.
+FIT = f"""
+import mxnet as mx
+store = mx.kv.create("dist_sync")
+data = mx.io.NDArrayIter(mx.nd.ones((8, 4)), mx.nd.zeros((8,)), batch_size=4, label_name="softmax_label")
+net = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc"), name="softmax")
+prefix = "{SAVED_URL}fit"
+module = mx.mod.Module(net)
+module.fit(data, kvstore=store, num_epoch=2, epoch_end_callback=mx.callback.do_checkpoint(prefix))
+store._barrier()
+_, arguments, _ = mx.model.load_checkpoint(prefix, 2)
+print("SAME", (arguments["fc_weight"] == module.get_params()[0]["fc_weight"]).asnumpy().all())
+"""
+
+
+def check_saves(nodes: Project) -> None:
+    """Everything that MXNet saves on one worker, and what two workers save at once."""
+    alone = ("-n", "1", "--kv-store", "local", "--", "python")
+    said = nodes.run("train", *alone, "saves_on_a_node.py", SAVED_URL).stdout
+    kinds = re.findall(r"\] SAVED (.*)", said)
+    assert len(kinds) > 10
+    assert [kind for kind in kinds if not kind.endswith(" ok")] == []
+    assert "unclosed.rec" in nodes.run("data", "ls", SAVED_URL).stdout
+    assert nodes.run("train", "--", "python", "-c", FIT).stdout.count("] SAME True") == 2
+
+
+def test_mxnet_saves_to_s3(nodes: Project, toml: str) -> None:
+    nodes.write(toml.replace("[data]\n", '[data]\nmode = "stage"\n'))
+    check_saves(nodes)
+
+
 @pytest.mark.slow
-def test_a_wheel_that_cannot_read_s3_does_by_staging(project: Project, nodes: Project, toml: str) -> None:
+@pytest.mark.parametrize("version", ["1.9.1", "1.8.0.post0"])
+def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(
+    project: Project, nodes: Project, toml: str, version: str
+) -> None:
     shutil.copytree(nodes.directory / "ids", project.directory / "ids")
-    shutil.copy(nodes.directory / "ids_on_a_node.py", project.directory)
-    project.write(toml.replace("[bootstrap]\n", '[bootstrap]\nmxnet = "mxnet==1.9.1"\n'))
+    for program in ("ids_on_a_node.py", "saves_on_a_node.py"):
+        shutil.copy(nodes.directory / program, project.directory)
+    project.write(toml.replace("[bootstrap]\n", f'[bootstrap]\nmxnet = "mxnet=={version}"\n'))
     project.run("up", timeout_s=600)
     project.run("data", "put", "--create-bucket", "ids/", URL)
     write_indexed(project.directory / "indexed")
     project.run("data", "put", "indexed/", INDEXED_URL)
     told, output = ids_of(project)
     check_each_once(told)
-    assert "read from files staged on the nodes (mxnet==1.9.1 cannot read s3://)" in output
+    assert f"read from files staged on the nodes (mxnet=={version} cannot read s3://)" in output
+    check_saves(project)
 
 
 @pytest.mark.slow

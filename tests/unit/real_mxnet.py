@@ -13,24 +13,26 @@ import pytest
 from pythons import find_python
 
 UV = str(Path(sys.executable).parent / "uv")
-PACKAGES = ("mxnet==1.7.0.post2", "numpy==1.23.5", "opencv-python-headless==4.11.0.86")
+VERSION = "1.7.0.post2"
+PACKAGES = ("numpy==1.23.5", "opencv-python-headless==4.11.0.86")
 VERSIONS = ("3.11", "3.10", "3.9", "3.8")  # that NumPy has no wheels for later ones
 
 
-def real_mxnet() -> str:
-    """The path of a Python that can import mxnet and cv2. The test is skipped where no Python can."""
+def real_mxnet(version: str = VERSION) -> str:
+    """The path of a Python that can import this mxnet, and cv2. The test is skipped where no Python can."""
     python = next(filter(None, map(find_python, VERSIONS)), None)
     if python is None:
         pytest.skip(f"MXNet needs one of Python {', '.join(VERSIONS)}")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests"
     base.mkdir(parents=True, exist_ok=True)
-    made = base / "-".join(["mxnet", "1.7.0.post2", *Path(python).name.split("python")[1:]])
+    made = base / "-".join(["mxnet", version, *Path(python).name.split("python")[1:]])
     with (base / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (made / "complete").exists():
             subprocess.run([UV, "venv", "--quiet", "--clear", "--python", python, made], check=True)
+            packages = (f"mxnet=={version}", *PACKAGES)
             subprocess.run(
-                [UV, "pip", "install", "--quiet", "--python", made / "bin" / "python", *PACKAGES], check=True
+                [UV, "pip", "install", "--quiet", "--python", made / "bin" / "python", *packages], check=True
             )
             (made / "complete").touch()
     return str(made / "bin" / "python")

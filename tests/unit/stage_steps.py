@@ -21,14 +21,33 @@ class Stage:
 
     def begin(self, uri: str, part: tuple[int, int] | None = None) -> None:
         """Ask, and do not wait for the answer."""
+        self.send(uri=uri, part=part, shuffle_mib=0)
+
+    def send(self, **order: Any) -> None:
+        """Give an order, and do not wait for the answer."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"uri": uri, "part": part, "shuffle_mib": 0}) + "\n")
+        self.process.stdin.write(json.dumps({"number": 7, **order}) + "\n")
         self.process.stdin.flush()
 
     def ask(self, uri: str, part: tuple[int, int] | None = None) -> dict[str, Any]:
         self.begin(uri, part)
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the order that was given first of those without an answer."""
         assert self.process.stdout is not None
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        assert answer.pop("number") == 7
+        return answer
+
+    def save(self, url: str, content: bytes) -> dict[str, Any]:
+        """Write an object as MXNet's files are written; the last answer."""
+        self.send(draft=url)
+        draft = Path(self.answer()["path"])
+        draft.write_bytes(content)
+        self.send(upload=str(draft), to=url)
+        answer = self.answer()
+        assert not draft.exists()
         return answer
 
     def read(self, uri: str) -> list[bytes]:

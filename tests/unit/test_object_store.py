@@ -368,6 +368,13 @@ def test_what_is_damaged_is_not_taken(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_was_stored_damaged_is_not_taken_for_saved() -> None:
+    with Answers((200, {"x-amz-checksum-sha256": "AAAA"}, b"")) as answers:
+        with pytest.raises(object_store.StoreError, match="what it stored has another SHA-256 than what was sent"):
+            store_at(answers.url).put_bytes(b"content", "s3://results/a")
+        assert len(answers.asked) == object_store.ATTEMPTS
+
+
 def test_the_checksum_of_parts_is_not_that_of_the_whole() -> None:
     with Answers((200, {"x-amz-checksum-sha256": "AAAA-2"}, b"content")) as answers:
         assert store_at(answers.url).get_bytes("s3://results/a") == b"content"

@@ -214,6 +214,36 @@ def test_without_credentials_it_says_so(server: S3Server, tmp_path: Path) -> Non
         assert "there are no AWS credentials here" in stage.ask(FOLDER)["error"]
 
 
+# -- saving ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_in_s3_and_read_back(server: S3Server, tmp_path: Path) -> None:
+    server.put("models", {})
+    with staging(server.url, tmp_path) as stage:
+        for content in (b"first", b"other"):  # of the same size
+            assert stage.save("s3://models/net-0001.params", content) == {"path": "s3://models/net-0001.params"}
+            stage.send(object="s3://models/net-0001.params")
+            assert Path(stage.answer()["path"]).read_bytes() == content
+        stage.send(object="s3://models/net")
+        assert "s3://models/net: there is nothing to read" in stage.answer()["error"]
+        assert stage.save("s3://models/odd/a;b#c?", b"odd")["path"]
+        stage.send(object="s3://models/odd/a;b#c?")
+        assert Path(stage.answer()["path"]).read_bytes() == b"odd"
+    assert server.read("models") == {"net-0001.params": b"other", "odd/a;b#c?": b"odd"}
+    assert find_left(tmp_path) == []
+
+
+def test_what_cannot_be_saved_is_said(server: S3Server, tmp_path: Path) -> None:
+    with staging(server.url, tmp_path) as stage:
+        assert "404 NoSuchBucket" in stage.save("s3://nobody/a", b"1")["error"]
+        stage.send(draft="s3://data")
+        assert "the name of an object is missing" in stage.answer()["error"]
+        with server.caller_who_may("s3:GetObject", "s3:ListBucket") as (key, secret):
+            keys = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
+            with staging(server.url, tmp_path, **keys) as reader:
+                assert "s3://data/x: S3 refuses: 403 AccessDenied" in reader.save("s3://data/x", b"1")["error"]
+
+
 def test_a_full_disk_is_said_plainly() -> None:
     said = stage_fetch.explain(OSError(28, "No space left on device"), "/data")
     assert said == "the disk of /data is full: a larger volume, or a smaller [data] cache_gib"

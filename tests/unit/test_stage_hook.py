@@ -1,10 +1,12 @@
-"""What stage_hook.py puts before MXNet's readers; that MXNet reads so is shown on nodes, in tests/sandbox."""
+"""What stage_hook.py puts before MXNet's readers and writers; test_saving.py has the real MXNet."""
 
 import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,10 +19,28 @@ ASKED = list[tuple[str, Any, int]]
 
 
 class Library:
-    """MXNet's C library, as far as it reads."""
+    """MXNet's C library, as far as it reads and writes. code: what it answers when it writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: int = 0) -> None:
         self.called: list[Any] = []
+        self.code = code
+        self.freed: list[int] = []
+
+    def MXSymbolSaveToFile(self, _: object, name: Any) -> int:  # noqa: N802 - its name
+        Path(name.value.decode()).write_text("a symbol")
+        return self.code
+
+    def MXRecordIOWriterCreate(self, uri: Any, handle: Any) -> int:  # noqa: N802 - its name
+        handle._obj.value = 77  # the same for each, as memory that was freed is used again
+        Path(uri.value.decode()).write_text("records")
+        return 0
+
+    def MXRecordIOWriterFree(self, handle: Any) -> int:  # noqa: N802 - its name
+        self.freed.append(handle.value)
+        return self.code
+
+    def MXGetLastError(self) -> bytes:  # noqa: N802 - its name
+        return b"MXNet's own words"
 
     def MXRecordIOReaderCreate(self, uri: Any, *_: object) -> int:  # noqa: N802 - its name
         self.called.append(getattr(uri, "value", uri))
@@ -87,11 +107,139 @@ def test_records_by_name(asked: ASKED) -> None:
     assert len(asked) == 2
 
 
-def test_one_that_was_not_asked_of_the_store_is_opened_as_it_is(asked: ASKED, tmp_path: Any) -> None:
+def test_another_file_is_opened_as_it_is(asked: ASKED, tmp_path: Path) -> None:
     (tmp_path / "a.idx").write_text("0\t0\n")
-    with stage_hook._open(str(tmp_path / "a.idx")) as stream:
+    with stage_hook.make_open(is_data=True)(str(tmp_path / "a.idx")) as stream:
         assert stream.read() == "0\t0\n"
     assert asked == []
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+URL = "s3://b/net-symbol.json"
+
+
+class MXNetError(Exception):
+    """As mxnet.base has it."""
+
+
+@pytest.fixture
+def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What is uploaded, by URL; the files are written below tmp_path / "drafts"."""
+    objects: dict[str, str] = {}
+    drafts = tmp_path / "drafts"
+    drafts.mkdir()
+
+    def upload(path: str, url: str) -> None:
+        objects[url] = Path(path).read_text()
+        Path(path).unlink()
+
+    monkeypatch.setitem(sys.modules, "mxnet.base", cast("ModuleType", SimpleNamespace(MXNetError=MXNetError)))
+    monkeypatch.setattr(stage_hook.STAGE, "begin_file", lambda _: str(drafts / f"draft-{len(os.listdir(drafts))}"))
+    monkeypatch.setattr(stage_hook.STAGE, "upload", upload)
+    monkeypatch.setattr(stage_hook.STAGE, "unfinished", {})
+    return objects
+
+
+def left(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "drafts").iterdir())
+
+
+def test_a_file_is_uploaded_once_it_is_written(uploaded: dict[str, str], tmp_path: Path) -> None:
+    library = Library()
+    stage_hook.install(library)
+    name = ctypes.c_char_p(str(tmp_path / "plain").encode())
+    assert library.MXSymbolSaveToFile(None, name) == 0
+    assert uploaded == {}
+    assert library.MXSymbolSaveToFile(None, ctypes.c_char_p(URL.encode())) == 0
+    assert uploaded == {URL: "a symbol"}
+
+
+def test_what_mxnet_cannot_write_is_not_uploaded(uploaded: dict[str, str], tmp_path: Path) -> None:
+    library = Library(code=-1)
+    stage_hook.install(library)
+    with pytest.raises(MXNetError, match=f"{URL} was not saved: MXNet's own words"):
+        library.MXSymbolSaveToFile(None, ctypes.c_char_p(URL.encode()))
+    assert (uploaded, left(tmp_path)) == ({}, [])
+
+
+def write_records(library: Library, url: str = "s3://b/a.rec") -> ctypes.c_void_p:
+    handle = ctypes.c_void_p()
+    library.MXRecordIOWriterCreate(ctypes.c_char_p(url.encode()), ctypes.byref(handle))
+    return handle
+
+
+def test_records_are_uploaded_when_their_writer_is_closed(uploaded: dict[str, str], tmp_path: Path) -> None:
+    library = Library()
+    stage_hook.install(library)
+    handle = write_records(library)
+    assert uploaded == {}
+    assert library.MXRecordIOWriterFree(handle) == 0
+    assert uploaded == {"s3://b/a.rec": "records"}
+    assert library.MXRecordIOWriterFree(write_records(library, str(tmp_path / "local.rec"))) == 0
+    assert (library.freed, left(tmp_path)) == ([77, 77], [])
+
+
+def test_a_process_that_was_forked_does_not_upload_its_parents_files(
+    uploaded: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library()
+    stage_hook.install(library)
+    handle = write_records(library)
+    states = stage_hook.make_open(is_data=False)("s3://b/states", "w")
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        stage_hook._finish()
+        states.close()
+        library.MXRecordIOWriterFree(handle)
+        assert uploaded == {}
+    stage_hook._finish()
+    assert set(uploaded) == {"s3://b/a.rec", "s3://b/states"}
+
+
+def test_what_a_program_has_not_closed_is_uploaded_at_its_end(
+    uploaded: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library()
+    stage_hook.install(library)
+    handle = write_records(library)
+    monkeypatch.setattr(sys, "last_type", ValueError, raising=False)
+    stage_hook._finish()
+    assert uploaded == {}  # the program failed: its file is not complete
+    monkeypatch.delattr(sys, "last_type")
+    stage_hook._finish()
+    assert uploaded == {"s3://b/a.rec": "records"}
+    assert library.MXRecordIOWriterFree(handle) == 0  # by MXRecordIO.__del__
+    assert library.freed == [77]
+
+
+def test_pythons_files_are_uploaded_when_they_are_closed(uploaded: dict[str, str], tmp_path: Path) -> None:
+    open_ = stage_hook.make_open(is_data=False)
+    with open_("s3://b/states", "w") as stream:
+        stream.write("content")
+        assert uploaded == {}
+    stream.close()
+    assert uploaded == {"s3://b/states": "content"}
+    with pytest.raises(ZeroDivisionError), open_("s3://b/half", "w") as stream:
+        stream.write(str(1 // 0))
+    with pytest.raises(ValueError, match='mode "a": an object of S3 is read, or written as a whole'):
+        open_("s3://b/states", "a")
+    assert (list(uploaded), left(tmp_path)) == (["s3://b/states"], [])
+
+
+@pytest.mark.parametrize(
+    ("uri", "covers"),
+    [
+        ("s3://b/d/a.rec", True),
+        ("s3://b/d/", True),
+        ("s3://b/d", True),  # a folder's name, or a pattern's
+        ("s3://b/other/;s3://b/d/x.rec#cache", True),
+        ("s3://b/other/", False),
+        ("s3://b/d2/a.rec", False),
+    ],
+)
+def test_what_is_asked_for_anew_after_a_write(uri: str, covers: bool) -> None:  # noqa: FBT001 - a column of the table
+    assert stage_hook.covers(uri, "s3://b/d/a.rec") == covers
 
 
 @pytest.mark.parametrize("role", ["worker", None])

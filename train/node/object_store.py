@@ -136,7 +136,15 @@ class Store(object):
         headers = {"Content-Length": str(size), "x-amz-sdk-checksum-algorithm": "SHA256"}
         headers[CHECKSUM] = base64.b64encode(digest.digest()).decode("ascii")
         request = self._request("PUT", bucket, key, {}, headers)._replace(payload_sha256=digest.hexdigest())
-        self._try(url, lambda: self._send(request, body, size).read())
+
+        def attempt():
+            answer = self._send(request, body, size)
+            answer.read()
+            stored = answer.header(CHECKSUM)
+            if stored and stored != headers[CHECKSUM]:
+                raise object_wire.Broken("what it stored has another SHA-256 than what was sent", passing=True)
+
+        self._try(url, attempt)
 
     def _read(self, url, sink):
         """Write an object to `sink`, which is emptied first, and compare it with what S3 knows of it."""

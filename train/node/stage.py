@@ -1,7 +1,11 @@
-"""Stages data of S3 on this node for one process of a job, and says where it lies: stage_hook.py starts and asks it.
+"""Stages data of S3 on this node for one process of a job, and uploads what it saves: stage_hook.py starts and asks it.
 
-    {"uri": "s3://bucket/train/", "part": [index, count] or null, "shuffle_mib": 0}
-    {"path": "/.../a.rec;/.../b.rec"} or {"error": "..."}
+    {"number": 1, "uri": "s3://bucket/train/", "part": [index, count] or null, "shuffle_mib": 0}    data for a reader
+    {"number": 2, "object": "s3://bucket/net-0001.params"}      a file as it is in S3 now
+    {"number": 3, "draft": "s3://bucket/net-0002.params"}       a path to write a new file's content to
+    {"number": 4, "upload": "/...", "to": "s3://bucket/net-0002.params"}
+
+    {"number": 1, "path": "/.../a.rec;/.../b.rec"} or {"number": 1, "error": "..."}
 
 One line each, over stdin and stdout; what it has to tell the user goes to stderr. It ends with its stdin, that is with
 the process that it works for, and until then that data stays. At its start it begins to fetch what this process will
@@ -15,6 +19,7 @@ import re
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -27,6 +32,7 @@ import stage_store
 
 TELL_EVERY_S = 5.0
 TOLD_S = 1.0  # staging that took less is not worth a line
+TRIAL_BYTES = 1 << 16  # more than what the end of a file can be that was not written
 MOST_LISTED = 20000  # objects below [data] url, for a guess
 
 
@@ -82,6 +88,23 @@ class Stager(object):
         places = {item.entry.url: item.path for item in self._fetch(wanted)}
         return ";".join(self._place(one, places) for one in row)
 
+    def stage_object(self, url):
+        """The local path of an object as it is in S3 now. Raises as `stage`."""
+        for entry in self._store.list(url, delimiter="/"):
+            if entry.url != url:
+                break  # the shortest comes first
+            self.cache.use([entry])
+            return self._fetch([entry])[0].path
+        raise stage_fetch.StageError(stage_fetch.NOTHING % (url, url.rpartition("/")[0]))
+
+    def upload(self, path, url):
+        """Put a file to S3, which verifies it, and remove it here. Raises OSError, ValueError."""
+        try:
+            check_room(os.path.dirname(path))
+            self._store.put_file(path, url)
+        finally:
+            os.remove(path)
+
     def _place(self, one, places):
         if not isinstance(one, object_store.Entry):
             return one
@@ -111,7 +134,7 @@ class Stager(object):
             pattern, begin = re.compile(key), len("s3://%s/" % bucket)
             folder = [entry for entry in beside if entry.size_bytes and pattern.fullmatch(entry.url[begin:])]
         if not folder:
-            raise stage_fetch.StageError("%s: there is nothing to read: cluster data ls %s" % (uri, uri))
+            raise stage_fetch.StageError(stage_fetch.NOTHING % (uri, uri))
         return folder
 
 
@@ -163,13 +186,34 @@ def say(words):
     sys.stderr.flush()
 
 
+def check_room(folder):
+    """Raises OSError where a disk is full: MXNet does not notice if the end of a file finds no room there."""
+    with tempfile.TemporaryFile(dir=folder) as trial:
+        trial.write(bytes(TRIAL_BYTES))
+        trial.flush()
+
+
 def answer(stager, line):
     """The answer to an order."""
     order = json.loads(line)
+    told = {"number": order["number"]}
     try:
-        return {"path": stager.stage(order["uri"], order["part"], order["shuffle_mib"])}
+        told["path"] = carry_out(stager, order)
     except (OSError, ValueError, re.error, stage_fetch.StageError) as error:
-        return {"error": stage_fetch.explain(error, stager.cache.folder)}
+        told["error"] = stage_fetch.explain(error, stager.cache.folder)
+    return told
+
+
+def carry_out(stager, order):
+    """The path that answers an order. Raises OSError, ValueError, StageError, Gone."""
+    if "upload" in order:
+        stager.upload(order["upload"], order["to"])
+        return order["to"]
+    if "draft" in order:
+        return stager.cache.find_draft(order["draft"])
+    if "object" in order:
+        return stager.stage_object(order["object"])
+    return stager.stage(order["uri"], order["part"], order["shuffle_mib"])
 
 
 def leave(*_):
@@ -193,8 +237,9 @@ def main():
     try:
         stager = Stager(os.environ)
     except (OSError, ValueError) as error:
-        for _ in sys.stdin:  # each order gets the reason
-            print(json.dumps({"error": "data cannot be staged: %s" % error}), flush=True)
+        for line in sys.stdin:  # each order gets the reason
+            number = json.loads(line)["number"]
+            print(json.dumps({"number": number, "error": "s3:// cannot be used: %s" % error}), flush=True)
         return
     signal.signal(signal.SIGTERM, leave)
     try:

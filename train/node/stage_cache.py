@@ -2,8 +2,8 @@
 
     objects/KEY/NAME, meta      an object of S3, and its size, CRC-32 and the boot in which that was last compared
     incoming/KEY/               one that is being fetched, by who holds its lock
-    users/*/                    of a live process, who holds its lock: `keys`, that it uses, and files that stand for
-                                objects of which it does not read a byte
+    users/*/                    of a live process, who holds its lock: `keys`, that it uses, files that stand for
+                                objects of which it does not read a byte, and files that are not in S3 yet
     lock                        held for moments, by who changes any of this
 
 A key stands for an object's URL, ETag and size: what is overwritten in S3 is another object. All locks are the
@@ -22,6 +22,7 @@ import shutil
 import time
 import zlib
 
+import object_store
 import stage_plan
 
 META, KEYS = "meta", "keys"
@@ -116,6 +117,11 @@ class Cache(object):
                 os.ftruncate(stream.fileno(), size_bytes)
             os.chmod(path, 0)
         return path
+
+    def find_draft(self, url):
+        """A path for the content of an object that is not in S3 yet. Raises ValueError for what names no object."""
+        object_store.split_object_url(url)
+        return os.path.join(self._user, "draft-%08x-%s" % (random.getrandbits(32), make_name(url)))
 
     # -- under the lock ------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ CONNECTIONS = 16
 OBJECTS = 8  # at the same time
 ATTEMPTS = 3  # at an object that arrives damaged
 NOW, AHEAD = 0, 1
+NOTHING = "%s: there is nothing to read: cluster data ls %s"
 OVERWRITTEN = "%s was overwritten while it was being staged: start the job again"
 
 

@@ -1,33 +1,57 @@
-"""Gives MXNet's readers local files for s3:// URLs, which stage.py fetches: loaded into a worker's Python.
+"""Gives MXNet local files in place of s3:// URLs, for reading and for writing: loaded into a worker's Python.
 
-`begin` is called when MXNet is about to be imported, `install` once mxnet.base is. All readers, of Python and of C++,
-open what they read by a few functions of MXNet's C API: those are called with paths in place of the URLs. The part of
-the data that a reader is to have is known at that moment, and not before: ranks are given when the kv-store is made.
+`begin` is called when MXNet is about to be imported, `install` once mxnet.base is. MXNet opens files by a few functions
+of its C API, and by Python's open() in a few of its modules. Both get local paths: stage.py fetches a file before it is
+read, and uploads a file once it is complete. The part of the data that a reader is to have is known when the reader is
+made, and not before: ranks are given when the kv-store is made.
 Python 3.6 and later, standard library only.
 """
 
+import atexit
 import builtins
+import contextlib
 import ctypes
+import importlib.machinery
 import json
 import os
 import subprocess
 import sys
 import threading
 
-# The C functions that read what their first argument names, and those that take keys and values of a reader.
-BY_NAME = ("MXRecordIOReaderCreate", "MXNDArrayLoad", "MXSymbolCreateFromFile")
+# The C functions that read the file that their first argument names.
+READ_DATA = ("MXRecordIOReaderCreate",)
+READ_MODEL = ("MXNDArrayLoad", "MXSymbolCreateFromFile")
+# Those that take keys and values of a reader.
 BY_KEYS = ("MXDataIterCreateIter", "MXDatasetCreateDataset")
+# Those that write a file, and which argument names it.
+WRITE = {"MXNDArraySave": 0, "MXSymbolSaveToFile": 1}
 RECORDS, INDEX = "path_imgrec", "path_imgidx"
+# The modules of MXNet that call open(), and whether they read data by it. Else it is a model's or optimizer's state.
+OPENING = {
+    "mxnet.gluon.block": False,
+    "mxnet.gluon.trainer": False,
+    "mxnet.image.image": True,
+    "mxnet.kvstore": False,
+    "mxnet.kvstore.kvstore": False,
+    "mxnet.module.module": False,
+    "mxnet.recordio": True,
+}
 
 
 class Stage(object):
-    """stage.py, at work for this process."""
+    """stage.py, at work for this process. Its methods raise MXNetError.
+
+    unfinished: files that are being written and have not been uploaded, as functions that do it, by process and file:
+    those of the process that this one was forked from are not its own.
+    """
 
     def __init__(self):
+        self.unfinished = {}
         self._owner = None
         self._lock = None
         self._child = None
         self._known = {}
+        self._number = 0
 
     def begin(self):
         """Start it, for this process; one that was forked from another has its own."""
@@ -39,7 +63,7 @@ class Stage(object):
         self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True)
 
     def find(self, uri, part=None, shuffle_mib=0):
-        """The local path, or paths, for a URI; the same ones for as long as this process lives. Raises MXNetError."""
+        """The local path, or paths, for a URI of data; the same ones until this process writes there, or ends."""
         self.begin()
         with self._lock:
             key = (uri, part, shuffle_mib)
@@ -47,52 +71,139 @@ class Stage(object):
                 self._known[key] = self._ask({"uri": uri, "part": part, "shuffle_mib": shuffle_mib})
             return self._known[key]
 
-    def _ask(self, order):
+    def find_newest(self, url):
+        """The local path of an object as it is in S3 now: for what jobs overwrite, such as checkpoints."""
+        self.begin()
+        with self._lock:
+            return self._ask({"object": url})
+
+    @contextlib.contextmanager
+    def saving(self, url):
+        """A local path to write to; its file is uploaded at the end of the block, unless that is left by an error."""
+        path = self.begin_file(url)
         try:
-            self._child.stdin.write(json.dumps(order) + "\n")
+            yield path
+        except BaseException:
+            discard(path)
+            raise
+        self.upload(path, url)
+
+    def begin_file(self, url):
+        """A local path to write an object's content to, for `upload`."""
+        self.begin()
+        with self._lock:
+            return self._ask({"draft": url})
+
+    def upload(self, path, url):
+        """Put a complete file to S3, whole and verified, and remove it here."""
+        with self._lock:
+            self._ask({"upload": path, "to": url})
+            self._known = {key: found for key, found in self._known.items() if not covers(key[0], url)}
+
+    def _ask(self, order):
+        self._number += 1
+        try:
+            self._child.stdin.write(json.dumps(dict(order, number=self._number)) + "\n")
             self._child.stdin.flush()
-            line = self._child.stdout.readline()
-        except (OSError, ValueError):  # ValueError: the pipe is closed
-            line = ""
-        if not line:
-            told = {"error": "stage.py, which stages the data, ended with code %s" % self._child.wait()}
-        else:
-            told = json.loads(line)
+            told = {}
+            while told.get("number") != self._number:  # Ctrl-C may have left the answer to an earlier order unread
+                told = json.loads(self._child.stdout.readline())
+        except (OSError, ValueError):  # ValueError: the pipe is closed, or there was no line
+            told = {"error": "stage.py, which reads and writes s3://, ended with code %s" % self._child.wait()}
         if "error" in told:
-            raise sys.modules["mxnet.base"].MXNetError(told["error"])
+            raise make_error(told["error"])
         return told["path"]
 
 
 STAGE = Stage()
 
 
+class Opening(object):
+    """An importer that gives OPENING's modules an open() that takes s3:// URLs, too."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):  # noqa: ARG004 - the import system passes all three
+        if name not in OPENING:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                module.open = make_open(is_data=OPENING[name])
+                execute(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+class WrittenFile(object):
+    """A file of Python's that is uploaded when it is closed, unless its `with` block is left by an error."""
+
+    def __init__(self, url, mode, *others, **options):
+        self._url = url
+        self._path = STAGE.begin_file(url)
+        self._file = builtins.open(self._path, mode, *others, **options)  # noqa: SIM115 - who has this object closes it
+        self._key = os.getpid(), id(self)
+        STAGE.unfinished[self._key] = self.close
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            self.close()
+        elif self._is_unfinished():
+            self._file.close()
+            discard(self._path)
+
+    def _is_unfinished(self):
+        return self._key[0] == os.getpid() and STAGE.unfinished.pop(self._key, None) is not None
+
+    def close(self):
+        if self._is_unfinished():
+            try:
+                self._file.close()
+            except OSError:  # the disk is full, say
+                discard(self._path)
+                raise
+            STAGE.upload(self._path, self._url)
+
+
 def begin():
     """Begin to fetch what this process will probably read."""
     STAGE.begin()
+    sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder), Opening)
 
 
 def install(library):
-    """Put ourselves before the readers of MXNet's C library, a ctypes.CDLL."""
-    for names, wrap in ((BY_NAME, _wrap_by_name), (BY_KEYS, _wrap_by_keys)):
-        for name in names:
-            if hasattr(library, name):
-                setattr(library, name, wrap(getattr(library, name)))
+    """Put ourselves before the functions of MXNet's C library, a ctypes.CDLL, that open files."""
+    wrappers = [(name, _wrap_read, STAGE.find) for name in READ_DATA]
+    wrappers += [(name, _wrap_read, STAGE.find_newest) for name in READ_MODEL]
+    wrappers += [(name, _wrap_by_keys, None) for name in BY_KEYS]
+    wrappers += [(name, _wrap_write, position) for name, position in WRITE.items()]
+    for name, wrap, how in wrappers:
+        if hasattr(library, name):
+            setattr(library, name, wrap(library, getattr(library, name), how))
+    if hasattr(library, "MXRecordIOWriterCreate"):
+        _wrap_record_writer(library)
+    atexit.register(_finish)
 
 
-def _wrap_by_name(function):
+def _wrap_read(_library, function, find):
     def call(name, *others):
-        recordio = sys.modules.get("mxnet.recordio")
-        if recordio is not None:
-            recordio.open = _open  # for MXIndexedRecordIO's index, which it reads by itself
-        text = name.value if isinstance(name, ctypes.c_char_p) else name
-        if isinstance(text, bytes) and text.startswith(b"s3://"):
-            name = ctypes.c_char_p(STAGE.find(text.decode("utf-8")).encode("utf-8"))
+        url = _text(name)
+        if url.startswith("s3://"):
+            name = ctypes.c_char_p(find(url).encode("utf-8"))
         return function(name, *others)
 
     return call
 
 
-def _wrap_by_keys(function):
+def _wrap_by_keys(_library, function, _how):
     def call(handle, count, keys, values, *others):
         number = getattr(count, "value", count)
         given = [(keys[at].decode("utf-8"), values[at].decode("utf-8")) for at in range(number)]
@@ -102,6 +213,74 @@ def _wrap_by_keys(function):
         return function(handle, count, keys, values, *others)
 
     return call
+
+
+def _wrap_write(library, function, position):
+    def call(*arguments):
+        url = _text(arguments[position])
+        if not url.startswith("s3://"):
+            return function(*arguments)
+        with STAGE.saving(url) as path:
+            given = list(arguments)
+            given[position] = ctypes.c_char_p(path.encode("utf-8"))
+            if function(*given) != 0:
+                raise make_error("%s was not saved: %s" % (url, _text(library.MXGetLastError())))
+        return 0
+
+    return call
+
+
+def _wrap_record_writer(library):
+    """A record file is written by many calls, and complete when its writer is freed."""
+    create, free = library.MXRecordIOWriterCreate, library.MXRecordIOWriterFree
+    freed = set()
+
+    def call_create(name, handle):
+        url = _text(name)
+        path = STAGE.begin_file(url) if url.startswith("s3://") else None
+        code = create(name if path is None else ctypes.c_char_p(path.encode("utf-8")), handle)
+        if code == 0:
+            number = handle._obj.value  # noqa: SLF001 - that is how a ctypes.byref is read
+            freed.discard(number)
+            if path is not None:
+                STAGE.unfinished[os.getpid(), number] = lambda: finish(number, path, url)
+        return code
+
+    def finish(number, path, url):
+        STAGE.unfinished.pop((os.getpid(), number), None)
+        freed.add(number)
+        if free(ctypes.c_void_p(number)) != 0:
+            discard(path)
+            raise make_error("%s was not saved: %s" % (url, _text(library.MXGetLastError())))
+        STAGE.upload(path, url)
+
+    def call_free(handle):
+        number = getattr(handle, "value", handle)
+        complete = STAGE.unfinished.get((os.getpid(), number))
+        if complete is not None:
+            complete()
+            return 0
+        return 0 if number in freed else free(handle)  # one that _finish has freed
+
+    library.MXRecordIOWriterCreate, library.MXRecordIOWriterFree = call_create, call_free
+
+
+def _finish():
+    """At the end of the program, upload the files that it has not closed, as Python closes others.
+
+    A program that failed has not completed them. What cannot be uploaded lets the program fail.
+    """
+    if getattr(sys, "last_type", None) is not None:
+        return
+    own = [key for key in STAGE.unfinished if key[0] == os.getpid()]
+    try:
+        for key in own:
+            STAGE.unfinished[key]()
+    except Exception:  # noqa: BLE001 - whatever it is, the program has not saved what it wrote
+        sys.excepthook(*sys.exc_info())
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def find_local(given, find):
@@ -122,12 +301,45 @@ def find_local(given, find):
     return found
 
 
+def covers(uri, url):
+    """Whether an object may be among those that a URI names: one, a folder's or those of a pattern, with ; between."""
+    for piece in uri.partition("#")[0].split(";"):
+        folder = piece if piece.endswith("/") else piece.rpartition("/")[0] + "/"
+        if url.startswith(folder):
+            return True
+    return False
+
+
+def make_open(is_data):
+    """An open() that takes s3:// URLs, too. is_data: what it reads is data, which stays the same during a job."""
+
+    def open_(path, mode="r", *others, **options):
+        if not isinstance(path, str) or not path.startswith("s3://"):
+            return builtins.open(path, mode, *others, **options)
+        if "+" in mode or mode[0] not in "rw":
+            raise ValueError('%s: mode "%s": an object of S3 is read, or written as a whole' % (path, mode))
+        if mode[0] == "w":
+            return WrittenFile(path, mode, *others, **options)
+        return builtins.open((STAGE.find if is_data else STAGE.find_newest)(path), mode, *others, **options)
+
+    return open_
+
+
+def make_error(words):
+    """The error that MXNet itself raises."""
+    return sys.modules["mxnet.base"].MXNetError(words)
+
+
+def discard(path):
+    """Remove a file that has not become complete."""
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
+
+
 def _is_remote(value):
     return value.startswith("s3://") or ";s3://" in value
 
 
-def _open(path, mode="r", *others, **options):
-    """As the built-in one, for s3:// too."""
-    if isinstance(path, str) and path.startswith("s3://") and mode.startswith("r"):
-        path = STAGE.find(path)
-    return builtins.open(path, mode, *others, **options)
+def _text(name):
+    value = name.value if isinstance(name, ctypes.c_char_p) else name
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
