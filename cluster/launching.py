@@ -54,6 +54,7 @@ def _plan(
     app: App, nodes: tuple[ReadyNode, ...], request: TrainRequest, *, script: str, access: "S3Access", survey: "Survey"
 ) -> "Job":
     from train.job import new_job_id, plan_job  # noqa: PLC0415 - as in launch
+    from train.payload import read_program  # noqa: PLC0415 - as in launch
 
     config = app.config
     return plan_job(
@@ -67,5 +68,6 @@ def _plan(
         nodes_credentials=access.of_nodes,
         credentials_left_s=access.left_s,
         mxnet=config.bootstrap.mxnet,
+        program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
         survey=survey,
     )

@@ -140,12 +140,14 @@ def plan_job(
     nodes_credentials: bool = False,
     credentials_left_s: float | None = None,
     mxnet: str = "auto",
+    program: str = "",
     survey: Survey | None = None,
 ) -> Job:
     """Decide what a job is; `script` is its absolute path on the nodes, `command` replaces it. Pure.
 
     nodes: the cluster's, the head first. env: variables that the cluster sets; [train] env goes over them.
     nodes_credentials: see Job. credentials_left_s: of the others, where that is known. mxnet: [bootstrap]'s.
+    program: the text of the user's own program that is run, as far as it is known.
     survey: what AWS was asked, where it was.
     Raises ConfigError for what makes no sense.
     """
@@ -168,6 +170,7 @@ def plan_job(
     reading = plan_reading(
         data,
         library=wanted.library,
+        program=program,
         nodes_credentials=nodes_credentials,
         credentials_left_s=credentials_left_s,
     )

@@ -25,6 +25,13 @@ S3 = (
         "there; a process that is no worker, or runs another Python than the nodes' own, cannot use s3://",
     ),
     Mistake(
+        "No such file or directory: 's3://",
+        "{path}: Python's open() does not know s3://. For MXNet's own code set [data] mode = \"stage\": "
+        "ImageRecordDataset, RecordFileDataset, MXIndexedRecordIO and ImageIter, with their .idx files, then read it; "
+        "other Python code has to fetch the file itself, with boto3, say",
+        pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>s3://[^']{1,200})'",
+    ),
+    Mistake(
         "NoSuchBucket",
         "there is no such bucket: see [data] url, or make it by cluster data put --create-bucket",
         pattern=r"\bNoSuchBucket\b",

@@ -10,6 +10,7 @@ from bootstrap.sync import Found, find_files, read_found
 from bootstrap.tree import Tree, file_of_bytes, make_tree
 from provision.errors import ConfigError
 from provision.progress import Report
+from train.settings import find_program
 
 NODE_DIR = "node"
 SCRIPTS_DIR = "scripts"
@@ -62,6 +63,17 @@ def collect_trees(
     if found.files or found.folders:
         project = read_found(found, project_dir=project_dir, cache=cache, report=report)
     return Payload(code=_read_code(), project=project, script=path, is_own=own is not None)
+
+
+def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> str:
+    """The text of the user's own Python program that a job runs; "" where it is none, or not known.
+
+    command: what is run in place of [train] script; empty where that is run.
+    """
+    path = project_dir / (find_program(command) or script)
+    if path.suffix != ".py" or not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def code_digest() -> str:

@@ -3,6 +3,7 @@
 train/node/stage.py stages; how a worker's Python is made to read what it staged, stage_hook.py beside it tells.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from train.placement import Placement
 INSTANCE_CREDENTIALS_S = 6 * 3600
 """How long those of an instance profile are valid at most; a job that starts may find them half used up."""
 _STAGE = 'set [data] mode = "stage"'
+_PYTHON_READERS = re.compile(r"\b(ImageRecordDataset|RecordFileDataset|MXIndexedRecordIO|ImageIter|ImageDetIter)\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,18 +23,33 @@ class Reading:
     """mode: who reads from S3, MXNet ("native") or stage.py. why: in a few words, for the reader.
 
     limit_s: for how many seconds MXNet can read, which cannot renew its credentials; None where nothing ends, or
-    where it is not known.
+    where it is not known. unreadable: a reader that the program uses and that cannot read s3:// in this mode.
     """
 
     mode: Literal["native", "stage"]
     why: str
     limit_s: float | None = None
+    unreadable: str | None = None
+
+
+def find_python_reader(program: str) -> str | None:
+    """The first reader of MXNet's that a program names and that opens files by Python, which cannot open s3://. Pure.
+
+    Each opens an index or a list so; MXNet's C++ code opens what other readers read.
+    """
+    found = _PYTHON_READERS.search(program)
+    return found[0] if found is not None else None
 
 
 def plan_reading(
-    data: DataConfig, *, library: str, nodes_credentials: bool = False, credentials_left_s: float | None = None
+    data: DataConfig,
+    *,
+    library: str,
+    program: str = "",
+    nodes_credentials: bool = False,
+    credentials_left_s: float | None = None,
 ) -> Reading:
-    """Decide for a job; library: "mxnet==1.7.0.post2", "source@v1.7.x".
+    """Decide for a job; library: "mxnet==1.7.0.post2", "source@v1.7.x". program: its text, as far as it is known.
 
     nodes_credentials: it uses those of the nodes' instance profile. credentials_left_s: for how long the others are
     valid, where that is known. Raises ConfigError where MXNet is to read s3:// itself and is known not to.
@@ -42,8 +59,12 @@ def plan_reading(
     if data.mode == "native" and reads is False:
         raise ConfigError(f'data.mode = "native": {library} cannot read s3://', hint=f'{_STAGE}, or "auto"')
     limit_s = INSTANCE_CREDENTIALS_S if nodes_credentials else credentials_left_s
-    if data.mode == "native" or (data.mode == "auto" and reads):
-        return Reading(mode="native", why=f"{library} can" if reads else "as [data] mode says", limit_s=limit_s)
+    reader = find_python_reader(program)
+    if data.mode == "native" or (data.mode == "auto" and reads and reader is None):
+        why = f"{library} can" if reads else "as [data] mode says"
+        return Reading(mode="native", why=why, limit_s=limit_s, unreadable=reader)
+    if data.mode == "auto" and reads:
+        return Reading(mode="stage", why=f"{reader} cannot read s3://")
     if data.mode == "stage":
         return Reading(mode="stage", why="as [data] mode says")
     return Reading(mode="stage", why=f"{library} {'cannot' if reads is False else 'may not'} read s3://")
@@ -76,15 +97,17 @@ def guess_ranks(placement: Placement) -> list[str]:
 
 
 def reading_warnings(reading: Reading, config: TrainConfig) -> tuple[str, ...]:
-    """What the user should know of a job that is to run longer than it can read."""
+    """What the user should know of a job that uses what cannot read so, or is to run longer than it can read."""
+    said = []
+    if reading.unreadable is not None:
+        said.append(f'data.mode = "native": {reading.unreadable}, in the program, cannot read s3:// so: {_STAGE}')
     limit_s, wanted_s = reading.limit_s, config.max_duration_s
-    if limit_s is None or wanted_s is None or wanted_s <= limit_s:
-        return ()
-    said = (
-        f'train.max_duration = "{config.max_duration}": the credentials that this job reads S3 with end before, after '
-        f"{render_left(limit_s)}, and MXNet cannot renew them: {_STAGE}"
-    )
-    return (said,)
+    if limit_s is not None and wanted_s is not None and wanted_s > limit_s:
+        said.append(
+            f'train.max_duration = "{config.max_duration}": the credentials that this job reads S3 with end before, '
+            f"after {render_left(limit_s)}, and MXNet cannot renew them: {_STAGE}"
+        )
+    return tuple(said)
 
 
 def render_left(seconds: float) -> str:

@@ -177,14 +177,19 @@ def job_name(name: str, command: Sequence[str]) -> str:
     """[train] name; for "auto" after what is run: train_mnist of `python train_mnist.py`, or the program."""
     if name != "auto":
         return name
+    program = find_program(command) or "job"
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", program.rpartition("/")[2].removesuffix(".py")).lstrip("._-")
+    return base[:64] or "job"
+
+
+def find_program(command: Sequence[str]) -> str | None:
+    """What a command runs: the script or module of `python train.py`, else its first word; None for no words. Pure."""
     words = [word for word in command if word]
     if tuple(words[:-1]) == SHELL:
         words = _words_of_line(words[-1])
-    program = words[0] if words else "job"
-    if _PYTHON.fullmatch(program.rpartition("/")[2]):
-        program = _program(words[1:]) or program
-    base = re.sub(r"[^A-Za-z0-9._-]+", "-", program.rpartition("/")[2].removesuffix(".py")).lstrip("._-")
-    return base[:64] or "job"
+    if words and _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+        return _program(words[1:]) or words[0]
+    return words[0] if words else None
 
 
 def _words_of_line(line: str) -> list[str]:

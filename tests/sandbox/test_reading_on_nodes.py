@@ -132,6 +132,20 @@ def test_mxnet_saves_to_s3(nodes: Project, toml: str) -> None:
     check_saves(nodes)
 
 
+def test_a_program_that_needs_staging_gets_it(nodes: Project, toml: str) -> None:
+    """With a wheel that reads s3:// itself: Gluon's data sets open their index by Python."""
+    (nodes.directory / "indexed.py").write_text(
+        "import sys, mxnet as mx\n"
+        "dataset = mx.gluon.data.RecordFileDataset(sys.argv[1] + 'one.rec')\n"
+        "print('READ', *(mx.recordio.unpack(dataset[at])[0].id for at in range(len(dataset))))\n"
+    )
+    text = re.sub(r"^args = .*$", f'args = ["{INDEXED_URL}"]', toml, flags=re.MULTILINE)
+    nodes.write(re.sub(r"^script = .*$", 'script = "indexed.py"', text, flags=re.MULTILINE))
+    done = nodes.run("train", "-n", "1", "--kv-store", "local")
+    assert "] READ 0 1 2 3 4" in done.stdout
+    assert "read from files staged on the nodes (RecordFileDataset cannot read s3://)" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.9.1", "1.8.0.post0"])
 def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(

@@ -21,6 +21,12 @@ S3_SAMPLES = [
         "[19:59:34] src/io.cc:44: Please compile with DMLC_USE_S3=1 to use S3",
         "compiled with DMLC_USE_S3=0",
     ),
+    # 1.7: ImageRecordDataset, without staging; test_python_readers.py has the others
+    (
+        "No such file or directory: 's3://",
+        "FileNotFoundError: [Errno 2] No such file or directory: 's3://bucket/train/a.idx'",
+        "cp: No such file or directory: 's3://bucket/a'",
+    ),
     ("NoSuchBucket", HTTP_ERROR.format("NoSuchBucket"), "NoSuchBuckets"),
     (
         "NoSuchKey",

@@ -2,18 +2,22 @@
 
 import json
 import os
+import ssl
 import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+import trustme
 from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID
-from moto.server import ThreadedMotoServer
+from moto.server import DomainDispatcherApplication, ThreadedMotoServer, create_backend_app
+from werkzeug.serving import make_server
 
 REGION = "eu-west-1"
 
@@ -107,6 +111,25 @@ def serve_s3_alone(**env: str) -> Iterator[S3Server]:
         with serve_s3() as server:
             patch.setenv("AWS_ENDPOINT_URL", server.url)
             yield server
+
+
+@contextmanager
+def serve_s3_over_tls(folder: Path) -> Iterator[int]:
+    """The port of moto's S3 behind TLS, without which MXNet does not read; with the same objects."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    server = make_server(
+        "127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True, ssl_context=context
+    )
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,18 @@
 """The record iterator beside the real MXNet's ImageRecordIter, by ids, on files and on S3."""
 
-import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
 import pytest
-import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
 
 from provision.errors import ClusterError, NotFoundError
 from real_mxnet import labels_by_part
 from record_files import write_uneven
 from s3_proxies import Cuts, cutting_proxy
-from s3_server import REGION, S3Server, serve_s3
+from s3_server import REGION, S3Server, serve_s3, serve_s3_over_tls
 from train.data import read_ahead
 from train.data.reader import iterate_records
 from train.data.recordio import MAGIC, decode_image, encode_record
@@ -34,25 +28,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         yield server
         server.reset()
-
-
-@contextmanager
-def encrypted(folder: Path) -> Iterator[int]:
-    """The port of moto's S3 behind TLS, without which MXNet does not read; with the same objects."""
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    server = make_server(
-        "127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True, ssl_context=context
-    )
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        thread.join()
 
 
 def ids_by_part(url: str, counts: tuple[int, ...] = PARTS) -> list[list[int]]:
@@ -83,7 +58,7 @@ def test_s3_gives_each_worker_what_mxnet_gives_it(
     server.put("bucket", {**objects, "train/empty": b"", "train/index/part-00000.idx": b"0\t0\n", "other": b"x"})
     monkeypatch.setattr(read_ahead, "CHUNK_BYTES", 10_000)
     ours = ids_by_part("s3://bucket/train/")
-    with encrypted(tmp_path) as port:
+    with serve_s3_over_tls(tmp_path) as port:
         env = {"S3_IS_AWS": "0", "S3_ENDPOINT": f"127.0.0.1:{port}", "S3_VERIFY_SSL": "0", "S3_REGION": REGION}
         assert labels_by_part("s3://bucket/train/", PARTS, env) == ours
 

@@ -1,6 +1,7 @@
 """Who reads s3:// in a job, and what the user is told of it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from job_world import node, plan
 from provision.errors import ConfigError
 from train.config import DataConfig, TrainConfig
+from train.payload import read_program
 from train.placement import Placement
 from train.reading import Reading, guess_ranks, plan_reading, reading_environment, reading_warnings, render_reading
 
@@ -29,6 +31,48 @@ READS, CANNOT = "mxnet==1.7.0.post2", "mxnet==1.9.1"
 def test_who_reads(mode: Any, library: str, chosen: str, why: str) -> None:
     reading = plan_reading(DataConfig(mode=mode), library=library)
     assert (reading.mode, reading.why) == (chosen, why)
+
+
+INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
+
+
+@pytest.mark.parametrize(
+    ("mode", "library", "chosen", "why"),
+    [
+        ("auto", READS, "stage", "ImageRecordDataset cannot read s3://"),
+        ("auto", CANNOT, "stage", f"{CANNOT} cannot read s3://"),
+        ("native", READS, "native", f"{READS} can"),
+    ],
+)
+def test_a_program_whose_readers_cannot_read_natively(mode: Any, library: str, chosen: str, why: str) -> None:
+    reading = plan_reading(DataConfig(mode=mode), library=library, program=INDEXED)
+    assert (reading.mode, reading.why) == (chosen, why)
+    expected = (
+        'data.mode = "native": ImageRecordDataset, in the program, cannot read s3:// so: set [data] mode = "stage"'
+    )
+    assert reading_warnings(reading, TrainConfig()) == ((expected,) if mode == "native" else ())
+
+
+def test_a_job_whose_program_needs_it_has_its_data_staged() -> None:
+    data = DataConfig(url="s3://bucket/d/")
+    assert plan(TrainConfig(), 2, data=data, program=INDEXED).reading.mode == "stage"
+    assert plan(TrainConfig(), 2, data=data).reading.mode == "native"
+
+
+@pytest.mark.parametrize(
+    ("script", "command", "text"),
+    [
+        ("own.py", (), INDEXED),
+        ("train_mnist.py", (), ""),  # it ships with the project
+        ("train_mnist.py", ("python3", "-u", "own.py", "--lr", "1"), INDEXED),
+        ("own.py", ("python", "-m", "own"), ""),
+        ("own.py", ("bash", "own.py.txt"), ""),
+    ],
+)
+def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, ...], text: str) -> None:
+    (tmp_path / "own.py").write_text(INDEXED)
+    (tmp_path / "own.py.txt").write_text("other")
+    assert read_program(script, command=command, project_dir=tmp_path) == text
 
 
 def test_mxnet_is_not_made_to_read_what_it_cannot() -> None:
