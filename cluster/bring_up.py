@@ -10,8 +10,10 @@ from provision.aws import Clients
 from provision.describe import describe_cluster
 from provision.lifecycle import Wishes, up
 from provision.plan import Plan
+from provision.progress import Event
 from provision.render import render_plan
 from provision.steps import LaunchNodes, TerminateInstances
+from train.payload import find_shadowed
 
 Prepare = Callable[[frozenset[str]], Plan]
 
@@ -38,6 +40,9 @@ def bring_up(
     plan = prepare(frozenset())
     if any(isinstance(step, LaunchNodes) for step in plan.steps):
         check_cache(cache_dir())  # rather now than when the nodes are paid for
+    shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)
+    if shadowed is not None:
+        app.report(Event(kind="warn", what=shadowed))
     if dry_run:
         app.print(render_plan(plan).rstrip())
         return False

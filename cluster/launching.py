@@ -31,11 +31,13 @@ def launch(
     # Python starts on the head while more is imported here, AWS is waited for and the job is planned.
     with closing(head_of(app, nodes)) as head, closing(open_submission(head, follow=not detach)) as talk:
         from cluster.attach import attend, start  # noqa: PLC0415
+        from train.payload import find_shadowed  # noqa: PLC0415
         from train.settings import render_settings  # noqa: PLC0415
 
         access = asking.access()
         job = _plan(app, nodes, request, script=script, access=access, survey=asking.survey())
-        for warning in job.warnings:
+        shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.script_source else None
+        for warning in (*([shadowed] if shadowed else []), *job.warnings):
             app.report(Event(kind="warn", what=warning))
         app.say("\n".join(render_settings(job)))
         others = [node.host for node in nodes if node.host.spec]

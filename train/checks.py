@@ -9,7 +9,7 @@ from train.config import TrainConfig
 from train.data_checks import Fault, find_costs, find_faults
 from train.placement import share_gpus
 from train.reading import guess_ranks
-from train.settings import find_option, script_options
+from train.settings import KV_STORE_OPTION, find_option, script_options
 from train.wanted import Problem, Wanted
 
 # launch.py's and the supervisor's own: a job with others of these would not find its scheduler, or not be found.
@@ -93,10 +93,11 @@ def _overridden(wanted: Wanted) -> Iterator[Problem]:
     for option, value in zip(given[::2], given[1::2], strict=True):
         own = find_option(args, option)
         if own is not None and not _are_same(own, value):
-            key = f"train.{option.removeprefix('--').replace('-', '_')}"
+            name = KV_STORE_OPTION if option == wanted.config.kv_store_option else option
+            key = f"train.{name.removeprefix('--').replace('-', '_')}"
             yield Problem(
                 f"train.args: {option} {own}: {option} {value} of {key} is put behind it, and goes over it",
-                f"write it as {key}, or cluster train {option} {own}",
+                f"write it as {key}, or cluster train {name} {own}",
             )
 
 
@@ -213,11 +214,15 @@ def _idle_threshold(wanted: Wanted) -> Iterator[str]:
 
 def _store_of_command(wanted: Wanted) -> Iterator[str]:
     """What a user's script makes of its words is not known."""
-    found: list[tuple[str, str]] = _STORE_OF_COMMAND.findall(" ".join(wanted.command))
+    # Where kv_store is put behind a script's arguments, _overridden has looked at them.
+    added = wanted.shipped is not None or wanted.config.kv_store_option
+    words = wanted.command or (() if added else wanted.config.args)
+    found: list[tuple[str, str]] = _STORE_OF_COMMAND.findall(" ".join(words))
     if not found:
         return
     option, store = found[-1]
-    said, setting = f"{option} {store} in the command", f'train.kv_store = "{wanted.config.kv_store}"'
+    where = "the command" if wanted.command else "train.args"
+    said, setting = f"{option} {store} in {where}", f'train.kv_store = "{wanted.config.kv_store}"'
     workers, is_distributed = wanted.workers, store.startswith("dist")
     if not is_distributed and workers > 1:
         yield (

@@ -21,6 +21,8 @@ Variables = dict[
 # All patterns are to be matched in full.
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 HOST_PATTERN = r"([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?"
+# An option's name; "" is none.
+OPTION_PATTERN = r"(--?[A-Za-z][A-Za-z0-9_-]*)?"
 # A folder of the nodes; "" is none. Not /: what is copied there would lie over the system.
 FOLDER_PATTERN = r"((/|~/)[^/\x00][^\x00]*)?"
 # MXNet's readers take ; # and ? in a path for something else.
@@ -77,8 +79,15 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
     ] = "auto"
     kv_store: Annotated[
         KvStore,
-        Meta(description="how gradients are exchanged; given to the script as --kv-store"),
+        Meta(description="how gradients are exchanged; given to the script as kv_store_option says"),
     ] = "dist_sync"
+    kv_store_option: Annotated[
+        str,
+        Shape(OPTION_PATTERN),
+        Meta(
+            description='the option that your own script gets kv_store by: "--kv-store", "--kvstore"; "": it gets none',
+        ),
+    ] = "--kv-store"
     gc_type: Annotated[
         GcType,
         Meta(description='"2bit": gradients are compressed on their way; given to the script as --gc-type'),

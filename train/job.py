@@ -4,7 +4,7 @@ import secrets as random_secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bootstrap.apply import ReadyNode
 from bootstrap.wheels import choose_mxnet
@@ -39,6 +39,8 @@ class Job:
     sees of the node's GPUs (CUDA_VISIBLE_DEVICES); () for all.
     nodes_credentials: it uses the credentials of the head's instance profile, which supervise.py reads there.
     setup: the digest of [bootstrap] setup, whose exports its processes get, None when there are none.
+    script_source: whose [train] script it runs, this project's ("shipped") or the user's ("project"); None where it
+    runs a command.
     library, code, project: MXNet, and the digests of this project's files on the nodes and of the user's.
     others: by name, what is otherwise on hosts of the user's own: places.py's.
     results_url: [data] results. reading: how its workers read s3://. data_url: what MXNet itself is to read of S3,
@@ -63,6 +65,7 @@ class Job:
     gpus_per_worker: tuple[tuple[int, ...], ...]
     nodes_credentials: bool
     setup: str | None
+    script_source: Literal["shipped", "project"] | None
     library: str
     code: str
     project: str | None
@@ -97,6 +100,8 @@ class Job:
             "hosts": [{**host._asdict(), **self.others.get(host.name, {})} for host in self.hosts],
             "hostfile": list(self.hostfile),
             "command": list(self.command),
+            "script": self.config.script if self.script_source else None,
+            "script_source": self.script_source,
             "cwd": self.cwd,
             "sync_dst_dir": self.sync_dst_dir,
             "env": dict(self.env),
@@ -218,6 +223,7 @@ def plan_job(
         gpus_per_worker=shares,
         nodes_credentials=nodes_credentials,
         setup=head.setup,
+        script_source=None if command else "shipped" if is_shipped else "project",
         library=wanted.library,
         code=_base(head.code_dir),
         project=_base(head.project_dir) if head.project_dir else None,

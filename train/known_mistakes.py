@@ -1,7 +1,8 @@
 """Mistakes that are recognised by what they print, or by how a process ends, and the line of advice that each gets.
 
 To add one, add an entry here, or in the table beside this one that it belongs to, and its sample to
-tests/unit/test_advice.py. `needle` has to stand in the line as it is, which is cheap to look for; `pattern` then
+tests/unit/test_advice.py. What the user is to type stands between backticks in the advice: a command, `[table] key` or
+`[table] key = value` of cluster.toml, an option; tests/unit/test_hints.py applies it. `needle` has to stand in the line as it is, which is cheap to look for; `pattern` then
 decides. Groups of the pattern can stand in the advice: {name}.
 """
 
@@ -12,37 +13,37 @@ from train.mistake import Ending, Mistake
 RESOURCES = (
     Mistake(
         "cudaMalloc",
-        "the GPU's memory is full: a smaller --batch-size, --dtype float16, or more GPUs",
+        "the GPU's memory is full: a smaller `--batch-size`, `--dtype float16`, or more GPUs",
         pattern=r"cudaMalloc (?:retry )?failed: out of memory",
     ),
     Mistake(
         "CUDA: out of memory",
-        "the GPU's memory is full: a smaller --batch-size, --dtype float16, or more GPUs",
+        "the GPU's memory is full: a smaller `--batch-size`, `--dtype float16`, or more GPUs",
     ),
     Mistake(
         "std::bad_alloc",
-        "the node's memory is full: a smaller --batch-size, fewer workers on a node, or a larger instance_type",
+        "the node's memory is full: a smaller `--batch-size`, fewer workers on a node, or a larger instance_type",
     ),
     Mistake(
         "Failed to allocate CPU Memory",
-        "the node's memory is full: a smaller --batch-size, fewer workers on a node, or a larger instance_type",
+        "the node's memory is full: a smaller `--batch-size`, fewer workers on a node, or a larger instance_type",
     ),
     Mistake(
         "MemoryError",
-        "the node's memory is full: a smaller --batch-size, fewer workers on a node, or a larger instance_type",
+        "the node's memory is full: a smaller `--batch-size`, fewer workers on a node, or a larger instance_type",
         pattern=r"^(?:\w+\.)*MemoryError\b|_ArrayMemoryError",
     ),
     Mistake(
         "bind failed",
-        "the scheduler's port on the head is taken: cluster stop ends what a job left; cluster exec --node node-0 -- "
-        "ss -tlnp shows by whom",
+        "the scheduler's port on the head is taken: `cluster stop` ends what a job left; `cluster exec --node node-0 "
+        "-- ss -tlnp` shows by whom",
         # up to 1.7: "(my_node_.port) != (-1) bind failed", since 1.8: "my_node_.port != -1 (-1 vs. -1) : bind failed"
         pattern=r"Check failed: \(?my_node_\.port\)? != .*bind failed",
     ),
     Mistake(
         "Address already in use",
-        "another process on this node has that port: cluster stop ends what a job left; cluster exec -- ss -tlnp shows "
-        "by whom",
+        "another process on this node has that port: `cluster stop` ends what a job left; `cluster exec -- ss -tlnp` "
+        "shows by whom",
     ),
     Mistake(
         "failed to get ip",
@@ -56,22 +57,24 @@ RESOURCES = (
     ),
     Mistake(
         "No space left on device",
-        "a disk is full (cluster exec -- df -h): less in [bootstrap] sync, results to s3://, or a larger "
+        "a disk is full (`cluster exec -- df -h`): less in `[bootstrap] sync`, results to s3://, or a larger "
         "volume_size_gib",
     ),
-    Mistake("Too many open files", "too many files are open at once: raise [train] open_files, or fewer data threads"),
+    Mistake(
+        "Too many open files", "too many files are open at once: raise `[train] open_files`, or fewer data threads"
+    ),
     Mistake(
         "Resource temporarily unavailable",
-        "too many threads for the node's limit: fewer by OMP_NUM_THREADS (--env), or fewer processes on a node",
+        "too many threads for the node's limit: fewer by OMP_NUM_THREADS (`--env`), or fewer processes on a node",
         pattern=r"pthread_create.*Resource temporarily unavailable",
     ),
     Mistake(
         "OMP: Warning #",
-        "OpenMP is set up twice in this process, which may be slow: leave OMP_* and KMP_* to cluster train",
+        "OpenMP is set up twice in this process, which may be slow: leave OMP_* and KMP_* to `cluster train`",
     ),
     Mistake(
         "Segmentation fault: 11",
-        "MXNet crashed: --env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine shows where",
+        "MXNet crashed: `--env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine` shows where",
     ),
 )
 
@@ -98,35 +101,39 @@ DOWNLOADS = (
 SCRIPTS = (
     Mistake(
         "FileNotFoundError: ",
-        "{path} is not on the nodes: name it, or its folder, in [bootstrap] sync; paths are from that of cluster.toml",
+        "{path} is not on the nodes: name it, or its folder, in `[bootstrap] sync`; paths are from that of "
+        "cluster.toml",
         pattern=r"^(?:\w+: )*FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']{1,200})'",
     ),
     Mistake(
         "can't open file",
-        "{path} is not on the nodes: name it, or its folder, in [bootstrap] sync; paths are from that of cluster.toml",
+        "{path} is not on the nodes: name it, or its folder, in `[bootstrap] sync`; paths are from that of "
+        "cluster.toml",
         pattern=r"can't open file '(?P<path>[^']{1,200})': \[Errno 2\]",
     ),
     Mistake(
         "LocalFileSystem",
-        "MXNet does not find this file on the node: [bootstrap] sync brings your own; s3:// is read from everywhere",
+        "MXNet does not find this file on the node: `[bootstrap] sync` brings your own; s3:// is read from everywhere",
         pattern=r"LocalFileSystem.*No such file or directory",
     ),
     Mistake(
         "nan",
-        "a metric is not a number any more: a lower --lr, --warmup-epochs, or a look at the data",
+        "a metric is not a number any more: a lower `--lr`, `--warmup-epochs`, or a look at the data",
         # "Epoch[n] Train-x=nan" alone is nothing: before MXNet 1.2, reset metrics were printed so.
         pattern=r"(?i)(?:\bspeed:.*|\bvalidation[-:].*)=-?nan\b|\bloss[=:] ?-?nan\b",
         link=f"{MXNET_ISSUES}/4253",
     ),
     Mistake(
         'find("DMLC_',
-        "a dist kv-store without the parameter server's processes: start it by cluster train --kv-store dist_sync, and "
-        "let the script take --kv-store",
+        "a dist kv-store without the parameter server's processes: start it by `cluster train --kv-store dist_sync`, "
+        "and let the script take `--kv-store`",
         pattern=r'Environment::Get\(\)->find\("DMLC_\w+"\)',
     ),
     Mistake(
-        "error: unrecognized arguments: --kv-store",
-        "the script does not take --kv-store: run it by cluster train -- python SCRIPT ..., where nothing is added",
+        "--kv-store",
+        'the script does not know `--kv-store`: set `[train] kv_store_option = "--kvstore"` if it calls it so, as the '
+        'examples of Gluon do, or `[train] kv_store_option = ""` to add nothing',
+        pattern=r"error: unrecognized arguments:.* --kv-store\b|\bNo such option:? '?--kv-store\b",
     ),
 )
 
@@ -135,8 +142,8 @@ MISTAKES: tuple[Mistake, ...] = (*LIBRARIES, *S3, *RESOURCES, *DOWNLOADS, *SCRIP
 ENDINGS: tuple[Ending, ...] = (
     Ending(
         codes=frozenset({137}),
-        advice="killed by SIGKILL: unless somebody did it, the node ran out of memory (cluster exec -- sudo dmesg): "
-        "a smaller --batch-size, fewer workers on a node, or a larger instance_type",
+        advice="killed by SIGKILL: unless somebody did it, the node ran out of memory (`cluster exec -- sudo dmesg`): "
+        "a smaller `--batch-size`, fewer workers on a node, or a larger instance_type",
     ),
     Ending(
         codes=frozenset({132}),
@@ -144,12 +151,12 @@ ENDINGS: tuple[Ending, ...] = (
     ),
     Ending(
         codes=frozenset({139, 135}),
-        advice="it crashed: --env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine shows where",
+        advice="it crashed: `--env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine` shows where",
     ),
     Ending(
         codes=frozenset({127}),
         advice="the command was not found on the node: python is there; other programs need their path, "
-        "or [bootstrap] setup",
+        "or `[bootstrap] setup`",
     ),
     Ending(codes=frozenset({126}), advice="the command may not be executed on the node: chmod +x, or python SCRIPT"),
 )

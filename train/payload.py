@@ -65,6 +65,16 @@ def collect_trees(
     return Payload(code=_read_code(), project=project, script=path, is_own=own is not None)
 
 
+def find_shadowed(script: str, *, project_dir: Path) -> str | None:
+    """What to tell a user whose own script has the name of one that ships with this project; None for others."""
+    if script not in shipped_scripts() or not (project_dir / script).is_file():
+        return None
+    return (
+        f'train.script = "{script}": your own {project_dir / script} is run, and not the script of that name that '
+        "ships with cluster (rename yours to run that one)"
+    )
+
+
 def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> str:
     """The text of the user's own Python program that a job runs; "" where it is none, or not known.
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from bootstrap.apply import ReadyNode
     from train.job import Job
 
+KV_STORE_OPTION = "--kv-store"
+"""What this project's own scripts call it."""
 _SCRIPT_OPTION = "--gpus"
 _PYTHON = re.compile(r"python[0-9.]*")
 
@@ -75,9 +77,11 @@ def choose_gpus(
 def script_options(config: TrainConfig, *, gpus: str | None, shipped: bool) -> list[str]:
     """What a script's arguments get behind them. `gpus`: as choose_gpus has it.
 
-    A script of the user's own is given --gpus only where [train] gpus names them: it may not know the option.
+    A script of the user's own is given --gpus only where [train] gpus names them: it may not know the option. It may
+    also call --kv-store otherwise, or not know it.
     """
-    words = ["--kv-store", config.kv_store]
+    option = KV_STORE_OPTION if shipped else config.kv_store_option
+    words = [option, config.kv_store] if option else []
     if config.gc_type != "none":
         words += ["--gc-type", config.gc_type, "--gc-threshold", repr(config.gc_threshold)]
     own = find_option(config.args, _SCRIPT_OPTION)
@@ -102,9 +106,14 @@ def render_settings(job: Job) -> list[str]:
     where = f"{roles} on {_count(len(set(job.hostfile)), 'node')}, kv_store {job.config.kv_store}"
     launcher = f", launcher {job.config.launcher}" if job.config.launcher != "ssh" else ""
     first = f"job {job.id}: {where}{launcher}: {job.name}"
-    lines = [_threads(job), _gpus(job), _network(job), _s3(job), _variables(job)]
+    lines = [_script(job), _threads(job), _gpus(job), _network(job), _s3(job), _variables(job)]
     lines += [_limits(job), _preparation(job)]
     return [first, *(f"  {line}" for line in lines if line)]
+
+
+def _script(job: Job) -> str:
+    kinds = {"shipped": "ships with cluster", "project": "your own"}
+    return f"script: {job.config.script} ({kinds[job.script_source]})" if job.script_source else ""
 
 
 def _threads(job: Job) -> str:

@@ -268,6 +268,60 @@ THEIRS = """
         epoch_end_callback=mx.callback.do_checkpoint("models/" + args.model_prefix) if kv.rank == 0 else None)
     print("worker", kv.rank, "of", kv.num_workers, "scored", module.score(read("t10k"), "acc"))
 """
+GLUON = """
+    import argparse
+    import mxnet as mx
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kvstore", default="device")
+    print("GLUON", mx.kv.create(parser.parse_args().kvstore).num_workers)
+"""
+BARE = """
+    import os, sys
+    print("BARE", sys.argv[1:], os.environ["CLUSTER_KV_STORE"])
+"""
+
+
+def test_a_script_gets_the_kv_store_as_it_takes_it(nodes: Project) -> None:
+    """By --kvstore, as MXNet's Gluon examples do, or not at all."""
+    kept = (nodes.directory / "cluster.toml").read_text()
+    (nodes.directory / "gluon.py").write_text(textwrap.dedent(GLUON))
+    (nodes.directory / "bare.py").write_text(textwrap.dedent(BARE))
+    refused = train_with(nodes, [], script="gluon.py", code=2)
+    assert "error: unrecognized arguments: --kv-store dist_sync" in refused
+    assert 'set `[train] kv_store_option = "--kvstore"`' in refused
+    try:
+        nodes.write(kept.replace('# kv_store_option = "--kv-store"', 'kv_store_option = "--kvstore"'))
+        assert train_with(nodes, [], script="gluon.py").count("] GLUON 2") == 2
+        nodes.write(kept.replace('# kv_store_option = "--kv-store"', 'kv_store_option = ""'))
+        output = train_with(nodes, ["--lr", "1"], script="bare.py")
+        assert len(re.findall(r"\[worker [^]]*\] BARE \['--lr', '1'\] dist_sync", output)) == 2
+    finally:
+        nodes.write(kept)
+
+
+def test_it_is_said_whose_script_runs(nodes: Project) -> None:
+    """A file of the user's goes before one of the same name that ships with the project."""
+    shipped = train_with(nodes, ["--num-epochs", "1"])
+    assert "script: train_mnist.py (ships with cluster)" in shipped
+    assert "is run, and not" not in shipped
+    own = nodes.directory / "train_mnist.py"
+    own.write_text("print('MINE')\n")
+    said = f'train.script = "train_mnist.py": your own {own} is run, and not the script of that name'
+    try:
+        output = train_with(nodes, [])
+        assert len(re.findall(r"\[worker [^]]*\] MINE", output)) == 2
+        assert "script: train_mnist.py (your own)" in output
+        assert said in output
+        assert said in nodes.run("up", "--dry-run").stderr
+        assert said not in nodes.run("train", "-n", "1", "--kv-store", "local", "--", "true").stderr
+    finally:
+        own.unlink()
+    command, mine, theirs = json.loads(nodes.run("jobs", "--json").stdout)[:3]
+    assert (command["script"], command["script_source"]) == (None, None)
+    assert (mine["script"], mine["script_source"]) == ("train_mnist.py", "project")
+    assert (theirs["script"], theirs["script_source"]) == ("train_mnist.py", "shipped")
+
+
 THEIR_LAYERS = """
     import mxnet as mx
 

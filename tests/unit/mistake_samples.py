@@ -276,7 +276,7 @@ SAMPLES = [
     ),
     # Python's argparse
     (
-        "error: unrecognized arguments: --kv-store",
+        "--kv-store",
         "train.py: error: unrecognized arguments: --kv-store dist_sync",
         "train.py: error: unrecognized arguments: --epochs 3",
     ),

@@ -72,6 +72,13 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
             OWN,
             "--kv-store local: --kv-store dist_sync of train.kv",
         ),
+        (
+            {"args": ("--kvstore", "device"), "kv_store_option": "--kvstore"},
+            with_files(cpus(2)),
+            OWN,
+            "--kvstore device: --kvstore dist_sync of train.kv_store",
+        ),
+        ({"args": ("--kvstore", "device"), "kv_store_option": ""}, with_files(cpus(2)), OWN, None),
         ({"args": ("--kv-store=x", "--kv-store", "dist_sync")}, cpus(2), {}, None),  # which is the same
         ({"args": ("--kv-store-x", "1", "x--kv-store")}, cpus(2), {}, None),
         ({"args": ("--kv-store",)}, cpus(2), {}, "is put behind it, and goes over it"),
@@ -174,6 +181,12 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ({"args": ("--gc-threshold", "1")}, with_files(cpus(2)), OWN, []),
         # The kv-store that a command's words name.
         ({}, cpus(2), names("--kv-store", "local"), ["--kv-store local in the command: its 2 workers would train 2"]),
+        (
+            {"args": ("--kvstore", "device"), "kv_store_option": ""},
+            with_files(cpus(2)),
+            OWN,
+            ["--kvstore device in train.args: its 2 workers would train 2 models"],
+        ),
         ({}, cpus(2), names("--kvstore=device", "-x"), ["--kvstore device in the command: its 2 workers"]),
         ({}, cpus(2), names("--kv_store", "nccl"), ["nccl in the command: its 2 workers would train 2 models"]),
         ({}, cpus(2), SHELL, ["--kv-store local in the command: its 2 workers would train 2 models"]),

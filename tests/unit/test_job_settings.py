@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from job_world import OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, plan, with_fi
 from provision.settings import check
 from train.choices import Launcher
 from train.config import DataConfig, TrainConfig
+from train.payload import find_shadowed
 from train.placement import place, share_gpus
 from train.settings import render_settings
 from train.survey import Survey
@@ -54,6 +56,33 @@ def test_gpus_are_shared_out_among_the_workers_of_a_node(
 def test_a_command_gets_no_options_of_ours() -> None:
     job = plan(TrainConfig(gc_type="2bit", gpus=(0,)), gpus(1, 1), command=("python", "x.py"))
     assert job.command == ("python", "x.py")
+
+
+@pytest.mark.parametrize(
+    ("option", "script", "added"),
+    [
+        ("--kv-store", OWN_SCRIPT, ("--kv-store", "dist_sync")),
+        ("--kvstore", OWN_SCRIPT, ("--kvstore", "dist_sync")),
+        ("", OWN_SCRIPT, ()),
+        ("", SCRIPT, ("--kv-store", "dist_sync")),  # ours know it
+    ],
+)
+def test_a_script_gets_the_kv_store_by_its_own_name(option: str, script: str, added: tuple[str, ...]) -> None:
+    config = TrainConfig(kv_store_option=option, args=("--lr", "1"))
+    job = plan(config, with_files(cpus(2)), script=script)
+    assert job.command[2:] == ("--lr", "1", *added)
+    assert job.env["CLUSTER_KV_STORE"] == "dist_sync"
+    assert job.script_source == ("project" if script == OWN_SCRIPT else "shipped")
+
+
+def test_a_file_of_the_users_hides_one_of_ours(tmp_path: Path) -> None:
+    assert find_shadowed("train_mnist.py", project_dir=tmp_path) is None
+    (tmp_path / "train_mnist.py").touch()
+    (tmp_path / "train.py").touch()
+    assert find_shadowed("train.py", project_dir=tmp_path) is None
+    said = find_shadowed("train_mnist.py", project_dir=tmp_path)
+    assert said is not None
+    assert str(tmp_path / "train_mnist.py") in said
 
 
 def test_gradient_compression_is_given_to_the_script() -> None:
@@ -183,6 +212,7 @@ def test_what_was_chosen_is_shown_with_its_reason() -> None:
     reading = "read from files staged on the nodes (mxnet-cu112==1.9.1 cannot read s3://)"
     assert render_settings(plan(TrainConfig(workers=4), gpus(4, 4), env=env)) == [
         "job j: 4 workers, 4 servers on 2 nodes, kv_store dist_sync: train_mnist",
+        "  script: train_mnist.py (ships with cluster)",
         "  OMP_NUM_THREADS=2 (8 cores for 4 processes on a node)",
         "  --gpus 0,1; GPUs of the workers of a node: 0,1 | 2,3",
         "  DMLC_INTERFACE: the one that has the node's private address",

@@ -43,7 +43,8 @@ def new_record(order, submitted_at):
     for key, role in (("env_server", "server"), ("env_worker", "worker")):
         env.update(("%s (%ss)" % (name, role), value) for name, value in order.get(key, {}).items())
     given = ("name", "cwd", "python", "launcher", "kv_store", "workers", "servers", "library", "code", "project")
-    record = {key: order.get(key) for key in given + ("owner", "max_duration_s", "nodes_credentials")}
+    given += ("script", "script_source", "owner", "max_duration_s", "nodes_credentials")
+    record = {key: order.get(key) for key in given}
     record.update(
         version=VERSION,
         id=order["job"],
