@@ -20,7 +20,24 @@ SOURCE_URL = "https://github.com/apache/mxnet.git"
 FOLDER_URL_PATTERN = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
 Distribute = Literal["chain", "s3", "pypi"]
 Fetch = Literal["auto", "here", "head"]
-REQUIREMENT_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+]+)?"
+
+
+def check_requirement(entry: str) -> str:
+    """One entry of packages in its normal form; pure. Raises ValueError for what is no name with versions.
+
+    https://packaging.python.org/en/latest/specifications/dependency-specifiers/
+    """
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 - as pathspec in check_pattern
+
+    try:
+        found = Requirement(entry)
+    except InvalidRequirement as error:
+        raise ValueError("not a package with versions") from error
+    if found.url is not None:
+        raise ValueError("packages come from the package index, by their names: no URL")
+    if found.marker is not None:  # pip would ask it of this machine's Python, and not of the nodes'
+        raise ValueError("a condition after ; is not allowed")
+    return str(found)
 
 
 def check_sync_entry(entry: str) -> str:
@@ -99,9 +116,10 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = SOURCE_URL
     packages: Annotated[
-        tuple[Annotated[str, Shape(REQUIREMENT_PATTERN)], ...],
+        tuple[Annotated[str, check_requirement], ...],
         Meta(
-            description='a list of more packages from PyPI for the nodes\' environment: "NAME" or "NAME==VERSION"',
+            description='a list of more packages from PyPI for the nodes\' environment: "NAME", "NAME==VERSION" or '
+            '"NAME>=VERSION,<VERSION"',
         ),
     ] = ()
     setup: Annotated[

@@ -1,9 +1,9 @@
 """Mistakes that are recognised by what they print, or by how a process ends, and the line of advice that each gets.
 
 To add one, add an entry here, or in the table beside this one that it belongs to, and its sample to
-tests/unit/test_advice.py. What the user is to type stands between backticks in the advice: a command, `[table] key` or
-`[table] key = value` of cluster.toml, an option; tests/unit/test_hints.py applies it. `needle` has to stand in the line as it is, which is cheap to look for; `pattern` then
-decides. Groups of the pattern can stand in the advice: {name}.
+tests/unit/test_advice.py. `needle` has to stand in the line as it is, which is cheap to look for; `pattern` then
+decides. Groups of the pattern can stand in the advice: {name}. What the user is to type stands between backticks there:
+a command, `[table] key` or `[table] key = value` of cluster.toml, an option. tests/unit/test_hints.py applies it.
 """
 
 from train.known_library_mistakes import LIBRARIES, MXNET_ISSUES

@@ -5,56 +5,58 @@ from train.mistake import Mistake
 S3 = (
     Mistake(
         "PermanentRedirect",
-        "the bucket is in another region than the job reads from: [provision] region has to be the bucket's",
+        "the bucket is in another region than the job reads from: `[provision] region` has to be the bucket's",
         pattern=r"\bPermanentRedirect\b",
     ),
     Mistake(
         "TemporaryRedirect",
         "S3 sends reads of this bucket elsewhere, as it does for a new bucket, or one of another region: try again "
-        "later, or see [provision] region",
+        "later, or see `[provision] region`",
         pattern=r"\bTemporaryRedirect\b",
     ),
     Mistake(
         "AuthorizationHeaderMalformed",
-        "the bucket is in another region than the job reads from: [provision] region has to be the bucket's",
+        "the bucket is in another region than the job reads from: `[provision] region` has to be the bucket's",
         pattern=r"\bAuthorizationHeaderMalformed\b",
     ),
     Mistake(
         "compile with DMLC_USE_S3=1",
-        'this MXNet cannot open s3:// by itself: set [data] mode = "auto" or "stage", by which workers read and save '
+        'this MXNet cannot open s3:// by itself: set `[data] mode = "auto"`, by which workers read and save '
         "there; a process that is no worker, or runs another Python than the nodes' own, cannot use s3://",
     ),
     Mistake(
         "No such file or directory: 's3://",
-        "{path}: Python's open() does not know s3://. For MXNet's own code set [data] mode = \"stage\": "
+        "{path}: Python's open() does not know s3://. For MXNet's own code set `[data] mode = \"stage\"`: "
         "ImageRecordDataset, RecordFileDataset, MXIndexedRecordIO and ImageIter, with their .idx files, then read it; "
         "other Python code has to fetch the file itself, with boto3, say",
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>s3://[^']{1,200})'",
     ),
     Mistake(
         "NoSuchBucket",
-        "there is no such bucket: see [data] url, or make it by cluster data put --create-bucket",
+        "there is no such bucket: see `[data] url`, or make it by `cluster data put --create-bucket FOLDER URL`",
         pattern=r"\bNoSuchBucket\b",
     ),
     Mistake(
         "NoSuchKey",
-        "there is no such object: cluster data ls shows what is there; see [data] url",
+        "there is no such object: `cluster data ls` shows what is there; see `[data] url`",
         pattern=r"\bNoSuchKey\b",
     ),
     Mistake(
         "Cannot find any files that matches the URI",
-        "nothing is there: cluster data ls shows what is; a folder's URL ends in /",
+        "nothing is there: `cluster data ls` shows what is; a folder's URL ends in /",
     ),
     Mistake(
         "ExpiredToken",
         "the job's credentials have run out, and MXNet cannot renew them: start it again; an instance_profile and "
-        '[data] mode = "stage" have them renewed',
+        '`[data] mode = "stage"` have them renewed',
         pattern=r"\bExpiredToken(?:Exception)?\b",
     ),
     Mistake(
         "AccessDenied",
-        "S3 refuses: the credentials need s3:GetObject and s3:ListBucket for [data] url, s3:PutObject for results "
-        '(cluster verify, cluster iam-policy); instance_profile = "auto" gets them for a new [data] url by cluster up',
+        "S3 refuses: the credentials need s3:GetObject and s3:ListBucket for `[data] url`, s3:PutObject for "
+        '`[data] results` (`cluster verify`, `cluster iam-policy`); `[provision] instance_profile = "auto"` gets '
+        "them for "
+        "a new `[data] url` by `cluster up`",
         pattern=r"\bAccessDenied\b",
     ),
     Mistake(
@@ -69,17 +71,19 @@ S3 = (
     ),
     Mistake(
         "RequestTimeTooSkewed",
-        "the node's clock is wrong: cluster verify shows by how much; cluster exec -- sudo chronyc makestep sets it",
+        "the node's clock is wrong: `cluster verify` shows by how much; `cluster exec -- sudo chronyc makestep` sets "
+        "it",
         pattern=r"\bRequestTimeTooSkewed\b",
     ),
     Mistake(
         "SlowDown",
-        "S3 asks for fewer requests at once: fewer --data-nthreads or workers, or the data under several prefixes",
+        "S3 asks for fewer requests at once: fewer `--data-nthreads` or workers, or the data under several prefixes",
         pattern=r"<Code>SlowDown</Code>|\(SlowDown\)|S3 says SlowDown",
     ),
     Mistake(
         "S3_ACCESS_KEY_ID to use S3",
-        "MXNet got no credentials for s3://: cluster train passes yours on; cluster verify shows whether it finds any",
+        "MXNet got no credentials for s3://: `cluster train` passes yours on; `cluster verify` shows whether it "
+        "finds any",
     ),
     Mistake(
         " Could not resolve host: ",
@@ -98,18 +102,21 @@ S3 = (
     ),
     Mistake(
         "Invalid RecordIO F",
-        "a file that is read is no whole .rec file: one that was cut short (cluster data info), or another file in the "
+        "a file that is read is no whole .rec file: one that was cut short (`cluster data info FOLDER`), or another "
+        "file in the "
         "folder, such as an .idx: MXNet reads all that is in it",
     ),
     Mistake(
         "RecordIOWriter",
-        "a file that is read is no whole .rec file: one that was cut short (cluster data info), or another file in the "
+        "a file that is read is no whole .rec file: one that was cut short (`cluster data info FOLDER`), or another "
+        "file in the "
         "folder, such as an .idx: MXNet reads all that is in it",
         pattern=r"Check failed: (?:p|header)\[0\] == RecordIOWriter: ?:kMagic",
     ),
     Mistake(
         "file do not align by 4 bytes",
-        "a file that is read is no whole .rec file: one that was cut short (cluster data info), or another file in the "
+        "a file that is read is no whole .rec file: one that was cut short (`cluster data info FOLDER`), or another "
+        "file in the "
         "folder, such as an .idx: MXNet reads all that is in it",
     ),
 )

@@ -42,6 +42,22 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "normal"),
+    [
+        ("scipy", "scipy"),
+        ("scipy==1.9.3", "scipy==1.9.3"),
+        ("opencv-python-headless<4.8", "opencv-python-headless<4.8"),
+        ("a >= 1, < 2", "a<2,>=1"),
+        ("a~=1.4.2", "a~=1.4.2"),
+        ("a==1.*,!=1.3", "a!=1.3,==1.*"),
+        ("Some_Name[extra]>=1!2.0rc1", "Some_Name[extra]>=1!2.0rc1"),
+    ],
+)
+def test_packages_have_versions_as_pip_has_them(written: str, normal: str) -> None:
+    assert parse(NAMED + f"[bootstrap]\npackages = ['{written}']").bootstrap.packages == (normal,)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", ["name: missing"]),
@@ -69,7 +85,10 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
             ['mxnet = "mxnet": not allowed', "with its version", "cluster oracle"],
         ),
         (NAMED + "[bootstrap]\nmxnet = 'numpy==1.23.5'", ['mxnet = "numpy==1.23.5"']),
-        (NAMED + "[bootstrap]\npackages = ['$(id)']", ['packages[0] = "$(id)"']),
+        (NAMED + "[bootstrap]\npackages = ['$(id)']", ['packages[0] = "$(id)"', "not a package with versions"]),
+        (NAMED + "[bootstrap]\npackages = ['--index-url=https://x']", ["not a package with versions"]),
+        (NAMED + "[bootstrap]\npackages = ['a @ https://x/a.whl']", ["no URL"]),
+        (NAMED + "[bootstrap]\npackages = ['a; python_version < \"3.9\"']", ["a condition after ; is not allowed"]),
         (NAMED + "[sandbox]\nfaults = ['capacty']", ['faults[0] = "capacty"', 'did you mean "capacity"?']),
         (NAMED + "[sandbox]\nfaults = ['kill instance=i-1']", ["cluster sandbox fault kill instance=i-1"]),
         (NAMED + "[sandbox]\nquotas = { L-1 = 3 }", ["there is no quota L-1", "L-1216C47A"]),

@@ -64,7 +64,7 @@ def test_by_itself_mxnet_does_not_and_the_hint_says_what_helps(tmp_path: Path) -
         advice = Advisor().take(Event(kind="line", at=1.0, text=line))
         assert advice is not None
         assert URL in advice
-        assert 'set [data] mode = "stage"' in advice
+        assert 'set `[data] mode = "stage"`' in advice
         assert "sync" not in advice
 
 
