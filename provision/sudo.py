@@ -108,11 +108,13 @@ def find_repair(path: Path, folders: Iterable[Path]) -> str | None:
     if os.geteuid() == 0:
         return None
     home, path = _normal(Path.home()), _normal(path)
-    if _find_root_owned(path, home) is None:
+    root_owned = _find_root_owned(path, home)
+    if root_owned is None:
         return None
+    found = {root_owned}
     own = [_normal(folder) for folder in folders]
-    wanted = own if any(path.is_relative_to(folder) for folder in own) else [path]
-    found = {_find_root_owned(folder, home) or folder for folder in wanted if os.path.lexists(folder)}
+    if any(path.is_relative_to(folder) for folder in own):
+        found = {_find_root_owned(folder, home) or folder for folder in own if os.path.lexists(folder)}
     return shlex.join(["sudo", "chown", "-R", f"{os.getuid()}:{os.getgid()}", *sorted(map(str, found))])
 
 

@@ -179,6 +179,12 @@ def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
         repair = f"sudo chown -R {user.uid}:{user.gid} {user.home / CACHE} {user.home / STATE}"
         assert said.endswith(f"  try: {repair}\n"), said
     subprocess.run(shlex.split(repair)[1:], check=True)
+    user.leave_to_root(Path("project/demo-data"))
+    (user.project / "demo-data" / "t10k-images-idx3-ubyte").unlink()
+    said = user.run("data", "demo", "demo-data", code=1).stderr
+    repair = f"sudo chown -R {user.uid}:{user.gid} {user.project / 'demo-data'}"
+    assert said.endswith(f"  try: {repair}\n"), said
+    subprocess.run(shlex.split(repair)[1:], check=True)
     user.run("exec", "--", "true")
 
     user.sudo("down", "--yes")
