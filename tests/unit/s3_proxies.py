@@ -1,5 +1,6 @@
 """Proxies before a test's S3 that break what goes through them."""
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -74,6 +75,27 @@ def faulty_proxy(target_url: str, faults: Faults) -> Iterator[str]:
 
     with _serve(target_url, sent=turning("sent"), received=turning("received"), busy=lambda: take("busy")) as url:
         yield url
+
+
+@contextmanager
+def holding_proxy(target_url: str, first: int) -> Iterator[tuple[str, threading.Event]]:
+    """(the URL of a proxy that holds requests for ranges from this byte on, what lets them go when it is set).
+
+    Of an object that is got in ranges, those before it arrive.
+    """
+    release = threading.Event()
+
+    def hold(chunk: bytes, _begin: int) -> bytes:
+        found = re.search(rb"(?i)\r\nrange: *bytes=(\d+)-", chunk)
+        if found and int(found[1]) >= first:
+            release.wait()
+        return chunk
+
+    with _serve(target_url, sent=hold, received=_unchanged) as url:
+        try:
+            yield url, release
+        finally:
+            release.set()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What of a plan has to be done: not what is there already, nor what is excluded; and what is to be deleted."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,6 @@ from provision.errors import UsageError
 from train.s3.client import S3Object
 from train.s3.content import COMPARE_FIRST, COMPARE_MOST, is_same
 from train.s3.crew import Check, gather
-from train.s3.landing import landing_path
 from train.s3.plan import Download, Upload
 from train.s3.url import S3Url, compile_glob, has_glob
 from train.s3.wire import Wire
@@ -112,10 +111,15 @@ def find_surplus_objects(
 
 
 def find_surplus_files(
-    folder: Path, planned: Sequence[Download], is_excluded: Callable[[str], bool]
+    folder: Path, planned: Sequence[Download], partials: Collection[Path], is_excluded: Callable[[str], bool]
 ) -> tuple[Path, ...]:
-    """The files below the folder that are no download's. Links are not followed; what is excluded stays."""
-    kept = {download.destination for download in planned} | {landing_path(download) for download in planned}
+    """The files below the folder that are no download's. Links are not followed; what is excluded stays.
+
+    partials: the real paths of downloads' temporary files, which are left to those that made them.
+    """
+    real = Path(os.path.realpath(folder))
+    kept = {download.destination for download in planned}
+    kept |= {folder / path.relative_to(real) for path in partials if path.is_relative_to(real)}
     surplus = []
     for root, folders, names in os.walk(folder):
         folders.sort()

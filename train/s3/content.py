@@ -58,15 +58,20 @@ def feed(check: Any, path: Path, go_on: Check = _go_on) -> bool:
     Raises OSError, and as go_on does.
     """
     with path.open("rb") as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        if size_bytes != check.size_bytes:
-            return False
-        if check.cut is None:
-            for block in Section(file.fileno(), 0, size_bytes, go_on).blocks():
-                check.feed(block)
-        else:
-            _feed_pieces(check, file.fileno(), size_bytes, go_on)
-        return bool(check.matches())
+        return feed_open(check, file.fileno(), go_on)
+
+
+def feed_open(check: Any, descriptor: int, go_on: Check = _go_on) -> bool:
+    """The same of an open file."""
+    size_bytes = os.fstat(descriptor).st_size
+    if size_bytes != check.size_bytes:
+        return False
+    if check.cut is None:
+        for block in Section(descriptor, 0, size_bytes, go_on).blocks():
+            check.feed(block)
+    else:
+        _feed_pieces(check, descriptor, size_bytes, go_on)
+    return bool(check.matches())
 
 
 def _feed_pieces(check: Any, descriptor: int, size_bytes: int, go_on: Check) -> None:

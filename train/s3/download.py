@@ -11,10 +11,10 @@ from typing import Any
 from provision.errors import AwsError, ClusterError
 from train.node import integrity
 from train.s3.client import explain
-from train.s3.content import feed, find_certain_check
+from train.s3.content import feed_open, find_certain_check
 from train.s3.crc import crc32
 from train.s3.exchange import UnsureError
-from train.s3.landing import Landing, checksum
+from train.s3.partial_file import PartialFile, PartialFiles, checksum
 from train.s3.parts import PART_BYTES, DamagedError
 from train.s3.plan import Download
 from train.s3.wire import Wire
@@ -29,7 +29,7 @@ _MD5 = re.compile(r'"([0-9a-f]{32})"')
 _DAMAGED = "what came from S3 is not what S3 says that it keeps: nothing was written"
 
 
-def get_small(wire: Wire, download: Download) -> int:
+def get_small(wire: Wire, files: PartialFiles, download: Download) -> int:
     """Get an object of which the listing says enough; returns its size in bytes.
 
     Raises UnsureError where it does not, or where what came is not that; ClusterError's kinds, OSError.
@@ -40,32 +40,32 @@ def get_small(wire: Wire, download: Download) -> int:
     content = wire.get_small(download.source, etag=download.etag)
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != said[1]:
         raise UnsureError
-    with _landing(download) as landing:
-        landing.write(content, 0)
-        landing.publish()
+    with _open_partial(files, download) as partial_file:
+        partial_file.write(content, 0)
+        partial_file.publish()
     return len(content)
 
 
-def get_whole(wire: Wire, download: Download, check: Check, note: NoteUnverified) -> int:
+def get_whole(wire: Wire, files: PartialFiles, download: Download, check: Check, note: NoteUnverified) -> int:
     """Get an object in one request; returns its size in bytes. Raises ClusterError's kinds, OSError."""
-    with _landing(download) as landing:
+    with _open_partial(files, download) as partial_file:
         for attempt in range(1, _TRIES + 1):
             try:
-                length, verified = _fetch_whole(wire, download, landing, check)
+                length, verified = _fetch_whole(wire, download, partial_file, check)
             except BrokenReadError as error:
                 if attempt == _TRIES:
                     raise explain_broken(error, download) from error
                 _pause(attempt)
                 continue
             if length == download.size_bytes and verified is not False:
-                landing.publish()
+                partial_file.publish()
                 if verified is None:
                     note(download)
                 return length
         raise AwsError(_DAMAGED, hint="run the command again")
 
 
-def _fetch_whole(wire: Wire, download: Download, landing: Landing, check: Check) -> tuple[int, bool | None]:
+def _fetch_whole(wire: Wire, download: Download, partial_file: PartialFile, check: Check) -> tuple[int, bool | None]:
     """(how many bytes came, whether they are what S3 says: None where it says nothing that can be compared)."""
     response = _ask(wire, download, ChecksumMode="ENABLED")
     verify = _find_check(wire, download, response["ResponseMetadata"]["HTTPHeaders"])
@@ -73,7 +73,7 @@ def _fetch_whole(wire: Wire, download: Download, landing: Landing, check: Check)
     for block in _read(response["Body"], check):
         if verify is not None:
             verify.feed(block)
-        landing.write(block, length)
+        partial_file.write(block, length)
         length += len(block)
     return length, None if verify is None else bool(verify.matches())
 
@@ -83,22 +83,23 @@ def _pause(attempt: int) -> None:
 
 
 @contextmanager
-def _landing(download: Download) -> Iterator[Landing]:
-    """A landing that is gone when the block ends in an error."""
-    landing = Landing(download)
+def _open_partial(files: PartialFiles, download: Download) -> Iterator[PartialFile]:
+    """An empty temporary file that is gone when the block ends in an error."""
+    partial_file = files.open(download)
     try:
-        landing.forget()
-        yield landing
+        partial_file.forget()
+        yield partial_file
     except BaseException:
-        landing.remove()
+        partial_file.remove()
         raise
 
 
 class PartsDownload:
     """An object that comes in parts; see parts.InParts. To ask what S3 says about it is a part, too."""
 
-    def __init__(self, wire: Wire, download: Download, check: Check, note: NoteUnverified) -> None:
+    def __init__(self, wire: Wire, files: PartialFiles, download: Download, check: Check, note: NoteUnverified) -> None:
         self._wire = wire
+        self._files = files
         self._download = download
         self._check = check
         self._note = note
@@ -107,7 +108,7 @@ class PartsDownload:
 
     def begin(self) -> Sequence[int]:
         """Open the file, which may have what an earlier run has fetched."""
-        self._landing = Landing(self._download)
+        self._file = self._files.open(self._download)
         return range(_ASK, -(-self._download.size_bytes // PART_BYTES))
 
     def move(self, number: int) -> int:
@@ -117,10 +118,10 @@ class PartsDownload:
             return 0
         begin = number * PART_BYTES
         length = min(PART_BYTES, self._download.size_bytes - begin)
-        crc = self._landing.read_record(number)
-        if crc is None or checksum(self._landing.descriptor, begin, length) != crc:
+        crc = self._file.read_record(number)
+        if crc is None or checksum(self._file.descriptor, begin, length) != crc:
             crc = self._fetch(begin, length)
-            self._landing.record(number, crc)
+            self._file.record(number, crc)
         self._crcs[begin] = crc
         return length
 
@@ -130,7 +131,7 @@ class PartsDownload:
             try:
                 for block in self._read_range(begin, length, surely=attempt > 1):
                     crc = crc32(block, crc)
-                    self._landing.write(block, at)
+                    self._file.write(block, at)
                     at += len(block)
             except BrokenReadError as error:
                 if attempt == _TRIES:
@@ -158,16 +159,16 @@ class PartsDownload:
         """Give the file its name, if it is what S3 says."""
         verify = _find_check(self._wire, self._download, self._told)
         if verify is not None and not self._is_right(verify):
-            self._landing.forget()
+            self._file.forget()
             raise DamagedError(_DAMAGED)
-        self._landing.publish()
+        self._file.publish()
         if verify is None:  # every part had the length that was asked for
             self._note(self._download)
 
     def _is_right(self, verify: Any) -> bool:
         if verify.cut != integrity.ANY:
-            self._landing.close_records()
-            return feed(verify, self._landing.path, self._check)
+            self._file.close_records()
+            return feed_open(verify, self._file.descriptor, self._check)
         for begin, crc in self._crcs.items():
             verify.add(begin, min(PART_BYTES, self._download.size_bytes - begin), crc.to_bytes(4, "big"))
         return bool(verify.matches())
@@ -175,9 +176,9 @@ class PartsDownload:
     def give_up(self, *, resumable: bool) -> None:
         """Leave what is there to a later run, or delete it."""
         if resumable:
-            self._landing.leave()
+            self._file.leave()
         else:
-            self._landing.remove()
+            self._file.remove()
 
 
 class BrokenReadError(Exception):

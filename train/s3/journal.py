@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from provision.errors import ClusterError
 from provision.progress import Event, Report
+from provision.user_folders import state_folder
 
 _NEW_S = 1.0
 """For so long an empty file may be one that is just being made."""
@@ -122,8 +123,7 @@ class Journal:
 
 def find_journal() -> Journal:
     """The user's."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Journal(Path(base) / "cluster" / "uploads")
+    return Journal(state_folder() / "uploads")
 
 
 def _take(path: Path) -> Entry | None:

@@ -21,13 +21,15 @@ from train.s3.choice import (
 )
 from train.s3.contents import delete_objects, du, find_whole_buckets, ls, rm
 from train.s3.destination import look, prepare_bucket
+from train.s3.download_journal import DownloadJournal
 from train.s3.earlier import find_earlier
 from train.s3.find import find_objects
 from train.s3.journal import find_journal
-from train.s3.landing import sweep
 from train.s3.listing import Listing
 from train.s3.local import find_files
+from train.s3.local_folder import LocalFolder, refuse_links
 from train.s3.manifest import manifest_url, write_manifest
+from train.s3.partial_file import PartialFiles
 from train.s3.plan import Download, Upload, plan_get, plan_put
 from train.s3.transfer import Progress
 from train.s3.url import parse_url
@@ -129,7 +131,8 @@ def get(
 ) -> Done:
     """Copy objects, folders and globs from S3 to this machine, but for what is there already with the same content.
 
-    Nothing is ever written, or deleted, outside of the destination, whatever an object's key is. Raises as `put` does.
+    Nothing is ever written, or deleted, outside of the destination, whatever an object's key is, nor through a symbolic
+    link below it. Raises as `put` does.
     """
     urls = [parse_url(source) for source in sources]
     is_excluded = compile_excludes(options.exclude)
@@ -141,15 +144,24 @@ def get(
         refuse_partial_delete((str(url), url not in named) for url in urls)
     wanted = [item for item in found if not is_excluded(item.name)]
     planned = plan_get(wanted, destination, folder_exists=folder.is_dir())
+    if any(download.destination == folder for download in planned):
+        folder = folder.parent  # it is the one file's own name
+    refuse_links(folder, (download.destination for download in planned))
     to_copy, unchanged = choose_downloads(wire, planned)
-    surplus = find_surplus_files(folder, planned, is_excluded) if options.delete else ()
+    journal = DownloadJournal()
+    surplus = find_surplus_files(folder, planned, journal.find_partials(), is_excluded) if options.delete else ()
     plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus)
     if not decide(plan):
         return Done(plan=plan, carried_out=False)
-    sweep(to_copy, (download.destination.parent for download in planned))
-    unverified = transfer.apply(wire, to_copy, watch(to_copy))
+    if not to_copy and not folder.is_dir():
+        return Done(plan=plan, carried_out=True)
+    local = LocalFolder(folder)
+    files = PartialFiles(local, journal)
+    files.find_earlier(planned, to_copy)
+    unverified = transfer.apply(wire, to_copy, watch(to_copy), files=files)
     for path in surplus:
-        path.unlink(missing_ok=True)
+        local.remove(path)
+    local.close()  # not after an interrupt, when a thread may still use it
     return Done(plan=plan, carried_out=True, unverified=unverified)
 
 

@@ -17,6 +17,7 @@ from train.s3.crew import Crew
 from train.s3.download import get_small
 from train.s3.exchange import UnsureError
 from train.s3.lanes import Lanes, Talk, Task, finish
+from train.s3.partial_file import PartialFiles
 from train.s3.plan import Download, Upload
 from train.s3.section import check_unchanged, encode_crc32
 from train.s3.wire import Wire
@@ -55,8 +56,10 @@ def move_side_by_side(transfers: Sequence[Upload | Download], move: Callable[[Up
 class SmallMoves:
     """The fast ways, for as long as they are sure. For any thread."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, files: PartialFiles | None = None) -> None:
+        """files: where downloads are written to; only uploads can do without."""
         self._wire = wire
+        self._files = files
         self._done = 0
         self._unsure = 0
 
@@ -71,12 +74,17 @@ class SmallMoves:
             if isinstance(transfer, Upload):
                 size_bytes = yield from put_small(self._wire, transfer)
             else:
-                size_bytes = get_small(self._wire, transfer)
+                size_bytes = get_small(self._wire, self._find_files(), transfer)
         except UnsureError:
             self._unsure += 1  # a number that two threads spoil is still near enough
             return None
         self._done += 1
         return size_bytes
+
+    def _find_files(self) -> PartialFiles:
+        if self._files is None:
+            raise ValueError("a download, and no folder for its temporary file")
+        return self._files
 
 
 def is_small(transfer: Upload | Download) -> bool:

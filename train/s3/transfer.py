@@ -16,6 +16,7 @@ from train.s3.crew import Crew
 from train.s3.download import PartsDownload, get_whole
 from train.s3.journal import Entry, Journal, find_journal
 from train.s3.lanes import Talk
+from train.s3.partial_file import PartialFiles
 from train.s3.parts import MAX_PARTS, PART_BYTES, DamagedError, InParts, part_size
 from train.s3.plan import Download, Upload
 from train.s3.section import ChangedError
@@ -62,14 +63,15 @@ def apply(
     *,
     earlier: Mapping[S3Url, Entry] | None = None,
     journal: Journal | None = None,
+    files: PartialFiles | None = None,
 ) -> Sequence[Download]:
     """Carry out all transfers; a failed one does not keep the others from being finished.
 
-    earlier: uploads in parts to go on with, by their destination. Returns the downloads of which S3 keeps no checksum
-    that can be compared: their lengths alone were. Raises ClusterError that names each file that failed, and why, when
-    the others are done; also one that was forgotten.
+    earlier: uploads in parts to go on with, by their destination. files: where downloads are written to. Returns the
+    downloads of which S3 keeps no checksum that can be compared: their lengths alone were. Raises ClusterError that
+    names each file that failed, and why, when the others are done; also one that was forgotten.
     """
-    job = _Job(wire, progress, journal or find_journal(), earlier or {})
+    job = _Job(wire, progress, journal or find_journal(), earlier or {}, files)
     try:
         unsure = job.move_small([transfer for transfer in transfers if is_small(transfer)])
         others = [transfer for transfer in transfers if not is_small(transfer)]
@@ -89,7 +91,14 @@ def apply(
 
 
 class _Job:
-    def __init__(self, wire: Wire, progress: Progress, journal: Journal, earlier: Mapping[S3Url, Entry]) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        progress: Progress,
+        journal: Journal,
+        earlier: Mapping[S3Url, Entry],
+        files: PartialFiles | None,
+    ) -> None:
         self.crew = Crew(CONNECTIONS)
         self.failed: list[str] = []
         self.unverified: list[Download] = []
@@ -97,6 +106,7 @@ class _Job:
         self._progress = progress
         self._journal = journal
         self._earlier = earlier
+        self._files = files
         self._lock = threading.Lock()
         self._begun: dict[Upload | Download, InParts] = {}
         self._ended: set[int] = set()  # by identity: to hash a transfer takes long
@@ -109,7 +119,7 @@ class _Job:
 
     def move_small(self, transfers: Sequence[Upload | Download]) -> Sequence[Upload | Download]:
         """Move them as long as that is fast; returns those that are left."""
-        moves = SmallMoves(self._wire)
+        moves = SmallMoves(self._wire, self._files)
         left: list[Upload | Download] = []
 
         def move(transfer: Upload | Download) -> Talk[None]:
@@ -132,14 +142,20 @@ class _Job:
             if isinstance(transfer, Upload):
                 self.moved(put_whole(self._wire, transfer, self.crew.check))
             else:
-                self.moved(get_whole(self._wire, transfer, self.crew.check, self.unverified.append))
+                files = self._find_files()
+                self.moved(get_whole(self._wire, files, transfer, self.crew.check, self.unverified.append))
             self.finished(transfer)
 
     def _in_parts(self, transfer: Upload | Download) -> InParts:
         if isinstance(transfer, Download):
-            return PartsDownload(self._wire, transfer, self.crew.check, self.unverified.append)
+            return PartsDownload(self._wire, self._find_files(), transfer, self.crew.check, self.unverified.append)
         entry = self._earlier.get(transfer.destination)
         return PartsUpload(self._wire, transfer, self._journal, entry, self.crew.check)
+
+    def _find_files(self) -> PartialFiles:
+        if self._files is None:
+            raise ValueError("a download, and no folder for its temporary file")
+        return self._files
 
     @contextmanager
     def watching(
@@ -185,6 +201,8 @@ class _Job:
             left, self._begun = list(self._begun.values()), {}
         for parts in left:
             parts.give_up(resumable=True)
+        if self._files is not None:
+            self._files.close()
 
 
 class _Parts:
