@@ -17,6 +17,7 @@ from typing import Any
 
 from provision.errors import ClusterError
 from provision.progress import Event, Report
+from provision.user_folders import cache_folder
 
 MANIFEST = "bundle.json"
 
@@ -42,9 +43,8 @@ class BundleFile:
 
 
 def cache_dir() -> Path:
-    """Where fetched wheels are kept: $XDG_CACHE_HOME/cluster, as the XDG Base Directory Specification has it."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "cluster"
+    """Where fetched wheels are kept. Raises ClusterError."""
+    return cache_folder()
 
 
 def check_cache(cache: Path) -> None:

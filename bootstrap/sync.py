@@ -11,6 +11,7 @@ from bootstrap.tree import EXECUTABLE, PLAIN, Tree, TreeFile, make_tree
 from bootstrap.tree_cache import HashCache
 from provision.errors import ClusterError, ConfigError
 from provision.progress import Event, Report
+from provision.user_folders import home_folder
 
 # What place_tree.py marks a whole tree with.
 RESERVED = ".complete"
@@ -90,7 +91,7 @@ class _Walk:
                 f'bootstrap.sync = "{entry}": nothing of it would be sent: {left_out} is left out',
                 hint=f"change [bootstrap] exclude; always left out are {', '.join(ALWAYS_LEFT_OUT)}",
             )
-        if Path.home().resolve().is_relative_to(path.resolve()):
+        if home_folder().resolve().is_relative_to(path.resolve()):
             raise ConfigError(
                 f'bootstrap.sync = "{entry}": your whole home folder, keys and passwords too, is in {path.resolve()}',
                 hint="put cluster.toml and what is to be sent into a folder of their own",

@@ -11,6 +11,7 @@ import click
 
 from provision.errors import NotFoundError, SandboxError, UsageError
 from provision.progress import Event
+from provision.user_folders import state_folder
 
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig
@@ -142,9 +143,8 @@ class App:
 
 
 def state_dir() -> Path:
-    """Where clusters' files are kept: $XDG_STATE_HOME/cluster, as the XDG Base Directory Specification has it."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "cluster"
+    """Where clusters' files are kept. Raises ClusterError."""
+    return state_folder()
 
 
 def sandbox_files_dir(project_dir: Path) -> Path:

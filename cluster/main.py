@@ -13,6 +13,7 @@ from cluster.app import App, state_dir
 from cluster.lazy_group import LazyGroup
 from provision.errors import ClusterError
 from provision.sudo import become_caller, find_repair, give_back
+from provision.user_folders import correct_home
 
 # Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3, Fabric or rich.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -77,6 +78,7 @@ def main() -> None:
 def run() -> int:
     """Run the command; 0 done, 1 it failed, 2 usage or configuration, or the failing process's code."""
     gc.set_threshold(GARBAGE_THRESHOLD)
+    correct_home()
     # SIGTERM ends a command as Ctrl-C does, so that what it holds is let go in the same way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if become_caller():

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bootstrap.apply import ReadyNode
@@ -33,6 +32,7 @@ from cluster.app import App
 from provision.errors import ClusterError
 from provision.leftovers import Resource, Unseen
 from provision.progress import Event
+from provision.user_folders import home_folder
 from train.head import SILENCE_S, found_program_command
 from train.payload import code_digest
 from train.run import RemoteEnd
@@ -49,7 +49,7 @@ class UserSsh:
     @cached_property
     def config(self) -> "paramiko.SSHConfig":
         """His ssh_config, with the system's. Raises ClusterError."""
-        return load_ssh_config(Path.home())
+        return load_ssh_config(home_folder())
 
     def connect(self, host: Host) -> NodeConnection:
         """Connect to a host that was found here. Raises ConnectError, ClusterError."""
