@@ -10,7 +10,7 @@ from typing import Any
 
 from train.node import integrity
 from train.s3.crew import Check, Crew
-from train.s3.section import Section
+from train.s3.section import Section, has_more
 
 Headers = Mapping[str, str]
 COMPARE_FIRST = 4
@@ -64,7 +64,7 @@ def feed(check: Any, path: Path, go_on: Check = _go_on) -> bool:
 def feed_open(check: Any, descriptor: int, go_on: Check = _go_on) -> bool:
     """The same of an open file."""
     size_bytes = os.fstat(descriptor).st_size
-    if size_bytes != check.size_bytes:
+    if size_bytes != check.size_bytes or has_more(descriptor, size_bytes):
         return False
     if check.cut is None:
         for block in Section(descriptor, 0, size_bytes, go_on).blocks():

@@ -10,6 +10,7 @@ from provision.errors import ClusterError
 from train.s3.crc import crc32
 
 _BLOCK_BYTES = 512 * 2**10
+_COPY_IT = "like files in /proc and /sys: copy it to a plain file first"
 
 
 class ChangedError(ClusterError):
@@ -47,7 +48,10 @@ class Section(io.RawIOBase):
         wanted = min(len(self._block), self.length - self._at)
         count = os.preadv(self._descriptor, [self._block[:wanted]], self._begin + self._at) if wanted else 0
         if count < wanted:
-            raise ChangedError("it was changed while it was read: it is shorter now")
+            size_bytes = os.fstat(self._descriptor).st_size
+            if size_bytes < self._begin + self._at + wanted:
+                raise ChangedError("it was changed while it was read: it is shorter now")
+            raise ChangedError(f"it has fewer than the {size_bytes} bytes that its size says, {_COPY_IT}")
         self._at += count
         return self._block[:count]
 
@@ -90,6 +94,18 @@ def check_unchanged(before: os.stat_result, after: os.stat_result) -> None:
     """Raises ChangedError."""
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise ChangedError("it was changed while it was read")
+
+
+def check_end(descriptor: int, before: os.stat_result) -> None:
+    """Raises ChangedError where the file goes on behind the size that it had, or always says that it has."""
+    if has_more(descriptor, before.st_size):
+        check_unchanged(before, os.fstat(descriptor))
+        raise ChangedError(f"it has more than the {before.st_size} bytes that its size says, {_COPY_IT}")
+
+
+def has_more(descriptor: int, size_bytes: int) -> bool:
+    """Whether a file has bytes behind these."""
+    return bool(os.pread(descriptor, 1, size_bytes))
 
 
 def encode_crc32(crc: int) -> str:

@@ -11,7 +11,7 @@ from train.s3.client import DamagedBodyError, S3AccessDeniedError
 from train.s3.journal import Begun, Entry, Journal
 from train.s3.parts import part_size
 from train.s3.plan import Upload
-from train.s3.section import Section, check_unchanged, encode_crc32
+from train.s3.section import Section, check_end, check_unchanged, encode_crc32
 from train.s3.wire import Wire
 
 Check = Callable[[], None]
@@ -29,6 +29,7 @@ def put_whole(wire: Wire, upload: Upload, check: Check) -> int:
         crc = section.crc32()
         # What changes from now on is not what the checksum says, and is refused.
         check_unchanged(before, os.fstat(file.fileno()))
+        check_end(file.fileno(), before)
         if _send(wire, "put_object", section, crc, **target) is None:
             # What S3 did not refuse it has stored: an object of wrong bytes is worse than none.
             wire.call("delete_object", **target)
@@ -170,6 +171,7 @@ class PartsUpload:
     def finish(self) -> None:
         """Make the object appear, if S3 agrees on its checksum."""
         check_unchanged(self._before, os.fstat(self._descriptor))
+        check_end(self._descriptor, self._before)
         whole = 0
         for _, (_, crc, length) in sorted(self._done.items()):
             whole = integrity.combine_crc32(whole, crc, length)
