@@ -12,7 +12,7 @@ from train.s3.client import S3Object
 from train.s3.content import COMPARE_FIRST, COMPARE_MOST, is_same
 from train.s3.crew import Check, gather
 from train.s3.plan import Download, Upload
-from train.s3.url import S3Url, compile_glob, has_glob
+from train.s3.url import S3Url, compile_glob, has_glob, is_marker
 from train.s3.wire import Wire
 
 Transfer = TypeVar("Transfer", Upload, Download)
@@ -105,7 +105,7 @@ def find_surplus_objects(
         for item in there
         if item.url.key.startswith(folder.key)
         and item.url not in names
-        and not item.url.key.endswith("/")
+        and not is_marker(item.url.key, item.size_bytes)
         and not is_excluded(item.url.key.removeprefix(folder.key))
     )
 

@@ -9,7 +9,7 @@ from train.s3.client import S3Client, S3Object, open_s3
 from train.s3.find import find_matches, find_objects
 from train.s3.listing import Listing
 from train.s3.transfer import open_wire
-from train.s3.url import S3Url, has_glob, parse_url
+from train.s3.url import S3Url, has_glob, is_marker, parse_url
 
 _DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
 Result = TypeVar("Result")
@@ -89,7 +89,7 @@ def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
     targets = [parse_url(url) for url in urls]
     buckets = find_whole_buckets(urls, recursive=recursive)
 
-    listing = Listing(open_wire(region=region))
+    listing = Listing(open_wire(region=region), exact=True)
     keys = _keys_to_delete(listing, targets, recursive=recursive)
 
     async def run(client: S3Client) -> int:
@@ -137,7 +137,9 @@ async def _list(client: S3Client, where: S3Url, *, recursive: bool) -> tuple[Ent
     entries = [entry async for entry in listing]
     if where.key and not entries:
         raise NotFoundError(f"{where}: no such object or folder", hint=f"cluster data ls s3://{where.bucket}/")
-    shown = [entry for entry in entries if not isinstance(entry, S3Object) or not entry.url.key.endswith("/")]
+    shown = [
+        entry for entry in entries if not isinstance(entry, S3Object) or not is_marker(entry.url.key, entry.size_bytes)
+    ]
     return tuple(sorted(shown, key=lambda entry: entry.url if isinstance(entry, S3Object) else entry))
 
 
@@ -148,7 +150,7 @@ def _list_matches(listing: Listing, where: S3Url, *, recursive: bool) -> tuple[E
         if slash and not recursive:
             folder = S3Url(bucket=where.bucket, key=item.url.key.removesuffix(name) + first + slash)
             found[folder] = folder
-        elif not item.url.key.endswith("/"):
+        elif not is_marker(item.url.key, item.size_bytes):
             found[item.url] = item
     if not found:
         raise NotFoundError(f"{where}: no object matches", hint=f"cluster data ls s3://{where.bucket}/")

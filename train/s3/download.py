@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from provision.errors import AwsError, ClusterError
+from provision.errors import AwsError, ClusterError, NotFoundError
 from train.node import integrity
 from train.s3.client import explain
 from train.s3.content import feed_open, find_certain_check
@@ -190,6 +190,16 @@ def explain_broken(error: BrokenReadError, download: Download) -> ClusterError:
     cause = error.__cause__
     reason = cause if isinstance(cause, Exception) else error
     return explain(reason, "get_object", bucket=download.source.bucket, key=download.source.key)
+
+
+def explain_missing(wire: Wire, download: Download, error: NotFoundError) -> ClusterError:
+    """What to tell about an object that was listed and is not there: perhaps its name ends with a slash."""
+    folder = download.source.as_folder()
+    try:
+        wire.find_headers(folder)
+    except ClusterError:
+        return error
+    return ClusterError(f"the object is {folder}: its name ends with a slash, and that of a file cannot")
 
 
 def _ask(wire: Wire, download: Download, **more: Any) -> dict[str, Any]:

@@ -7,20 +7,20 @@ from provision.errors import NotFoundError
 from train.s3.client import S3Object
 from train.s3.listing import Listing
 from train.s3.plan import FoundObject
-from train.s3.url import S3Url, compile_glob, has_glob, literal_prefix
+from train.s3.url import S3Url, compile_glob, has_glob, is_marker, literal_prefix
 
 
 def find_objects(listing: Listing, sources: Sequence[S3Url], *, with_markers: bool = False) -> tuple[FoundObject, ...]:
     """Every object at the sources, in their order.
 
-    with_markers: also those that only stand for a folder (`name/`), as S3's console makes them.
+    with_markers: also those that only stand for a folder; see url.is_marker.
 
     Raises NotFoundError for a source at which there is nothing, AwsError where S3 refuses.
     """
     found: list[FoundObject] = []
     for source in sources:
         objects = _find_one(listing, source, several=len(sources) > 1)
-        objects = [item for item in objects if with_markers or not item.url.key.endswith("/")]
+        objects = [item for item in objects if with_markers or not is_marker(item.url.key, item.size_bytes)]
         if not objects:
             what = "no object matches" if has_glob(source.key) else "no such object or folder"
             raise NotFoundError(f"{source}: {what}", hint=f"cluster data ls s3://{source.bucket}/")
@@ -64,7 +64,8 @@ def matched_name(key: str, pattern: re.Pattern[str], *, only_folders: bool) -> s
     The match's own name is kept; with `only_folders` (a pattern that ends with a slash) only what is inside.
     """
     ends = [at for at, char in enumerate(key) if char == "/"]
-    for end in ends if only_folders else [*ends, len(key)]:
+    # Of `name/` nothing is behind the last slash, and a * stands for no empty name.
+    for end in ends if only_folders or key.endswith("/") else [*ends, len(key)]:
         if pattern.fullmatch(key, 0, end):
             return key[end + 1 :] if only_folders else key[key.rfind("/", 0, end) + 1 :]
     return None

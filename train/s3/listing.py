@@ -1,6 +1,6 @@
 """What is in S3, by the fastest way that is sure: obstore where it can tell, botocore where it cannot or S3 refuses."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -11,10 +11,15 @@ from train.s3.wire import Wire
 
 
 class Listing:
-    """Asks S3 what there is."""
+    """Asks S3 what there is.
 
-    def __init__(self, wire: Wire) -> None:
+    obstore shows an object `a/` that has content as `a`. That is noticed where it is the listed folder's own, or where
+    something is below it, and else by whoever asks for `a`. exact: ask botocore, as before something is deleted.
+    """
+
+    def __init__(self, wire: Wire, *, exact: bool = False) -> None:
         self._wire = wire
+        self._exact = exact
 
     def find_object(self, url: S3Url) -> S3Object | None:
         """The object of exactly this name. Raises ClusterError's kinds."""
@@ -30,9 +35,13 @@ class Listing:
 
         only: those of these names, so that the others take no memory.
         """
+        if self._exact:
+            return self._ask_botocore(folder, only=only)
         try:
             found = [item for item in self._wire.list_folder(folder) if only is None or item.url in only]
         except UnsureError:
+            return self._ask_botocore(folder, only=only)
+        if _has_files_that_are_folders(found):
             return self._ask_botocore(folder, only=only)
         return sorted(found, key=lambda item: item.url)
 
@@ -55,3 +64,14 @@ class Listing:
             if limit or not page.get("IsTruncated"):
                 return found
             request["ContinuationToken"] = page["NextContinuationToken"]
+
+
+def _has_files_that_are_folders(found: Iterable[S3Object]) -> bool:
+    keys = {item.url.key for item in found}
+    folders: set[str] = set()
+    for key in keys:
+        end = key.rfind("/")
+        while end > 0 and (folder := key[:end]) not in folders:
+            folders.add(folder)
+            end = folder.rfind("/")
+    return not keys.isdisjoint(folders)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from provision.errors import ClusterError, NotFoundError, UsageError
 from train.s3.client import S3Object
-from train.s3.url import S3Url
+from train.s3.url import S3Url, is_marker
 from train.s3.wire import Wire
 
 _SUFFIX = ".manifest.json"
@@ -41,7 +41,7 @@ def make_items(folder: S3Url, objects: Sequence[S3Object]) -> tuple[Item, ...]:
     return tuple(
         Item(name=item.url.key.removeprefix(folder.key), size_bytes=item.size_bytes, etag=item.etag.strip('"'))
         for item in objects
-        if not item.url.key.endswith("/")
+        if not is_marker(item.url.key, item.size_bytes)
     )
 
 

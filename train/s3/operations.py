@@ -98,7 +98,7 @@ def put(
     planned = plan_put([file for file in files if not is_excluded(file.name)], target)
     folder = target.as_folder()
     wire = transfer.open_wire(region=region)
-    listing = Listing(wire)
+    listing = Listing(wire, exact=options.delete)
     kept = {upload.destination for upload in planned}
     found = look(listing, planned, folder, kept, whole=options.delete)
     if found.bucket == "missing" and not create_bucket:

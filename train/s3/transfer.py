@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
-from provision.errors import ClusterError
+from provision.errors import ClusterError, NotFoundError
 from train.s3.crew import Crew
-from train.s3.download import PartsDownload, get_whole
+from train.s3.download import PartsDownload, explain_missing, get_whole
 from train.s3.journal import Entry, Journal, find_journal
 from train.s3.lanes import Talk
 from train.s3.partial_file import PartialFiles
@@ -165,9 +165,12 @@ class _Job:
         try:
             yield
         except (ClusterError, OSError) as error:
+            told = error
+            if isinstance(error, NotFoundError) and isinstance(transfer, Download):
+                told = explain_missing(self._wire, transfer, error)
             with self._lock:
                 self._ended.add(id(transfer))
-                self.failed.append(_tell(transfer, error))
+                self.failed.append(_tell(transfer, told))
             if at_fault is not None:
                 at_fault(error)
 
@@ -258,7 +261,8 @@ class _Parts:
     def _give_up(self, error: Exception) -> None:
         self._job.drop(self._transfer)
         with self._job.watching(self._transfer):
-            self._parts.give_up(resumable=not isinstance(error, ChangedError))
+            is_gone = isinstance(self._transfer, Download) and isinstance(error, NotFoundError)
+            self._parts.give_up(resumable=not is_gone and not isinstance(error, ChangedError))
 
 
 def _tell(transfer: Upload | Download, error: ClusterError | OSError) -> str:

@@ -55,6 +55,11 @@ def parse_url(text: str) -> S3Url:
     return S3Url(bucket=bucket, key=key)
 
 
+def is_marker(key: str, size_bytes: int) -> bool:
+    """Whether an object only stands for a folder, as S3's console makes them: `name/`, without content."""
+    return key.endswith("/") and not size_bytes
+
+
 def has_glob(text: str) -> bool:
     """Whether it has one of *, ? and [."""
     return _GLOB.search(text) is not None

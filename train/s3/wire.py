@@ -58,10 +58,11 @@ class Wire:
     def list_folder(self, folder: S3Url) -> Iterator[S3Object]:
         """The objects below a folder or in a bucket, in no order. Raises UnsureError.
 
-        obstore does not tell the marker of a folder, `a/`, from an empty object `a`: unsure where one is empty.
+        obstore does not tell the marker of a folder, `a/`, from an empty object `a`: unsure where one is empty, and
+        where it can be the listed folder's own alone.
         """
         for item in self._list(folder):
-            if not item["size"] or not item["e_tag"]:
+            if not item["size"] or not item["e_tag"] or not item["path"].startswith(folder.key):
                 raise UnsureError
             yield _object(folder.bucket, item)
 
