@@ -8,7 +8,8 @@ The one that takes then asks for a file from an offset on, and gets frames:
     N                       not here
 
 Silence means that the other one is dead. Whoever takes goes on from the same offset with the node before that one.
-Bytes travel in the clear, between members of the cluster's security group: the secret keeps others from asking.
+Bytes travel in the clear, between members of the cluster's security group: the secret keeps others from asking. Those
+who have not proved yet that they know it are few at a time, and have little time for it.
 
 Python 3.6 and later, standard library only.
 """
@@ -19,6 +20,8 @@ import hmac
 import os
 import socket
 import struct
+import threading
+import time
 
 import store
 from scripts import start_thread
@@ -28,6 +31,9 @@ SAY_STILL_THERE_S = 0.3
 SILENCE_S = 1.5
 CONNECT_TIMEOUT_S = 2.0
 SEND_TIMEOUT_S = 10.0  # for one that takes nothing any more
+GREETING_S = 3.0  # for the proof of the secret, as a whole
+STRANGERS_AT_MOST = 32  # connections without that proof, each of which takes a thread and a file descriptor
+ACCEPT_PAUSE_S = 0.1
 DAMAGED_AT_MOST = 3
 HEAD = struct.Struct(">cI")
 TIMEVAL = struct.Struct("@ll")  # of <sys/time.h>
@@ -53,10 +59,15 @@ def sign(secret, who, *nonces):
     return hmac.new(secret, who + b"".join(nonces), hashlib.sha256).digest()
 
 
-def receive_exactly(connection, count):
-    """Read `count` bytes. Raises ConnectionError at an early end."""
+def receive_exactly(connection, count, deadline=None):
+    """Read `count` bytes. deadline: by time.monotonic(). Raises ConnectionError at an early end, socket.timeout."""
     data = bytearray()
     while len(data) < count:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise socket.timeout("timed out")
+            connection.settimeout(left)
         more = connection.recv(count - len(data))
         if not more:
             raise ConnectionError("the connection was closed")
@@ -106,17 +117,48 @@ class Server(object):
                 raise
             self._listener.bind(("", 0))  # others reach it by an address that a router translates
         self._listener.listen(64)
+        self._lock = threading.Lock()
+        self._strangers = []  # (address, connection), the oldest first
         self.port = self._listener.getsockname()[1]
         start_thread(self._accept)
 
     def _accept(self):
         while True:
-            connection, _ = self._listener.accept()
-            start_thread(self._serve, connection)
+            try:
+                connection, (address, _) = self._listener.accept()
+            except OSError:  # it has hung up already, or this node has no memory or descriptors left for now
+                time.sleep(ACCEPT_PAUSE_S)
+                continue
+            self._admit(connection, address)
+            try:
+                start_thread(self._serve, connection)
+            except RuntimeError:  # there are too many
+                self._forget(connection)
+                connection.close()
+
+    def _admit(self, connection, address):
+        """Let it try. Where there are too many, the oldest one of the address that has most of them is hung up on."""
+        with self._lock:
+            self._strangers.append((address, connection))
+            if len(self._strangers) <= STRANGERS_AT_MOST:
+                return
+            addresses = [stranger[0] for stranger in self._strangers]
+            busiest = max(addresses, key=addresses.count)
+            _, oldest = self._strangers.pop(addresses.index(busiest))
+            try:
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
+            except OSError:
+                pass  # the other side was faster
+
+    def _forget(self, connection):
+        """It is no stranger any more; whether it was one until now."""
+        with self._lock:
+            before = len(self._strangers)
+            self._strangers = [stranger for stranger in self._strangers if stranger[1] is not connection]
+            return len(self._strangers) < before
 
     def _serve(self, connection):
         try:
-            connection.settimeout(SEND_TIMEOUT_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._greet(connection)
             connection.settimeout(None)
@@ -127,15 +169,20 @@ class Server(object):
         except (OSError, Refused):
             pass  # whoever asked is gone, or had no business here; it asks again, or another node
         finally:
+            self._forget(connection)
             connection.close()
 
     def _greet(self, connection):
+        deadline = time.monotonic() + GREETING_S
+        connection.settimeout(GREETING_S)
         mine = os.urandom(NONCE_BYTES)
         connection.sendall(mine)
-        theirs = receive_exactly(connection, NONCE_BYTES)
-        proof = receive_exactly(connection, hashlib.sha256().digest_size)
+        theirs = receive_exactly(connection, NONCE_BYTES, deadline)
+        proof = receive_exactly(connection, hashlib.sha256().digest_size, deadline)
         if not hmac.compare_digest(proof, sign(self._secret, b"takes", mine, theirs)):
             raise Refused("does not know the secret")
+        if not self._forget(connection):
+            raise Refused("was hung up on meanwhile")
         connection.sendall(sign(self._secret, b"gives", theirs, mine))
 
     def _give(self, connection, sha256, offset):
@@ -220,12 +267,12 @@ class Taker(object):
         self._hang_up()
         connection = socket.create_connection(peer, timeout=CONNECT_TIMEOUT_S)
         self._connection, self._peer = connection, peer
-        connection.settimeout(SILENCE_S)
+        deadline = time.monotonic() + SILENCE_S
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        theirs = receive_exactly(connection, NONCE_BYTES)
+        theirs = receive_exactly(connection, NONCE_BYTES, deadline)
         mine = os.urandom(NONCE_BYTES)
         connection.sendall(mine + sign(self._secret, b"takes", theirs, mine))
-        proof = receive_exactly(connection, hashlib.sha256().digest_size)
+        proof = receive_exactly(connection, hashlib.sha256().digest_size, deadline)
         if not hmac.compare_digest(proof, sign(self._secret, b"gives", mine, theirs)):
             raise Refused("it does not know the secret of this transfer")
         limit_time(connection, socket.SO_RCVTIMEO, SILENCE_S)

@@ -177,6 +177,47 @@ def test_a_node_without_the_secret_gets_nothing(start: Start, tmp_path: Path) ->
         assert connection.recv(1) == b""  # hung up, no proof, no byte
 
 
+def test_many_who_do_not_know_the_secret_use_up_nothing(start: Start, tmp_path: Path) -> None:
+    """Neither the descriptors, which are few here, nor the threads; and whoever knows it is served all the same."""
+    hold(tmp_path / "1", SOME)
+    source = start(1, limit="ulimit -n 80")
+    source.hear("arrived")
+    strangers = []
+    try:
+        for _ in range(300):
+            strangers.append(socket.create_connection(source.peer))  # noqa: PERF401 - closed where it fails
+        tasks = Path(f"/proc/{source.process.pid}/task")
+        until(lambda: len(list(tasks.iterdir())) < 60, "it has a thread for each")
+        taker = start(2, entry(SOME))
+        taker.take_from(source.peer)
+        taker.hear("arrived")
+        again = socket.create_connection(source.peer)
+        strangers.append(again)
+        assert len(again.recv(32)) == 32
+    finally:
+        for stranger in strangers:
+            stranger.close()
+    assert taker.path(SOME).read_bytes() == SOME
+
+
+def test_who_is_slow_to_prove_that_it_knows_the_secret_is_hung_up_on(start: Start, tmp_path: Path) -> None:
+    source = holder(start, 1, tmp_path, SOME)
+    with socket.create_connection(source.peer) as connection:
+        connection.settimeout(0.2)
+        assert len(connection.recv(32)) == 32
+        for _ in range(63):  # one more would be a whole proof, wrong as it is
+            try:
+                connection.sendall(b"x")
+                assert connection.recv(1) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                pass
+            break
+        else:
+            pytest.fail("a byte now and then is enough to stay")
+
+
 def test_a_node_without_the_secret_gives_nothing(start: Start) -> None:
     taker = start(1, entry(SOME))
     with socket.create_server(("127.0.0.1", 0)) as listener:
