@@ -38,6 +38,36 @@ LAUNCH_ATTEMPTS = 8
 _FIRST_DELAY_S = 1.0
 _LONGEST_DELAY_S = 30.0
 
+# A boothook, as cloud-init runs it before sshd starts, where the image orders them so, and at every boot:
+# https://cloudinit.readthedocs.io/en/latest/explanation/format.html#cloud-boothook
+USER_DATA = """\
+#cloud-boothook
+#!/bin/sh
+# Has sshd end sessions whose client is gone. A node that was frozen or cut off hears nothing of its client's end, and
+# with the kernel's own keepalive a session then goes on for two hours.
+config=/etc/ssh/sshd_config
+settings='# Written by cluster at boot.
+ClientAliveInterval 15
+ClientAliveCountMax 4'
+# sshd uses the first value that it finds.
+if grep -Eqi '^ *include .*/sshd_config\\.d/' $config; then
+    file=$config.d/00-cluster.conf
+    [ "$(cat $file 2>/dev/null)" != "$settings" ] || exit 0
+    mkdir -p $config.d
+    echo "$settings" >$file
+else
+    ! grep -q '^# Written by cluster' $config || exit 0
+    cp -p $config $config.new && { echo "$settings"; cat $config; } >$config.new && mv $config.new $config
+fi
+if [ -d /run/systemd/system ]; then
+    # Without waiting: sshd may be about to start after this script.
+    for service in ssh sshd; do systemctl --no-block try-reload-or-restart $service.service; done 2>/dev/null
+elif [ -s /run/sshd.pid ]; then
+    kill -HUP "$(cat /run/sshd.pid)"
+fi
+exit 0
+"""
+
 _NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"})
 
 
@@ -47,8 +77,9 @@ def run_instances_request(
     """The whole request but its ClientToken. least: how many are good enough.
 
     Metadata by IMDSv2 only, one hop away: containers on a node cannot take the node's role. The root volume
-    is encrypted and ends with its instance. All instances get the same tags: provision/describe.py tells how
-    an index comes of them. group_id: None for a dry run before there is one.
+    is encrypted and ends with its instance. sshd ends sessions whose client is gone (USER_DATA). All instances get
+    the same tags: provision/describe.py tells how an index comes of them. group_id: None for a dry run before there
+    is one.
     """
     named = tags(name=name, owner=owner, role="node")
     indexed = {**named, TAG_INDEX: format_indices(step.indices)}
@@ -73,6 +104,7 @@ def run_instances_request(
                 },
             }
         ],
+        "UserData": USER_DATA,
         "NetworkInterfaces": [_network_interface(option, group_id=group_id, public_address=step.public_address)],
         "TagSpecifications": [
             _tagged("instance", indexed),

@@ -14,6 +14,8 @@ GROUPS_OF_USER = ("adm", "sudo", "video", "render")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SSHD_CONFIG = f"""\
+# First, as in Ubuntu's: of a setting, sshd uses the first value.
+Include /etc/ssh/sshd_config.d/*.conf
 Port 22
 HostKey /etc/ssh/ssh_host_ed25519_key
 HostKey /etc/ssh/ssh_host_ecdsa_key

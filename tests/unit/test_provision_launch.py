@@ -1,8 +1,10 @@
 """RunInstances: what is asked, how often, and how instances become numbered nodes."""
 
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +66,7 @@ def test_the_request() -> None:
                 },
             }
         ],
+        "UserData": provision.launch.USER_DATA,
         "NetworkInterfaces": [
             {
                 "DeviceIndex": 0,
@@ -300,3 +303,24 @@ def test_a_restart_does_not_change_the_order() -> None:
     old = instance("i-old", launch_index=0, indices=None, NetworkInterfaces=[attached])
     young = instance("i-young", launch_index=0, indices=None, age_s=1000)
     assert names(old, young) == {0: "i-old", 1: "i-young"}
+
+
+@pytest.mark.parametrize("includes", [True, False])
+def test_nodes_end_ssh_sessions_whose_client_is_gone(tmp_path: Path, *, includes: bool) -> None:
+    """What is run at boot sets that before all other settings, once, and changes nothing else."""
+    config, drop_in = tmp_path / "etc" / "sshd_config", tmp_path / "etc" / "sshd_config.d" / "00-cluster.conf"
+    config.parent.mkdir()
+    before = f"Include {config}.d/*.conf\n" * includes + "Port 22\nClientAliveInterval 0\nMatch User x\n"
+    config.write_text(before)
+    config.chmod(0o640)
+    script = request()["UserData"]
+    assert script.startswith("#cloud-boothook\n#!/bin/sh\n")
+    script = script.replace("/etc/ssh/", f"{config.parent}/").replace("/run/", f"{tmp_path}/run/")
+    for _ in range(2):
+        subprocess.run(["/bin/sh", "-c", script], check=True)
+        texts = (drop_in.read_text(), config.read_text()) if includes else (config.read_text(), before)
+        assert texts[0].startswith("# Written by cluster at boot.\nClientAliveInterval 15\nClientAliveCountMax 4\n")
+        assert texts[0].count("15") == 1
+        assert texts[1] == before
+        assert includes or texts[0].endswith(before)
+    assert config.stat().st_mode & 0o777 == 0o640
