@@ -181,6 +181,25 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("kind", ["link", "open to others"])
+def test_a_folder_of_somebody_else_for_unfinished_shards_is_refused(
+    run_here: Run, tmp_path: Path, photos: Path, kind: str
+) -> None:
+    """In a folder that others may write to: what lies in it would be deleted, and written over."""
+    elsewhere, work = tmp_path / "elsewhere", tmp_path / "out" / ".cluster-pack"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    work.parent.mkdir()
+    if kind == "link":
+        work.symlink_to(elsewhere)
+    else:
+        elsewhere.rename(work)
+        work.chmod(0o777)
+    with pytest.raises(ClusterError, match="it is a link, or a folder that others may write to"):
+        run_here("pack", str(photos), "out")
+    assert [path.name for path in work.iterdir()] == ["precious"]
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_results_come_in_order_and_errors_come_through(processes: int) -> None:
     assert list(map_in_order(math.isqrt, range(100), processes=processes)) == list(map(math.isqrt, range(100)))

@@ -10,6 +10,7 @@ import pytest
 from project import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "train" / "node"))  # by path, as on the nodes
+import stage_cache
 import stage_disk
 
 MOUNTS = """\
@@ -47,6 +48,28 @@ def test_data_goes_to_the_home_folder_otherwise(tmp_path: Path, monkeypatch: pyt
 def test_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert stage_disk.find_folder({"CLUSTER_DATA_CACHE_DIR": "~/cache"}) == str(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", ["link", "open to others"])
+def test_folders_of_somebody_else_are_not_used(tmp_path: Path, kind: str) -> None:
+    """What lies there is trained with, and it is deleted when there is no room."""
+    elsewhere, objects = tmp_path / "elsewhere", tmp_path / "cache" / "objects"
+    elsewhere.mkdir()
+    objects.parent.mkdir()
+    if kind == "link":
+        objects.symlink_to(elsewhere)
+    else:
+        objects.mkdir()
+        objects.chmod(0o777)
+    with pytest.raises(OSError, match="others may write to it: set"):
+        stage_cache.Cache(str(tmp_path / "cache"), 1 << 30)
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        stage_cache.Cache(str(tmp_path), 1 << 30)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_how_much_may_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

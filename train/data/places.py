@@ -6,12 +6,14 @@ finished, and may be replaced; shards that were finished are replaced only if th
 
 import fcntl
 import hashlib
+import os
 import re
 import shutil
+import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -116,7 +118,8 @@ def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Itera
     found = [path for below in beside if below.is_dir() for path in below.iterdir() if not path.is_dir()]
     names = [path.relative_to(folder).as_posix() for path in found]
     old = find_old(names, folders, where=str(folder), replace=replace or place.work.exists())
-    place.work.mkdir(parents=True, exist_ok=True)
+    place.work.parent.mkdir(parents=True, exist_ok=True)
+    _make_own(place.work)
     with _lock(place.work, str(folder)):
         _clear(place.work)
         for name in old:
@@ -217,6 +220,18 @@ def _remove_unused(folder: Path) -> None:
         except BlockingIOError:
             return  # its run is at work
         shutil.rmtree(folder)
+
+
+def _make_own(work: Path) -> None:
+    """Make a folder that nobody else may write to. Raises ClusterError where there is another one, or a link."""
+    with suppress(FileExistsError):
+        work.mkdir(mode=0o700)
+    found = work.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise ClusterError(
+            f"{work}: it is a link, or a folder that others may write to, and unfinished shards are to go there",
+            hint=f"look at what it is, then: rm -r {work}",
+        )
 
 
 def _lock(work: Path, where: str) -> BinaryIO:

@@ -19,6 +19,7 @@ import os
 import random
 import re
 import shutil
+import stat
 import time
 import zlib
 
@@ -47,7 +48,7 @@ class Cache(object):
         self.boot = _read(BOOT_ID).strip()
         self.slots = set()
         for name in ("objects", "incoming", "users"):
-            os.makedirs(self.path(name), mode=0o700, exist_ok=True)
+            _make_own(self.path(name))
         self._user = self.path("users", "%d-%08x" % (os.getpid(), random.getrandbits(32)))
         with self.locked():
             os.mkdir(self._user, 0o700)
@@ -180,9 +181,12 @@ class Cache(object):
     @contextlib.contextmanager
     def locked(self):
         """Alone with the folder, among all processes of this host."""
-        with open(self.path("lock"), "a") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
+        descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(descriptor)
 
     @staticmethod
     def _is_locked(path):
@@ -276,6 +280,14 @@ def render_size(count):
         if count >= size:
             return "%.1f %s" % (count / size, unit)
     return "%d kB" % -(-count // 1000)
+
+
+def _make_own(path):
+    """Make a folder that nobody else may write to: what lies there is trained with. Raises OSError."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise OSError("%s: it is a link or another user's, or others may write to it: set [data] cache_dir" % path)
 
 
 def _lock_folder(path):
