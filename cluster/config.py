@@ -66,8 +66,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a TOMLDecodeError, or Python's own for a number of thousands of digits
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: not valid TOML: tables and lists are nested too deeply") from None
 
 
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

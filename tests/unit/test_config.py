@@ -145,7 +145,19 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     assert raised.value.hint == "cluster init"
 
 
-@pytest.mark.parametrize("content", [b"name = ", b"name = 'a'\nname = 'b'\n", b"\xff\xfe", b"[a\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"name = ",
+        b"name = 'a'\nname = 'b'\n",
+        b"\xff\xfe",
+        b"[a\n",
+        b"name = " + b"[" * 5000 + b"]" * 5000,
+        b"name = " + b"{a = " * 5000 + b"1" + b"}" * 5000,
+        b"[provision]\nnodes = " + b"9" * 5000,
+    ],
+    ids=["half", "twice", "bytes", "table", "deep list", "deep table", "digits"],
+)
 def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "cluster.toml"
     path.write_bytes(content)
