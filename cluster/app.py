@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.terminal import escape, write
 from provision.errors import NotFoundError, SandboxError, UsageError
 from provision.progress import Event
 from provision.user_folders import state_folder
@@ -120,18 +121,24 @@ class App:
     def say(self, text: str, *, style: str = "") -> None:
         """A message for the person at the terminal: stderr, never markup."""
         if (style and not self._is_plain) or "console" in self.__dict__:
-            self.console.print(text, style=style or None, markup=False)
+            text = escape(text) if sys.stderr.isatty() else text
+            self.console.print(text, style=style or None, markup=False, emoji=False)
         else:  # nothing is drawn that it could come between: for plain words rich is slow to import
-            click.echo(text, err=True)
+            write(sys.stderr, text)
 
     def print(self, text: str) -> None:
         """A result: stdout."""
         self.close()
-        click.echo(text)
+        write(sys.stdout, text)
+
+    def print_line(self, text: str) -> None:
+        """One line of a result: stdout. On a terminal no name in it can begin another line."""
+        self.close()
+        write(sys.stdout, text, one_line=True)
 
     def print_json(self, value: Any) -> None:
         """A result as JSON: stdout."""
-        click.echo(json.dumps(value, indent=2, default=str))
+        write(sys.stdout, dump_json(value))
 
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask, unless `yes`. Without a terminal nobody can answer: UsageError naming --yes."""
@@ -139,7 +146,12 @@ class App:
             return True
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"{question} Without a terminal this needs --yes.")
-        return click.confirm(question, err=True)
+        return click.confirm(escape(question), err=True)
+
+
+def dump_json(value: Any) -> str:
+    """JSON for people and programs, in ASCII and without control characters. Pure."""
+    return json.dumps(value, indent=2, default=str).replace("\x7f", "\\u007f")
 
 
 def state_dir() -> Path:

@@ -61,9 +61,8 @@ def render_counts(cluster: ClusterSummary) -> str:
 
 
 def render_owner(arn: str | None) -> str:
-    """The last part of an ARN. The tag can hold anything: what a terminal would obey is left out."""
-    last = (arn or "").rpartition("/")[2].rpartition(":")[2]
-    return "".join(character for character in last if character.isprintable()) or "unknown"
+    """The last part of an ARN, or what else the tag holds."""
+    return (arn or "").rpartition("/")[2].rpartition(":")[2] or "unknown"
 
 
 def _types(cluster: ClusterSummary) -> list[str]:

@@ -11,14 +11,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TextIO
 
 from cluster.app import App
 from cluster.job_view import Row, Style, render_view
 from cluster.region import Region
+from cluster.terminal import escape, escape_line, escape_output
 from train.advice import Advisor
 from train.events import Event
-from train.output import Selection, clean, render_line
+from train.output import Selection, render_line
 from train.progress import Progress
 from train.report import Report
 
@@ -83,7 +85,7 @@ class JobDisplay:
         if self._view is None or self._closed:
             self._app.say(text, style=style)
         else:
-            self._view.print(f"{text}\n", code=SAY_CODES.get(style, ""))
+            self._view.print(f"{escape(text)}\n", code=SAY_CODES.get(style, ""))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -117,13 +119,10 @@ class JobDisplay:
 
     def _print(self, line: str) -> None:
         if self._stdout_terminal:
-            line = clean(line)
+            line = escape_output(line)
         if self._shared and self._view is not None:
             self._view.print(f"{line}\n")
             return
-        encoding = sys.stdout.encoding or "utf-8"
-        if not line.isascii():  # what is no character here must not end the job's display
-            line = line.encode(encoding, "replace").decode(encoding)
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
@@ -234,7 +233,8 @@ class LiveView:
             return ()  # nothing has been heard yet
         columns, lines = self._region.size
         now = self._progress.now + (time.monotonic() - self._heard_at)
-        return render_view(self._progress, title=self._title, now=now, columns=columns, lines=lines)
+        rows = render_view(self._progress, title=self._title, now=now, columns=columns, lines=lines)
+        return tuple(replace(row, text=escape_line(row.text)[: columns - 1]) for row in rows)
 
     def _paint(self, row: Row) -> str:
         code = CODES[row.style] if self._colour else ""

@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import io
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ import click
 
 from cluster.app import App, state_dir
 from cluster.lazy_group import LazyGroup
+from cluster.terminal import print_bytes_unchanged, write
 from provision.errors import ClusterError
 from provision.sudo import become_caller, find_repair, give_back
 from provision.user_folders import correct_home
@@ -65,6 +67,7 @@ def cli(ctx: click.Context, config_path: Path) -> None:
 
 def main() -> None:
     """Run the command and exit, at once: to take the modules apart would cost Python a tenth of a second and more."""
+    print_bytes_unchanged(sys.stdout)
     code = run()
     atexit._run_exitfuncs()  # noqa: SLF001 - what Python itself calls first
     try:
@@ -95,7 +98,9 @@ def run() -> int:
             _fail("interrupted", None)
             code = INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(file=said)
+        write(sys.stderr, said.getvalue().rstrip("\n"))  # a file name may stand in it
         code = error.exit_code
     except ClusterError as error:
         _fail(error.message, _repair(error.__cause__) or error.hint)
@@ -131,6 +136,6 @@ def _repair(error: BaseException | None) -> str | None:
 
 
 def _fail(message: str, hint: str | None) -> None:
-    click.secho(f"error: {message}", fg="red", err=True)
+    write(sys.stderr, f"error: {message}", colour="red")
     if hint:
-        click.echo(f"  try: {hint}", err=True)
+        write(sys.stderr, f"  try: {hint}")

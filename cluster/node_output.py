@@ -6,8 +6,9 @@ import threading
 from collections import defaultdict
 
 from bootstrap.execute import Stream
+from cluster.terminal import escape_line, escape_output
 
-LONGEST_LINE_BYTES = 4 << 20
+LONGEST_LINE_BYTES = 1 << 20
 """A longer line is shown in pieces of this size."""
 KEPT_BYTES = 8 << 20
 """Of each stream of each node, for --json: its end."""
@@ -17,10 +18,14 @@ LOOK_EVERY_S = 0.2
 
 
 class LinePrinter:
-    """Whole lines, each with its node's name in front, to the streams that they came from."""
+    """Whole lines, each with its node's name in front, to the streams that they came from.
+
+    To a terminal without what it would obey but for colours; elsewhere byte by byte as they came.
+    """
 
     def __init__(self, *, stdout: int, stderr: int) -> None:
         self._descriptors: dict[Stream, int] = {"stdout": stdout, "stderr": stderr}
+        self._terminals = frozenset(filter(os.isatty, (stdout, stderr)))
         self._rests: defaultdict[tuple[str, Stream], bytes] = defaultdict(bytes)
         self._lock = threading.Lock()
         self._dropped = threading.Event()
@@ -36,9 +41,12 @@ class LinePrinter:
             rest = b""
         self._rests[node, stream] = rest
         if lines:
-            prefix = b"[%s] " % node.encode()
+            descriptor = self._descriptors[stream]
+            if descriptor in self._terminals:
+                lines = [_escape(line) for line in lines]
+            prefix = b"[%s] " % escape_line(node).encode()
             with self._lock:
-                self._write(self._descriptors[stream], b"".join(b"%s%s\n" % (prefix, line) for line in lines))
+                self._write(descriptor, b"".join(b"%s%s\n" % (prefix, line) for line in lines))
 
     def drop(self) -> None:
         """Print nothing any more."""
@@ -49,6 +57,10 @@ class LinePrinter:
         while view and not self._dropped.is_set():
             if select.select([], [descriptor], [], LOOK_EVERY_S)[1]:
                 view = view[os.write(descriptor, view[:PIECE_BYTES]) :]
+
+
+def _escape(line: bytes) -> bytes:
+    return escape_output(line.decode("utf-8", "surrogateescape")).encode()
 
 
 class Collector:

@@ -155,7 +155,8 @@ def render_usd(amount: float | None) -> str:
 
 
 def render_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows, the heading first, in columns."""
+    """Rows, the heading first, in columns. Each stays one line, whatever stands in its cells."""
+    rows = [[cell.replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)

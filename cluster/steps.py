@@ -1,10 +1,10 @@
 """Steps on the screen: what has begun as a passing line (on a terminal alone), what is done to stay."""
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
-import click
-
+from cluster.terminal import escape, escape_line, write
 from provision.progress import Event
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ class StepDisplay:
     """Shows events as they come, from whatever thread."""
 
     def __init__(self, console: "Console") -> None:
+        from rich.text import Text  # noqa: PLC0415 - not for those who have no terminal
+
         self._console = console
+        self._text = Text
         self._lock = threading.Lock()
         self._running: tuple[str, ...] = ()
         self._spinner = console.status("")
@@ -28,11 +31,12 @@ class StepDisplay:
             self._running = still_running(self._running, event)
             if event.kind in MARKS:
                 mark, style = MARKS[event.kind]
-                self._console.print(f"{mark} {render_event(event)}", style=style or None, markup=False)
+                shown = escape(f"{mark} {render_event(event)}")
+                self._console.print(shown, style=style or None, markup=False, emoji=False)
             if not self._console.is_terminal:
                 return
             if self._running:
-                self._spinner.update(self._running[-1])
+                self._spinner.update(self._text(escape_line(self._running[-1])))  # a str would be read as markup
                 self._spinner.start()
             else:
                 self._spinner.stop()
@@ -54,7 +58,7 @@ class PlainSteps:
         """Show one event, from whatever thread."""
         if event.kind in MARKS:
             with self._lock:
-                click.echo(f"{MARKS[event.kind][0]} {render_event(event)}", err=True)
+                write(sys.stderr, f"{MARKS[event.kind][0]} {render_event(event)}")
 
     def close(self) -> None:
         """There is nothing to take away."""

@@ -10,14 +10,6 @@ from train.events import Event, Process, Role
 SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-# What moves the cursor, rings, or changes a terminal's state; colours (SGR, ending in m) and tabs may stay.
-CONTROL_PATTERN = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-ln-~]"  # CSI sequences other than SGR
-    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # OSC, DCS and their like, to their end
-    r"|\x1b(?!\[[0-?]*m)[@-Z\\^_`-~0-?]?"  # other escapes
-    r"|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]"
-)
-
 
 def render_line(event: Event, *, head: str = "node-0") -> str | None:
     """An event of the log as a line: "[worker 0 node-1] text". Pure; None for one that is no output.
@@ -31,14 +23,6 @@ def render_line(event: Event, *, head: str = "node-0") -> str | None:
     if event.kind == "warnings" and event.warnings:
         return f"[supervisor {head}] warning: {'; '.join(event.warnings)}"
     return None
-
-
-def clean(text: str) -> str:
-    """A line of output without what could move a terminal's cursor or change its state; colours stay. Pure."""
-    if text.isprintable():
-        return text
-    text = CONTROL_PATTERN.sub("", text.rstrip("\r").rsplit("\r", 1)[-1])
-    return f"{text}\x1b[0m" if "\x1b" in text else text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

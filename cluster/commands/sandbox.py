@@ -131,7 +131,7 @@ def log(app: App, *, as_json: bool) -> None:
     """Show every API call since the sandbox was started."""
     with control.api_log(app.project_dir).open() as stream:
         for line in stream:
-            app.print(line.rstrip() if as_json else render_call(json.loads(line)))
+            app.print_line(line.rstrip() if as_json else render_call(json.loads(line)))
 
 
 def render_fault(fault: Mapping[str, Any]) -> str:

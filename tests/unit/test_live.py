@@ -105,7 +105,7 @@ def test_on_a_terminal_speeds_are_in_the_view_alone_and_lines_above_it(terminal:
         shown.say("a message")
         terminal.wait_for(lambda: "a message" in terminal.screen.text)
         first, error, hint, rest, message, header, *rows = terminal.settle().splitlines()
-        assert first == "[worker 0 node-0] [bold]first[/] line"
+        assert first == r"[worker 0 node-0] [bold]first[/] \x1b[2J\x1b]0;title\x07line"
         assert error == f"[worker 1 node-1] {NUMPY}"
         assert hint.startswith("hint [worker 1 node-1]: numpy is too new")
         assert rest.lstrip().startswith("packages`")
@@ -132,7 +132,7 @@ def test_plain_is_plain_on_a_terminal_too(terminal: Terminal) -> None:
         shown.take(line("text \x1b[2Jon"))
     text = terminal.settle()
     assert text.splitlines()[0].startswith("[worker 0 node-0] Epoch[0] Batch [0-20]")
-    assert text.splitlines()[2] == "[worker 0 node-0] text on"
+    assert text.splitlines()[2] == r"[worker 0 node-0] text \x1b[2Jon"
     assert "\x1b[J" not in terminal.raw
 
 

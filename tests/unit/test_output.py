@@ -4,7 +4,7 @@ import pytest
 
 from provision.errors import UsageError
 from train.events import Event, Process, Role
-from train.output import Selection, clean, parse_since, render_line
+from train.output import Selection, parse_since, render_line
 
 
 def process(role: Role = "worker", *, rank: int | None = 0, host: str = "node-1") -> Process:
@@ -73,24 +73,3 @@ def test_since_is_a_length_of_time_or_a_moment(text: str, moment: float) -> None
 def test_any_other_since_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--since"):
         parse_since(text, now=1000.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "cleaned"),
-    [
-        ("plain, ünïcode", "plain, ünïcode"),
-        ("a\tb", "a\tb"),
-        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m"),
-        ("\x1b[2J\x1b[1;1Hcleared", "cleared"),
-        ("\x1b]0;title\x07text", "text"),
-        ("\x1b]0;title without an end", ""),
-        ("\x1bPdcs\x1b\\text", "text"),
-        ("ring\x07\x08 \x9b2J", "ring 2J"),
-        ("10%\r50%\r100%", "100%"),
-        ("of Windows\r", "of Windows"),
-        ("\x1bctext", "text"),
-        ("\x1b", ""),
-    ],
-)
-def test_output_cannot_move_a_terminals_cursor_or_change_its_state(text: str, cleaned: str) -> None:
-    assert clean(text) == cleaned

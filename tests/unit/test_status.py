@@ -277,7 +277,7 @@ def test_a_list_as_json() -> None:
     [
         ("arn:aws:iam::123456789012:user/team/ada", "ada"),
         ("arn:aws:iam::123456789012:root", "root"),
-        ("\x1b[31mred", "[31mred"),
+        ("\x1b[31mred", "\x1b[31mred"),
         ("", "unknown"),
         (None, "unknown"),
     ],

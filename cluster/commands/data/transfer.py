@@ -143,7 +143,7 @@ def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
         app.print_json([_as_document(entry) for entry in entries])
         return
     for entry in entries:
-        app.print(_as_line(entry))
+        app.print_line(_as_line(entry))
 
 
 @click.command("du", short_help="Count objects and bytes by folder.")
@@ -159,7 +159,7 @@ def du(app: App, *, url: str, as_json: bool) -> None:
         app.print_json({"folders": rows[:-1], "total": rows[-1]})
         return
     for row in usages:
-        app.print(f"{row.size_bytes:>15}  {row.objects:>9}  {row.url}")
+        app.print_line(f"{row.size_bytes:>15}  {row.objects:>9}  {row.url}")
 
 
 @click.command("rm", short_help="Delete objects, folders and buckets.")
@@ -200,7 +200,7 @@ def verify(app: App, *, url: str, local: str | None, exclude: tuple[str, ...], a
         app.print_json({"compared": verdict.compared, "differences": rows})
     else:
         for row in rows:
-            app.print(f"{row['difference']:<8}  {row['name']}")
+            app.print_line(f"{row['difference']:<8}  {row['name']}")
     against = local or "its manifest"
     if rows:
         app.say(f"{len(rows)} of {verdict.compared} differ between {url} and {against}")
@@ -211,9 +211,9 @@ def verify(app: App, *, url: str, local: str | None, exclude: tuple[str, ...], a
 def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool) -> bool:
     if dry_run:
         for transfer in plan.transfers:
-            app.print(f"copy    {transfer.source} -> {transfer.destination}")
+            app.print_line(f"copy    {transfer.source} -> {transfer.destination}")
         for what in plan.deletions:
-            app.print(f"delete  {what}")
+            app.print_line(f"delete  {what}")
         app.say(
             f"{len(plan.transfers)} to copy, {len(plan.unchanged)} unchanged, {len(plan.deletions)} to delete: "
             "nothing was done"

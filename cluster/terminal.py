@@ -1,0 +1,78 @@
+"""Text from elsewhere on a terminal: its control characters are shown as they are written in Python, and not obeyed.
+
+Names, errors and output come from nodes, from S3 and from this machine's files. A terminal obeys what stands in them:
+it sets its title or the clipboard, moves the cursor, or shows a line backwards. All that `cluster` prints on a terminal
+goes through this module; what goes into a pipe or a file, and all JSON, is left as it is.
+"""
+
+import codecs
+import re
+from typing import TextIO
+
+import click
+
+# C0 but for tab and newline, DEL, C1; marks that turn the direction of text; line separators; single surrogates.
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_CONTROL = re.compile(f"[{_CONTROLS}]")
+_CONTROL_OF_LINE = re.compile(f"[\n{_CONTROLS}]")
+# SGR, ECMA-48 8.3.117: colours and other attributes of characters.
+_COLOUR_OR_CONTROL = re.compile(rf"\x1b\[[0-9;:]{{0,40}}m|[\n{_CONTROLS}]")
+_RESET = "\x1b[0m"
+_LINE_BREAK = {"\n": "\\n", "\r": "\\r"}
+
+
+def escape(text: str) -> str:
+    r"""Text of any number of lines with its control characters as \x1b, \x9b or \u202e; tabs stay. Pure."""
+    return text if text.isprintable() else _CONTROL.sub(_show, text.replace("\r\n", "\n"))
+
+
+def escape_line(text: str) -> str:
+    """The same for what has to stay within its line: newlines are control characters, too. Pure."""
+    return text if text.isprintable() else _CONTROL_OF_LINE.sub(_show, text)
+
+
+def escape_output(line: str) -> str:
+    """A line of a program's output: its colours stay, and end with it. Pure.
+
+    Progress bars are drawn over with carriage returns: what was drawn last is shown.
+    """
+    if line.isprintable():
+        return line
+    shown = _COLOUR_OR_CONTROL.sub(_show, line.rstrip("\r").rsplit("\r", 1)[-1])
+    return f"{shown}{_RESET}" if "\x1b" in shown else shown
+
+
+def _show(match: re.Match[str]) -> str:
+    found = match[0]
+    if len(found) > 1:  # a colour
+        return found
+    code = ord(found)
+    if 0xDC80 <= code <= 0xDCFF:  # Python's surrogateescape: a byte that is no UTF-8
+        code -= 0xDC00
+    return _LINE_BREAK.get(found) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def write(stream: TextIO, text: str, *, one_line: bool = False, colour: str | None = None) -> None:
+    """Write text and a newline: on a terminal escaped and in a colour of click's, elsewhere as it is.
+
+    one_line: a newline in the text is no end of a line.
+    """
+    if stream.isatty():
+        text = escape_line(text) if one_line else escape(text)
+        text = click.style(text, fg=colour) if colour else text
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def print_bytes_unchanged(stream: TextIO) -> None:
+    """Let a stream take any text: names of files that are no UTF-8 byte by byte, and what else it lacks escaped."""
+    codecs.register_error("cluster.unchanged", _encode_unchanged)
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="cluster.unchanged")
+
+
+def _encode_unchanged(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
