@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,6 +140,14 @@ class App:
     def print_json(self, value: Any) -> None:
         """A result as JSON: stdout."""
         write(sys.stdout, dump_json(value))
+
+    def print_json_array(self, values: Iterable[Any]) -> None:
+        """Results as one JSON array: stdout. Each is made and printed alone, for they may be large."""
+        opening = "["
+        for value in values:
+            sys.stdout.write(f"{opening}\n  {dump_json(value).replace(chr(10), chr(10) + '  ')}")
+            opening = ","
+        write(sys.stdout, "[]" if opening == "[" else "\n]")
 
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask, unless `yes`. Without a terminal nobody can answer: UsageError naming --yes."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cluster.app import App
 from provision.errors import ClusterError, NotFoundError
-from train.records import JobRecord, choose_job, merge_records, parse_record
+from train.records import DamagedRecordError, JobRecord, choose_job, merge_records, read_jobs
 
 if TYPE_CHECKING:
     from train.head import Head
@@ -30,7 +30,7 @@ class JobSources:
         if of_head:
             try:
                 return choose_job(of_head, words)
-            except NotFoundError:
+            except (NotFoundError, DamagedRecordError):
                 if self._app.config.data.results is None:
                     raise
         return choose_job(self._add_s3(of_head), words)
@@ -75,7 +75,13 @@ class JobSources:
 
 def ask_head(head: "Head") -> tuple[JobRecord, ...]:
     """The jobs that the head knows, newest first. Raises ClusterError's kinds."""
-    return merge_records(parse_record(document, source="head") for document in head.ask("list").get("jobs", ()))
+    line = head.ask("list")
+    if not line:  # no job has ever run there
+        return ()
+    try:
+        return merge_records(read_jobs(line))
+    except ValueError as error:
+        raise head.not_understood(error) from None
 
 
 @contextmanager

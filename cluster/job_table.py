@@ -1,6 +1,6 @@
 """Jobs as text and as JSON. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,12 +20,15 @@ def render_jobs(records: Sequence[JobRecord], *, now: datetime) -> str:
     return f"{lines}\n(s3): as it was last copied to [data] results; not on the head any more" if in_s3 else lines
 
 
-def jobs_document(records: Sequence[JobRecord]) -> list[dict[str, Any]]:
+def job_documents(records: Sequence[JobRecord]) -> Iterator[dict[str, Any]]:
     """What `cluster jobs --json` prints: the records as they are, and where each was read."""
-    return [{**record.document, "source": record.source} for record in records]
+    return ({**record.document, "source": record.source} for record in records)
 
 
 def _row(record: JobRecord, now: datetime) -> tuple[str, ...]:
+    if record.is_damaged:
+        state = "damaged" + (" (s3)" if record.source == "s3" else "")
+        return (record.id, "-", state, "-", "-", "-", "-", "-", _shorten(record.error or "-"))
     lost = record.source == "s3" and not record.has_ended
     return (
         record.id,

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from cluster.app import App
 from cluster.job_head import end_from_here
-from provision.errors import ClusterError, ConnectError, NotFoundError
+from provision.errors import ClusterError, ConnectError
 from provision.model import ClusterState
 from train.events import Result
-from train.head import Head, HeadGoneError
+from train.head import AnswerError, Head, HeadGoneError
 from train.records import JobRecord
-from train.run import STOP_TIMEOUT_S, STOPPED, render_left, stop_job
+from train.run import STOPPED, render_left, stop_job
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +30,7 @@ def stop(app: App, head: Head, job: str, *, say: Callable[[str], None] | None = 
     try:
         result, already = stop_job(head, job)
         stopped = Stopped(result=result, already=already)
-    except (ConnectError, HeadGoneError) as error:
+    except (ConnectError, HeadGoneError, AnswerError) as error:
         stopped = Stopped(result=end_without_head(app, job, error, say=say or app.say), by_head=False)
     _check_left(job, stopped)
     return stopped
@@ -39,7 +39,7 @@ def stop(app: App, head: Head, job: str, *, say: Callable[[str], None] | None = 
 def find_left(records: Iterable[JobRecord]) -> JobRecord | None:
     """The newest job that has ended, if something of it is not known to have ended. records: newest first. Pure."""
     newest = next((record for record in records if record.has_ended), None)
-    return newest if newest is not None and newest.document.get("left") else None
+    return newest if newest is not None and newest.left else None
 
 
 def end_left(head: Head, record: JobRecord, state: ClusterState) -> Stopped:
@@ -47,10 +47,8 @@ def end_left(head: Head, record: JobRecord, state: ClusterState) -> Stopped:
 
     Raises ClusterError when something is left still, or cannot be searched, ConnectError, HeadGoneError.
     """
-    message = head.ask("stop", record.id, *find_gone(record, state), timeout_s=STOP_TIMEOUT_S)
-    if "result" not in message:
-        raise NotFoundError(f"{head.name} knows no job {record.id}", hint="cluster jobs")
-    stopped = Stopped(result=Result(**message["result"]), already=True)
+    result, _ = stop_job(head, record.id, find_gone(record, state))
+    stopped = Stopped(result=result, already=True)
     _check_left(record.id, stopped)
     return stopped
 
@@ -58,7 +56,7 @@ def end_left(head: Head, record: JobRecord, state: ClusterState) -> Stopped:
 def find_gone(record: JobRecord, state: ClusterState) -> Sequence[str]:
     """The ids of a job's instances that do not run any more, and so have no processes. Pure."""
     live = {node.instance_id for node in state.nodes if node.state != "stopped"}.union(state.ending)
-    own = [node.get("instance_id") for node in record.document.get("nodes", ())]  # "": a host of the user's
+    own = [node.instance_id for node in record.nodes]  # empty: a host of the user's
     return [instance_id for instance_id in own if instance_id and instance_id not in live]
 
 

@@ -3,17 +3,22 @@
 import json
 import secrets
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.connection import quote_command
 from bootstrap.side_by_side import on_all
+from provision.decode import decode
 from provision.errors import ClusterError
-from train.head import SILENCE_S, Talk, never, parse_message
+from train.head import SILENCE_S, Talk, never
 from train.payload import NODE_DIR
+from train.protocol import Name, find_first_key, shorten
 
 MAX_ALL_PAIRS = 8
 """Nodes of which every ordered pair is measured; of more, a ring, and the head to all."""
@@ -82,10 +87,12 @@ def measure_network(
             peers = [{"name": name, "ip": by_name[name].host.private_ip, "port": ports[name]} for name in targets]
             order = {"do": "send", "peers": peers, "seconds": seconds, "streams": streams, "pings": PINGS}
             with closing(_start(by_name[source], {**order, **common})) as talk:
-                for message in _messages(talk, silence_s=SILENCE_S + seconds):
-                    pair = _read_pair(source, message)
+                for said in _messages(talk, source, deadline_s=limit_s, silence_s=SILENCE_S + seconds):
+                    pair = _read_pair(source, said)
                     on_pair(pair)
                     pairs.append(pair)
+                    if len(pairs) > len(planned):
+                        raise ClusterError(f"{source}: {PROGRAM} has measured more than it was asked for")
     return NetworkResult(nodes=tuple(by_name), pairs=tuple(pairs), seconds=seconds, streams=streams)
 
 
@@ -103,10 +110,10 @@ def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitSt
     def listen(node: ReadyNode) -> None:
         talk = _start(node, {"do": "receive", "address": node.host.private_ip, **common})
         stack.callback(talk.close)
-        message = next(_messages(talk), {})
-        if "listening" not in message:
+        said = next(_messages(talk, node.host.name, deadline_s=START_S), None)
+        if said is None or said.listening is None:
             raise ClusterError(f"{node.host.name}: {PROGRAM} ended before it listened", hint=_BLOCKED)
-        ports[node.host.name] = message["listening"]
+        ports[node.host.name] = said.listening
 
     on_all(nodes, listen, name=lambda node: node.host.name)
     return ports
@@ -119,21 +126,37 @@ def _start(node: ReadyNode, order: Mapping[str, Any]) -> Talk:
     return talk
 
 
-def _messages(talk: Talk, *, silence_s: float = SILENCE_S) -> Iterator[dict[str, Any]]:
-    for line in talk.lines(never, silence_s=silence_s):
-        message = parse_message(line)
-        if message and "alive" not in message:
-            yield message
+class _Said(Struct, frozen=True, kw_only=True):
+    """A line of the program on a node: where it listens, or what it has measured to a peer, or why it could not."""
+
+    listening: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    to: Name | None = None
+    error: str | None = None
+    bytes: Annotated[int, Meta(ge=0)] = 0
+    seconds: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    round_trips_s: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e9)], ...], Meta(max_length=PINGS)] = ()
 
 
-def _read_pair(source: str, message: Mapping[str, Any]) -> Pair:
+def _messages(talk: Talk, node: str, *, deadline_s: float, silence_s: float = SILENCE_S) -> Iterator[_Said]:
+    """What the program says but that it is alive. Raises ClusterError for what is none of its lines."""
+    for line in talk.lines(never, silence_s=silence_s, deadline=time.monotonic() + deadline_s):
+        if find_first_key(line) == "alive":
+            continue
+        try:
+            yield decode(line, _Said)
+        except ValueError as error:
+            raise ClusterError(f"{node}: what {PROGRAM} says cannot be understood: {error}", hint=_BLOCKED) from None
+
+
+def _read_pair(source: str, said: _Said) -> Pair:
     """What a node has said of one of its peers. Raises ClusterError where it could not reach it."""
-    target = message["to"]
-    if "error" in message:
-        raise ClusterError(f"{source} to {target}: {message['error']}", hint=_BLOCKED)
+    if said.to is None or not (said.error or said.round_trips_s):
+        raise ClusterError(f"{source}: {PROGRAM} does not say what it has measured", hint=_BLOCKED)
+    if said.error is not None:
+        raise ClusterError(f"{source} to {said.to}: {shorten(said.error)}", hint=_BLOCKED)
     return Pair(
         source=source,
-        target=target,
-        bytes_per_s=message["bytes"] / message["seconds"] if message["seconds"] else 0.0,
-        round_trips_s=tuple(message["round_trips_s"]),
+        target=said.to,
+        bytes_per_s=said.bytes / said.seconds if said.seconds else 0.0,
+        round_trips_s=said.round_trips_s,
     )

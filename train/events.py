@@ -3,14 +3,15 @@
 The log is the one truth about a job's output: `cluster train`, `cluster logs` and the copy in S3 are all drawn from it.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal, cast, get_args
 
-Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
-JobState = Literal["queued", "starting", "running", "ending", "done", "failed", "stopped"]
-ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
+from train.protocol import ENDED, JobState, LogLine, ResultForm, Role, find_first_key, parse_log_line
+
+__all__ = ["ENDED", "Event", "EventReader", "JobState", "Process", "Result", "Role", "make_result"]
+
+STATES: frozenset[str] = frozenset(get_args(JobState))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,16 +47,27 @@ class Result:
     left: Mapping[str, list[list[object]]]
 
 
+def make_result(form: ResultForm) -> Result:
+    """The result that the head tells. One without an exit code is that of a job whose log could not be written."""
+    return Result(
+        state=form.state,
+        exit_code=int(form.state == "failed") if form.exit_code is None else form.exit_code,
+        error=form.error,
+        left={host: [[pid, words] for pid, words in found] for host, found in (form.left or {}).items()},
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """One line of the log; `at` in seconds since the epoch.
 
     kind "process": `process` is new, or more of it is known. "line": `text` is its output. "say": `text` is the
     supervisor's own. "state": the job's state is now `state`. "warnings": these are the warnings that hold from now on.
-    "result": the last one.
+    "result": the last one. "damaged": a line that could not be read; `text` says why, and `at` is the time of the line
+    before it.
     """
 
-    kind: Literal["process", "line", "say", "state", "warnings", "result"]
+    kind: Literal["process", "line", "say", "state", "warnings", "result", "damaged"]
     at: float
     process: Process | None = None
     text: str = ""
@@ -70,52 +82,55 @@ class EventReader:
     def __init__(self) -> None:
         self.processes: dict[int, Process] = {}
         self.state: JobState = "queued"
+        self._at = 0.0
 
     def read(self, line: bytes) -> Event | None:
-        """The event of one line; None for a kind that this version does not know.
-
-        Raises ValueError for what is no line of a job's log, or none that can stand at its place.
-        """
-        message = json.loads(line)
+        """The event of one line; None for a kind that this version does not know."""
+        if find_first_key(line) == "alive":  # the channel's, not the log's
+            return None
         try:
-            return None if "alive" in message else self._read(message)  # "alive" is the channel's, not the log's
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no line of a job's log: {line[:200]!r}") from error
+            said = parse_log_line(line)
+            event = self._read(said)
+        except ValueError as error:
+            return Event(kind="damaged", at=self._at, text=f"a line of the job's log is damaged: {error}")
+        self._at = said.t
+        return event
 
-    def _read(self, message: dict[str, Any]) -> Event | None:
-        at = float(message["t"])
-        if "result" in message:
-            result = _read_result(message["result"])
+    def _read(self, said: LogLine) -> Event | None:
+        """Raises ValueError for a line that cannot stand at its place."""
+        if said.result is not None:
+            result = make_result(said.result)
             self.state = result.state
-            return Event(kind="result", at=at, result=result, state=result.state)
-        if "state" in message:
-            self.state = message["state"]
-            return Event(kind="state", at=at, state=self.state)
-        if "say" in message:
-            return Event(kind="say", at=at, text=message["say"])
-        if "warnings" in message:
-            return Event(kind="warnings", at=at, warnings=tuple(map(str, message["warnings"])))
-        return self._read_process(message, at) if "p" in message else None
+            return Event(kind="result", at=said.t, result=result, state=result.state)
+        if said.state is not None:
+            return self._read_state(said.state, said.t)
+        if said.say is not None:
+            return Event(kind="say", at=said.t, text=said.say)
+        if said.warnings is not None:
+            return Event(kind="warnings", at=said.t, warnings=said.warnings)
+        return self._read_process(said, said.p) if said.p is not None else None
 
-    def _read_process(self, message: dict[str, Any], at: float) -> Event:
-        number = int(message["p"])
-        if "line" in message:
-            return Event(kind="line", at=at, process=self.processes[number], text=message["line"])
-        if "role" in message:
-            process = Process(number=number, role=message["role"], host=message["host"])
+    def _read_state(self, state: str, at: float) -> Event | None:
+        if state not in STATES:  # of a later version
+            return None
+        self.state = cast("JobState", state)
+        return Event(kind="state", at=at, state=self.state)
+
+    def _read_process(self, said: LogLine, number: int) -> Event:
+        process = self.processes.get(number)
+        if said.role is not None and said.host is not None:
+            process = Process(number=number, role=cast("Role", said.role), host=said.host)
+        elif process is None:
+            raise ValueError(f"process {number} is unknown")
+        elif said.line is not None:
+            return Event(kind="line", at=said.t, process=process, text=said.line)
         else:
-            names = {"rank": "rank", "pid": "pid", "exit": "exit_code", "signal": "signal"}
-            known = {ours: message[theirs] for theirs, ours in names.items() if theirs in message}
-            process = replace(self.processes[number], **known)
+            process = replace(
+                process,
+                rank=process.rank if said.rank is None else said.rank,
+                pid=process.pid if said.pid is None else said.pid,
+                exit_code=process.exit_code if said.exit is None else said.exit,
+                signal=process.signal if said.signal is None else said.signal,
+            )
         self.processes[number] = process
-        return Event(kind="process", at=at, process=process)
-
-
-def _read_result(message: dict[str, Any]) -> Result:
-    # Later versions may say more than this one knows.
-    return Result(
-        state=message["state"],
-        exit_code=message["exit_code"],
-        error=message.get("error"),
-        left=message.get("left") or {},
-    )
+        return Event(kind="process", at=said.t, process=process)

@@ -1,20 +1,27 @@
 """jobs.py on the head: what it is asked, over ssh that may break and be made anew."""
 
 import collections
-import json
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from typing import Any, Protocol
 
+from bootstrap.channel import wait_for_exit
 from bootstrap.connection import quote_command
 from provision.errors import ClusterError, ConnectError
 from train.payload import NODE_DIR
+from train.protocol import MAX_LINE_BYTES, find_first_key, parse_failure, shorten
 
 SILENCE_S = 15.0  # jobs.py speaks every 2 s
-ANSWER_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 25.0
+WITHOUT_ANSWER_S = 10.0  # for a head that says that it is alive, but not what it is asked
+LINE_TIMEOUT_S = 20.0  # from a line's first byte to its end
+STILL_TALKS_S = 5.0  # who was heard within this time has not been lost
+END_TIMEOUT_S = 10.0  # from the end of its output to its own
+SHELL_BYTES = 1 << 16  # that a login shell may print before the answer
 LOOK_EVERY_S = 0.1
 LAST_LINES = 10
 # -S: no site-packages, which the programs do not use; -E: nothing from PYTHON...'s variables.
@@ -66,15 +73,21 @@ def found_program_command(name: str, words: Sequence[str], *, digest: str) -> st
     return quote_command(["sh", "-c", _FIND_PROGRAM, "sh", digest, name, *words])
 
 
+class AnswerError(ClusterError):
+    """The head can be reached, and what it says is not an answer. Asking again will not help."""
+
+
 class Talk:
-    """One run of jobs.py, as its channel has it."""
+    """One run of jobs.py, as its channel has it. What it says is bounded in length, and an answer in time."""
 
     def __init__(self, channel: Any, *, where: str) -> None:
         self._channel = channel
         self._where = where
-        self._rest = b""
+        self._rest = bytearray()
+        self._rest_since = 0.0
         self._waiting: collections.deque[bytes] = collections.deque()
         self._begun = False
+        self._before_bytes = 0  # of what a login shell has printed
         channel.settimeout(LOOK_EVERY_S)
 
     def send(self, data: bytes) -> None:
@@ -87,11 +100,30 @@ class Talk:
         except OSError as error:
             raise self._lost(str(error) or "it broke") from error
 
-    def lines(self, look: Look, *, silence_s: float = SILENCE_S) -> Iterator[bytes]:
+    def answer(self, look: Look, *, timeout_s: float) -> bytes:
+        """The line that answers, b"" where the program ended without one.
+
+        timeout_s: how long that may take. Raises ConnectError where nothing is heard for so long or the connection
+        breaks, AnswerError where something is heard and no answer, ClusterError when the program failed.
+        """
+        deadline = time.monotonic() + timeout_s
+        with closing(self.lines(look, silence_s=timeout_s, deadline=deadline)) as lines:
+            alive_since = None
+            for line in lines:
+                if find_first_key(line) != "alive":
+                    return line
+                now = time.monotonic()
+                alive_since = alive_since or now
+                if now - alive_since > WITHOUT_ANSWER_S:
+                    raise self._no_answer(f"has been saying for {WITHOUT_ANSWER_S:.0f} s that it is alive")
+        return b""
+
+    def lines(self, look: Look, *, silence_s: float = SILENCE_S, deadline: float = math.inf) -> Generator[bytes]:
         """Its lines as they come, without their ends, until it has ended; what a login shell prints first is left out.
 
-        look: is called several times a second, and may raise. silence_s: for how long it may say nothing.
-        Raises ConnectError when the connection breaks, ClusterError when the program failed.
+        look: is called several times a second, and may raise. silence_s: for how long it may say nothing. deadline: of
+        the monotonic clock. Raises ConnectError when the connection breaks, AnswerError when a line is too long or has
+        no end, ClusterError when the program failed.
         """
         heard_at = time.monotonic()
         while True:
@@ -99,48 +131,89 @@ class Talk:
             # Not in a variable of this generator: who has read enough goes on with another one later.
             while self._waiting:
                 line = self._waiting.popleft()
-                self._begun = self._begun or is_message(line)
-                if self._begun:
+                if self._is_message(line):
                     yield line
+            now = time.monotonic()
+            if now > deadline and now - heard_at < STILL_TALKS_S:
+                raise self._no_answer("goes on talking")
             try:
                 data = self._channel.recv(1 << 16)
             except TimeoutError:
-                if time.monotonic() - heard_at > silence_s:
-                    raise self._lost(f"nothing was heard for {silence_s:.0f} s") from None
+                if now - heard_at > silence_s or now > deadline:
+                    raise self._lost(f"nothing was heard for {min(now - heard_at, silence_s):.0f} s") from None
+                self._check_rest(now)
                 continue
             except OSError as error:
                 raise self._lost(str(error)) from error
             if not data:
                 self._check_end()
                 return
-            heard_at = time.monotonic()
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            self._waiting.extend(lines)
+            heard_at = now
+            self._take(data, now)
 
     def close(self) -> None:
         """Let go of it."""
         with suppress(OSError, EOFError):
             self._channel.close()
 
+    def _take(self, data: bytes, now: float) -> None:
+        first, newline, data = data.partition(b"\n")
+        if not self._rest:
+            self._rest_since = now
+        self._rest += first
+        if newline:
+            *lines, rest = data.split(b"\n")
+            self._waiting.append(bytes(self._rest))
+            self._waiting.extend(lines)
+            self._rest = bytearray(rest)
+            self._rest_since = now
+        self._check_rest(now)
+
+    def _check_rest(self, now: float) -> None:
+        """Raises AnswerError for a line that does not end."""
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise self._no_answer(f"has sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
+        is_ours = self._begun or self._rest.startswith(b"{")
+        if is_ours and self._rest and now - self._rest_since > LINE_TIMEOUT_S:
+            raise self._no_answer(f"has not ended a line for {LINE_TIMEOUT_S:.0f} s")
+
+    def _is_message(self, line: bytes) -> bool:
+        """Whether a line is the program's. Raises AnswerError when it prints too much else before."""
+        self._begun = self._begun or bool(find_first_key(line))
+        if not self._begun:
+            self._before_bytes += len(line) + 1
+            if self._before_bytes > SHELL_BYTES:
+                raise self._no_answer(f"has printed more than {SHELL_BYTES >> 10} KiB that are no answer")
+        return self._begun
+
     def _check_end(self) -> None:
         """Whether it ended by itself, and well. A signal, and a broken connection, leave no exit code."""
-        code = self._channel.recv_exit_status()
-        said = self._read_stderr()
+        code = wait_for_exit(self._channel, timeout_s=END_TIMEOUT_S)
         if code == 0:
             return
         if code < 0 or code > 128:  # as shells tell of signals
             raise self._lost("the connection broke, or jobs.py was killed")
-        last = "\n".join(f"  {line}" for line in said.splitlines()[-LAST_LINES:])
-        raise ClusterError(f"{self._where}: jobs.py failed with exit code {code}:\n{last}", hint="cluster up")
+        said = self._read_stderr().splitlines()
+        if "Traceback (most recent call last):" in said:
+            said = said[-1:]  # what went wrong; the rest is about our own program
+        last = "".join(f"\n  {shorten(line)}" for line in said[-LAST_LINES:])
+        raise ClusterError(f"{self._where}: jobs.py failed with exit code {code}:{last}", hint="cluster up")
 
     def _read_stderr(self) -> str:
         said = b""
-        while self._channel.recv_stderr_ready() and (data := self._channel.recv_stderr(1 << 16)):
+        while (
+            len(said) < SHELL_BYTES
+            and self._channel.recv_stderr_ready()
+            and (data := self._channel.recv_stderr(1 << 16))
+        ):
             said += data
         return said.decode("utf-8", "replace")
 
     def _lost(self, why: str) -> ConnectError:
         return ConnectError(f"the connection to {self._where} was lost: {why}", hint="cluster status")
+
+    def _no_answer(self, why: str) -> AnswerError:
+        return AnswerError(f"{self._where} {why}, and no answer has come", hint="cluster verify looks at the nodes")
 
 
 class Head:
@@ -191,20 +264,30 @@ class Head:
             self._connection = None
             own.close()
 
-    def ask(self, *words: str, look: Look = never, timeout_s: float = ANSWER_TIMEOUT_S) -> Mapping[str, Any]:
-        """What jobs.py answers, in one line; nothing where no job has ever run. Raises ClusterError's kinds.
+    def ask(self, *words: str, look: Look = never, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
+        """The line that jobs.py answers; b"" where no job has ever run. Raises ClusterError's kinds.
 
-        timeout_s: for how long it may say nothing.
+        timeout_s: how long that may take.
         """
         with closing(self.open(*words, look=look)) as talk:
             talk.send(b"")
-            for line in talk.lines(look, silence_s=timeout_s):
-                message = parse_message(line)
-                if "error" in message and "t" not in message:
-                    raise ClusterError(f"{self.name}: {message['error']}", hint="cluster jobs")
-                if "alive" not in message:
-                    return message
-        return {}
+            line = talk.answer(look, timeout_s=timeout_s)
+        if find_first_key(line) == "error":
+            raise self.failed(line, hint="cluster jobs")
+        return line
+
+    def failed(self, line: bytes, *, hint: str) -> ClusterError:
+        """The error for a line in which the head tells of one."""
+        try:
+            return ClusterError(f"{self.name}: {parse_failure(line)}", hint=hint)
+        except ValueError as error:
+            return self.not_understood(error)
+
+    def not_understood(self, error: ValueError) -> AnswerError:
+        """The error for an answer that is none."""
+        return AnswerError(
+            f"{self.name}: its answer cannot be understood: {error}", hint="cluster verify looks at the nodes"
+        )
 
 
 def _watch(connect: Callable[[], Connection], look: Look) -> Connection:
@@ -225,19 +308,3 @@ def _watch(connect: Callable[[], Connection], look: Look) -> Connection:
                 raise made
             return made
         look()
-
-
-def is_message(line: bytes) -> bool:
-    """Whether a line is a JSON object. Pure."""
-    return bool(parse_message(line))
-
-
-def parse_message(line: bytes) -> dict[str, Any]:
-    """A line's JSON object, empty when it is none. Pure."""
-    if not line.startswith(b"{"):
-        return {}
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return {}
-    return message if isinstance(message, dict) else {}

@@ -22,6 +22,8 @@ def render_line(event: Event, *, head: str = "node-0") -> str | None:
         return f"[supervisor {head}] {event.text}"
     if event.kind == "warnings" and event.warnings:
         return f"[supervisor {head}] warning: {'; '.join(event.warnings)}"
+    if event.kind == "damaged":
+        return f"[cluster] {event.text}"
     return None
 
 

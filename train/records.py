@@ -1,25 +1,29 @@
 """What is known of a job beside its output: the record that the head keeps, and S3's copy of it. Pure."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from provision.errors import NotFoundError, UsageError
-from train.events import ENDED, JobState
+from provision.errors import ClusterError, NotFoundError, UsageError
+from train.protocol import ENDED, JobState, Left, RecordNode, RecordRole, find_record_id, parse_record, split_jobs
 
 Source = Literal["head", "s3"]
+UNKNOWN_ID = "?"
+"""Of a damaged record that does not even say which job it is of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRecord:
-    """One job. Times in seconds since the epoch; `document` is all of its record, as it was written.
+    """One job. Times in seconds since the epoch; `data` is its record as it was written.
 
     source: where the record was read. S3 has it as it was when it was copied there last.
+    state: "damaged" where the record cannot be read; then `error` says why, and only `id` and `source` mean anything.
     """
 
     id: str
     name: str
-    state: JobState
+    state: JobState | Literal["damaged"]
     workers: int
     servers: int
     submitted_at: float
@@ -27,49 +31,117 @@ class JobRecord:
     ended_at: float | None
     exit_code: int | None
     error: str | None
-    warnings: tuple[str, ...]
     source: Source
-    document: Mapping[str, Any] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+    nodes: tuple[RecordNode, ...] = ()
+    roles: tuple[RecordRole, ...] = ()
+    left: Left = field(default_factory=dict)
+    data: bytes = field(default=b"", repr=False)
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing of it runs or will run, as far as the record knows."""
         return self.state in ENDED
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the record cannot be read."""
+        return self.state == "damaged"
 
-def parse_record(document: Mapping[str, Any], *, source: Source) -> JobRecord:
-    """A record as record.json has it. Raises KeyError for one that is none."""
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """All of the record, as it was written; of a damaged one what is known."""
+        if self.is_damaged:
+            return {"id": self.id, "state": self.state, "error": self.error}
+        found: dict[str, Any] = json.loads(self.data)
+        return found
+
+
+class DamagedRecordError(ClusterError):
+    """The record of a job cannot be read; `job` is its id."""
+
+    def __init__(self, record: JobRecord) -> None:
+        super().__init__(
+            f"the record of job {record.id} is damaged: {record.error}",
+            hint="cluster jobs lists the others" if record.id == UNKNOWN_ID else f"cluster stop {record.id} ends it",
+        )
+        self.job = record.id
+
+
+def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRecord:
+    """A job's record; a damaged one is told by its state. job: the id, where it is known before."""
+    try:
+        form = parse_record(data)
+    except ValueError as error:
+        return damaged_record(job or find_record_id(data) or UNKNOWN_ID, str(error), source=source)
     return JobRecord(
-        id=str(document["id"]),
-        name=str(document["name"]),
-        state=cast("JobState", document["state"]),
-        workers=int(document["workers"]),
-        servers=int(document["servers"]),
-        submitted_at=float(document["submitted_at"]),
-        started_at=document["started_at"],
-        ended_at=document["ended_at"],
-        exit_code=document["exit_code"],
-        error=document["error"],
-        warnings=tuple(map(str, document.get("warnings") or ())),
+        id=form.id,
+        name=form.name,
+        state=form.state,
+        workers=form.workers,
+        servers=form.servers,
+        submitted_at=form.submitted_at,
+        started_at=form.started_at,
+        ended_at=form.ended_at,
+        exit_code=form.exit_code,
+        error=form.error,
+        warnings=form.warnings or (),
         source=source,
-        document=document,
+        nodes=form.nodes,
+        roles=form.roles,
+        left=form.left or {},
+        data=data,
     )
 
 
+def damaged_record(job: str, why: str, *, source: Source) -> JobRecord:
+    """What stands for a record that cannot be read."""
+    return JobRecord(
+        id=job,
+        name="",
+        state="damaged",
+        workers=0,
+        servers=0,
+        submitted_at=0.0,
+        started_at=None,
+        ended_at=None,
+        exit_code=None,
+        error=why,
+        source=source,
+    )
+
+
+def read_jobs(line: bytes) -> tuple[JobRecord, ...]:
+    """The head's list of jobs. Raises ValueError where it is none; a damaged record stands among the others."""
+    return tuple(read_record(data, source="head") for data in split_jobs(line))
+
+
 def merge_records(*sources: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
-    """All jobs, newest first; of one that several sources know the first one's record."""
+    """All jobs, newest first, damaged records last; of one that several sources know the first one that is whole."""
     found: dict[str, JobRecord] = {}
+    unknown: list[JobRecord] = []
     for records in sources:
         for record in records:
-            found.setdefault(record.id, record)
-    return tuple(sorted(found.values(), key=lambda record: (record.submitted_at, record.id), reverse=True))
+            if record.id == UNKNOWN_ID:
+                unknown.append(record)
+            elif record.id not in found or found[record.id].is_damaged:
+                found[record.id] = record
+    known = sorted(found.values(), key=lambda record: (record.submitted_at, record.id), reverse=True)
+    return (*known, *unknown)
 
 
 def choose_job(records: Sequence[JobRecord], words: str | None) -> JobRecord:
     """The job that `words` names, newest first: its id, its name (the newest of that name), or how its id begins.
 
-    None: the newest of all. Raises NotFoundError, UsageError when several ids begin so.
+    None: the newest of all. Raises NotFoundError, UsageError when several ids begin so, DamagedRecordError.
     """
+    chosen = _choose(records, words)
+    if chosen.is_damaged:
+        raise DamagedRecordError(chosen)
+    return chosen
+
+
+def _choose(records: Sequence[JobRecord], words: str | None) -> JobRecord:
     if not records:
         raise NotFoundError("no job has run on this cluster", hint="cluster train")
     if words is None:

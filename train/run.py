@@ -9,14 +9,16 @@ from typing import Any
 
 from bootstrap.side_by_side import on_all
 from provision.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError
-from train.events import Event, EventReader, JobState, Result
-from train.head import LOOK_EVERY_S, SILENCE_S, Head, Look, Talk, never, parse_message
+from train.events import Event, EventReader, JobState, Result, make_result
+from train.head import LOOK_EVERY_S, SILENCE_S, WITHOUT_ANSWER_S, AnswerError, Head, Look, Talk, never
+from train.protocol import find_first_key, parse_left, parse_stopped, parse_submitted, shorten
 
 CLIENT_PATIENCE_S = 600.0
 """For how long a connection that broke is tried anew; the job does not wait for it."""
 LONGEST_PAUSE_S = 15.0
 SUBMIT_TIMEOUT_S = 90.0  # more than jobs.py waits for another one that makes a job
 STOP_TIMEOUT_S = 60.0  # the supervisor searches all hosts, and hosts may not answer
+MOST_ENDS = 5
 STOPPED = 130
 
 
@@ -70,23 +72,32 @@ def submit(
 def _hand_over(
     talk: Talk, order: Mapping[str, Any], look: Look, *, head: str, silence_s: float = SILENCE_S
 ) -> JobState:
-    """Send the order, and take the answer. silence_s: for how long that may take."""
+    """Send the order, and take the answer. silence_s: for how long that may take. Raises AnswerError and the like."""
     talk.send(json.dumps(order).encode() + b"\n")
-    lines = talk.lines(look, silence_s=silence_s)
-    message = next((message for message in map(parse_message, lines) if "alive" not in message), {})
-    if "refused" in message:
-        other = message["refused"]
-        raise RefusedError(
-            f"job {other['id']} ({other['name']}) is {other['state']} on this cluster, which runs one job at a time",
-            hint=f"cluster train --queue ..., or cluster stop {other['id']}",
-        )
-    if "job" not in message:
-        raise ClusterError(
-            f"{head} did not take job {order['job']}: {message.get('error') or 'it did not answer'}",
+    try:
+        line = talk.answer(look, timeout_s=silence_s)
+    except AnswerError as error:
+        raise AnswerError(
+            f"{error.message}: it is not known whether job {order['job']} was begun",
+            hint=f"cluster jobs; cluster stop {order['job']}",
+        ) from error
+    try:
+        said = parse_submitted(line or b"{}")
+    except ValueError as error:
+        raise AnswerError(
+            f"{head}: it is not known whether it took job {order['job']}: its answer cannot be understood: {error}",
             hint="cluster jobs",
+        ) from None
+    other = said.refused
+    if other is not None:
+        raise RefusedError(
+            f"job {other.id} ({other.name}) is {other.state} on this cluster, which runs one job at a time",
+            hint=f"cluster train --queue ..., or cluster stop {other.id}",
         )
-    state: JobState = message["state"]
-    return state
+    if said.job != order["job"] or said.state is None:
+        why = shorten(said.error) if said.error else "it did not answer"
+        raise ClusterError(f"{head} did not take job {order['job']}: {why}", hint="cluster jobs")
+    return said.state
 
 
 def _submit_again(head: Head, order: Mapping[str, Any], lost: ConnectError, look: Look) -> Started:
@@ -130,25 +141,35 @@ class LogStream:
         self._lost_at: float | None = None  # until something is heard again
         self._pause_s = 0.0
         self._told = ""
+        self._ended = 0  # runs of jobs.py in a row that ended well, but without a line
 
     def lines(self, talk: Talk | None = None) -> Generator[bytes]:
         """The lines from the offset on, without their ends; talk: a channel that already tells of them.
 
         After what `look` raises it can be called again, and goes on where it was.
-        Raises ConnectError when the head could not be reached for CLIENT_PATIENCE_S, HeadGoneError, NotFoundError.
+        Raises ConnectError when the head could not be reached for CLIENT_PATIENCE_S, HeadGoneError, NotFoundError,
+        AnswerError.
         """
         while True:
             try:
                 if talk is None:
                     words = ["follow", self._job, str(self.offset), *(() if self._wait else ["--no-wait"])]
                     talk = self._head.open(*words, look=self._look)
+                came_at = time.monotonic()
                 for line in talk.lines(self._look):
                     self._hear()
                     if self._is_of_log(line):
                         self.offset += len(line) + 1
+                        self._ended = 0
                         yield line
+                        came_at = time.monotonic()
+                    elif not self._wait and time.monotonic() - came_at > WITHOUT_ANSWER_S:
+                        raise self._give_up(f"has sent nothing of it for {WITHOUT_ANSWER_S:.0f} s, though it is alive")
                 if not self._wait:
                     return
+                self._ended += 1
+                if self._ended == MOST_ENDS:
+                    raise self._give_up(f"has ended that {MOST_ENDS} times without a line of it")
                 self._bear(ConnectError(f"{self._head.name}: jobs.py ended before job {self._job} did"))
             except (ConnectError, AwsError) as error:
                 self._bear(error)
@@ -166,12 +187,16 @@ class LogStream:
 
     def _is_of_log(self, line: bytes) -> bool:
         """Whether a line stands in the log, and not between its lines. Raises NotFoundError."""
-        message = parse_message(line) if b'"alive"' in line or b'"error"' in line else {}
-        if not message or "t" in message:
-            return True
-        if "error" in message:
-            raise NotFoundError(f"{self._head.name}: {message['error']}", hint="cluster jobs")
-        return False
+        key = find_first_key(line)
+        if key == "error":
+            raise NotFoundError(self._head.failed(line, hint="").message, hint="cluster jobs")
+        return key != "alive"
+
+    def _give_up(self, why: str) -> AnswerError:
+        return AnswerError(
+            f"{self._head.name} was asked for the log of job {self._job}, and {why}",
+            hint="cluster jobs; the job may still run",
+        )
 
     def _bear(self, error: ClusterError) -> None:
         """Take a broken connection, and say so once. Raises ConnectError when it lasts too long."""
@@ -247,15 +272,19 @@ def run_job(
         raise
 
 
-def stop_job(head: Head, job: str, look: Look = never) -> tuple[Result, bool]:
+def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[Result, bool]:
     """Stop a job, queued or running, and wait until nothing is left of it; its result, and whether it had ended before.
 
-    Raises ConnectError, ClusterError.
+    gone: ids of instances that do not run. Raises ConnectError, AnswerError, ClusterError.
     """
-    message = head.ask("stop", job, look=look, timeout_s=STOP_TIMEOUT_S)
-    if "result" not in message:
+    line = head.ask("stop", job, *gone, timeout_s=STOP_TIMEOUT_S)
+    if not line:
         raise NotFoundError(f"{head.name} knows no job {job}", hint="cluster jobs")
-    return Result(**message["result"]), bool(message.get("already"))
+    try:
+        said = parse_stopped(line)
+    except ValueError as error:
+        raise head.not_understood(error) from None
+    return make_result(said.result), said.already
 
 
 def check_result(job: str, result: Result) -> None:
@@ -276,11 +305,11 @@ def end_everywhere(nodes: Sequence[RemoteEnd]) -> dict[str, list[list[object]]]:
 
     def end_on(node: RemoteEnd) -> None:
         try:
-            found = json.loads(node.run() or "[]")
+            found = parse_left(node.run().encode() or b"[]")
         except (ClusterError, ValueError) as error:
-            found = [[0, f"could not be searched: {error}"]]
+            found = [(0, f"could not be searched: {error}")]
         if found:
-            left[node.name] = found
+            left[node.name] = [[pid, words] for pid, words in found]
 
     on_all(nodes, end_on, name=lambda node: node.name)
     return left

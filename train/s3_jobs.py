@@ -1,7 +1,6 @@
 """Jobs as S3 has them, where [data] results is set: what node/publish.py has copied there outlives the cluster."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import BinaryIO
@@ -9,7 +8,8 @@ from typing import BinaryIO
 from botocore.exceptions import BotoCoreError
 
 from provision.errors import AwsError, NotFoundError
-from train.records import JobRecord, parse_record
+from train.protocol import MAX_RECORD_BYTES, OUR_JOB_ID
+from train.records import JobRecord, damaged_record, read_record
 from train.s3.client import S3Client, explain, open_s3
 from train.s3.url import S3Url, parse_url
 
@@ -43,9 +43,14 @@ async def _read_records(results: S3Url, *, region: str) -> tuple[JobRecord, ...]
 
 
 async def _read_record(client: S3Client, results: S3Url, job: str) -> JobRecord | None:
-    with suppress(NotFoundError, KeyError, TypeError, ValueError):  # another folder, or none of ours
-        body = b"".join([piece async for piece in _read(client, _inside(results, job, "record.json"))])
-        return parse_record(json.loads(body), source="s3")
+    body = bytearray()
+    with suppress(NotFoundError):  # the folder of something else
+        async for piece in _read(client, _inside(results, job, "record.json")):
+            body += piece
+            if len(body) > MAX_RECORD_BYTES:
+                return damaged_record(job, f"it is longer than {MAX_RECORD_BYTES >> 20} MiB", source="s3")
+        record = read_record(bytes(body), source="s3", job=job)
+        return None if record.is_damaged and OUR_JOB_ID.fullmatch(job) is None else record
     return None
 
 

@@ -10,6 +10,7 @@ import click
 from bootstrap.apply import ReadyNode
 from cluster.app import App, pass_app
 from cluster.job_head import head_of
+from cluster.job_sources import ask_head
 from cluster.session import ready_nodes
 from provision.aws import make_clients
 from provision.describe import describe_cluster
@@ -27,8 +28,8 @@ from train.cluster_bench import (
     render_scaling,
     scaling_document,
 )
-from train.events import ENDED, Result
 from train.events import Event as JobEvent
+from train.events import Result
 from train.head import Head
 from train.job import Job
 from train.run import run_job
@@ -106,12 +107,12 @@ def command(
 
 def _check_idle(head: Head) -> None:
     """Raises ClusterError while a job runs, or waits."""
-    for record in head.ask("list").get("jobs", []):
-        job, state = record["id"], record["state"]
-        if state not in ENDED:
+    for record in ask_head(head):
+        if not (record.has_ended or record.is_damaged):
             raise ClusterError(
-                f"job {job} ({record['name']}) is {state} on this cluster: it would be measured with the rest",
-                hint=f"cluster logs -f {job}, which waits for its end; or cluster stop {job}",
+                f"job {record.id} ({record.name}) is {record.state} on this cluster: it would be measured with the "
+                "rest",
+                hint=f"cluster logs -f {record.id}, which waits for its end; or cluster stop {record.id}",
             )
 
 

@@ -6,7 +6,7 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.job_sources import open_jobs
-from cluster.job_table import jobs_document, render_jobs
+from cluster.job_table import job_documents, render_jobs
 
 
 @click.command("jobs")
@@ -20,6 +20,6 @@ def command(app: App, *, as_json: bool) -> None:
     with open_jobs(app) as sources:
         records = sources.find_records()
     if as_json:
-        app.print_json(jobs_document(records))
+        app.print_json_array(job_documents(records))
     else:
         app.print(render_jobs(records, now=datetime.now(UTC)))

@@ -17,6 +17,7 @@ from cluster.live import JobDisplay
 from provision.errors import JobError
 from train.events import Event, EventReader, Result, Role
 from train.output import Selection, parse_since
+from train.protocol import MAX_LINE_BYTES
 from train.records import JobRecord
 from train.run import Follower, LogStream, check_result
 
@@ -94,7 +95,7 @@ def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool,
     if as_json:
         yield JsonLines(app, selection)
         return
-    head = next((node["name"] for node in record.document.get("nodes", ())), "node-0")
+    head = next((node.name for node in record.nodes), "node-0")
     display = JobDisplay(app, plain=not live, selection=selection, title=f"job {record.name}", head=head)
     try:
         yield display
@@ -125,7 +126,7 @@ def event_document(event: Event) -> dict[str, Any]:
     document: dict[str, Any] = {"time": event.at, "kind": event.kind}
     if event.process is not None:
         document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
-    if event.kind in {"line", "say"}:
+    if event.kind in {"line", "say", "damaged"}:
         document["text"] = event.text
     if event.kind == "warnings":
         document["warnings"] = list(event.warnings)
@@ -143,18 +144,26 @@ def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, R
     """
     known = EventReader()
     log.seek(0)
-    for line in log:
+    for line in _read_lines(log):
         if b'"p"' in line and b'"line"' not in line:
             known.read(line)
     reader, result = EventReader(), None
     log.seek(0)
-    for line in log:
+    for line in _read_lines(log):
         event = reader.read(line)
         if event is None:
             continue
         if event.process is not None:
-            rank = known.processes[event.process.number].rank
-            event = replace(event, process=replace(event.process, rank=rank))
+            told = known.processes.get(event.process.number, event.process)
+            event = replace(event, process=replace(event.process, rank=told.rank))
         take(event)
         result = event.result or result
     return reader, result
+
+
+def _read_lines(log: BinaryIO) -> Iterator[bytes]:
+    """A file's lines; of one that is longer than any that the head writes the beginning alone."""
+    while line := log.readline(MAX_LINE_BYTES):
+        yield line
+        while len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            line = log.readline(MAX_LINE_BYTES)

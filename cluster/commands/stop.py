@@ -1,9 +1,7 @@
 """`cluster stop`."""
 
-import re
-from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,10 +18,8 @@ from provision.render import render_plan
 
 if TYPE_CHECKING:
     from cluster.stopping import Stopped
+    from train.protocol import RecordRole
     from train.records import JobRecord
-
-JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-"""As train.job.new_job_id makes them."""
 
 
 @click.command("stop")
@@ -66,7 +62,7 @@ def stop_job(app: App, words: str | None) -> None:
     from cluster.job_head import describe, open_head  # noqa: PLC0415
     from cluster.job_sources import ask_head  # noqa: PLC0415
     from cluster.stopping import end_left, find_left, stop  # noqa: PLC0415
-    from train.records import choose_job, find_running  # noqa: PLC0415
+    from train.records import DamagedRecordError, choose_job, find_running  # noqa: PLC0415
     from train.run import render_left  # noqa: PLC0415
 
     app.enter_cloud()
@@ -80,15 +76,19 @@ def stop_job(app: App, words: str | None) -> None:
         except ClusterError as error:
             stop_without_head(app, words, error)
             return
-        record = find_running(records) if words is None else choose_job(records, words)
+        try:
+            record = find_running(records) if words is None else choose_job(records, words)
+        except DamagedRecordError as error:
+            stop_without_head(app, error.job, error)
+            return
         if record is None:
             queued = [record.id for record in records if record.state == "queued"]
             app.print("no job runs" + (f"; queued: {', '.join(queued)}" if queued else ""))
             record = find_left(records)
             if record is None:
                 return
-        if record.has_ended and record.document.get("left"):
-            left = render_left(record.document["left"])
+        if record.has_ended and record.left:
+            left = render_left(record.left)
             app.say(f"of job {record.id} ({record.name}) is not known to have ended: {left}; searching its nodes again")
             stopped = end_left(head, record, state)
         else:
@@ -99,9 +99,10 @@ def stop_job(app: App, words: str | None) -> None:
 def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
     """End a job on the nodes that can be reached; only by its id, which nobody can look up. Raises ClusterError."""
     from cluster.stopping import end_without_head  # noqa: PLC0415 - as above
+    from train.protocol import OUR_JOB_ID  # noqa: PLC0415 - as above
     from train.run import render_left  # noqa: PLC0415
 
-    if words is None or JOB_ID.fullmatch(words) is None:
+    if words is None or OUR_JOB_ID.fullmatch(words) is None:
         raise ClusterError(error.message, hint="cluster stop JOB, with a job's whole id, ends it without the head")
     left = end_without_head(app, words, error, say=app.say).left
     if left:
@@ -113,21 +114,20 @@ def render_stopped_job(record: "JobRecord", stopped: "Stopped") -> str:
     """What was stopped. record: as it was before. Pure."""
     from train.run import render_left  # noqa: PLC0415 - as above
 
-    hosts = ", ".join(node["name"] for node in record.document.get("nodes", ()))
+    hosts = ", ".join(node.name for node in record.nodes)
     if stopped.already:
         said = f"job {record.id} ({record.name}) had ended already: {stopped.result.state}"
-        left = record.document.get("left") or {}
-        known = {node: named for node, found in left.items() if (named := [entry for entry in found if entry[0]])}
+        known = {node: named for node, found in record.left.items() if (named := [one for one in found if one[0]])}
         ended = f"\nended now: {render_left(known)}" if known else ""
-        return f"{said}{ended}\nnothing of it is left any more on {hosts}" if left else said
-    roles = [role for role in record.document.get("roles", ()) if role.get("ended_at") is None]
+        return f"{said}{ended}\nnothing of it is left any more on {hosts}" if record.left else said
+    roles = [role for role in record.roles if role.ended_at is None]
     ended = ", ".join(_render_role(role) for role in roles) or "nothing of it ran yet"
     return f"job {record.id} ({record.name}) is stopped: {ended}\nnothing of it is left on {hosts}"
 
 
-def _render_role(role: Mapping[str, Any]) -> str:
-    rank = "" if role.get("rank") is None else f" {role['rank']}"
-    return f"{role['role']}{rank} on {role['host']}"
+def _render_role(role: "RecordRole") -> str:
+    rank = "" if role.rank is None else f" {role.rank}"
+    return f"{role.role}{rank} on {role.host}"
 
 
 def render_stopped(name: str, *, disks_gib: int, usd_per_gib_month: float | None) -> str:

@@ -262,6 +262,10 @@ class PipeChannel:
             self._data.put(b"")  # an end is read again and again, as paramiko's is
         return data
 
+    @property
+    def status_event(self) -> threading.Event:
+        return self._ended
+
     def exit_status_ready(self) -> bool:
         return self._ended.is_set()
 

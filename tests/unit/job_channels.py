@@ -1,6 +1,7 @@
 """A head whose jobs.py is a Python function, behind channels as paramiko has them."""
 
 import json
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,10 @@ class Channel:
     stderr: bytes = b""
     got: bytes = b""
     closed: bool = False
+    status_event: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.status_event.set()
 
     def settimeout(self, _timeout_s: float) -> None:
         pass

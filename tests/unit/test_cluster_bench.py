@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,13 @@ class LocalChannel:
 
     def shutdown_write(self) -> None:
         self._ours.shutdown(socket.SHUT_WR)
+
+    @property
+    def status_event(self) -> threading.Event:
+        self._process.wait(timeout=30)
+        ended = threading.Event()
+        ended.set()
+        return ended
 
     def recv_exit_status(self) -> int:
         return self._process.wait()

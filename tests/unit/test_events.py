@@ -42,7 +42,7 @@ def test_events_build_on_the_lines_before_them() -> None:
     assert reader.state == "failed"
 
 
-@pytest.mark.parametrize("line", [{"t": 1.0, "weather": "fine"}, {"alive": True}])
+@pytest.mark.parametrize("line", [{"t": 1.0, "weather": "fine"}, {"t": 1.0, "state": "stalled"}, {"alive": True}])
 def test_what_later_versions_say_is_passed_over(line: dict[str, object]) -> None:
     assert EventReader().read(json.dumps(line).encode()) is None
 
@@ -54,13 +54,53 @@ def test_a_result_may_say_more_than_is_known_today() -> None:
     assert event.result == Result(state="done", exit_code=0, error=None, left={})
 
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
 @pytest.mark.parametrize(
-    "line",
-    [b"", b"half of a li", b"[]", b'{"t":1,"p":5,"line":"of nobody"}', b'{"t":1,"result":{}}', b'{"say":"when?"}'],
+    ("line", "why"),
+    [
+        (b"", "truncated"),
+        (b"half of a li", "malformed"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b'{"t":1,"p":5,"line":"of nobody"}', "process 5 is unknown"),
+        (b'{"t":1,"p":5,"rank":0}', "process 5 is unknown"),
+        (b'{"t":1,"p":7,"role":"worker"}', "process 7 is unknown"),
+        (b'{"t":1,"p":1e99,"role":"worker","host":"h"}', "p"),
+        (b'{"t":1,"p":999999,"role":"worker","host":"h"}', "32767"),
+        (b'{"t":1,"p":0,"role":"worker","host":"a\\nb"}', "host"),
+        (b'{"t":1,"p":0,"line":7}', "Expected `str | null`, got `int`"),
+        (b'{"t":1,"p":0,"exit":' + b"9" * 5000 + b"}", "out of range"),
+        (b'{"t":NaN,"say":"x"}', "malformed"),
+        (b'{"t":1e999,"say":"x"}', "out of range"),
+        (b'{"t":1,"say":"\xff"}', "utf-8"),
+        (b'{"t":1,"say":' + DEEP + b"}", "str"),
+        (b'{"t":1,"more":' + DEEP + b"}", "nested too deeply"),
+        (b'{"t":1,"result":{}}', "state"),
+        (b'{"t":1,"result":{"state":"done","exit_code":1e6}}', "exit_code"),
+        (b'{"t":1,"result":{"state":"done","exit_code":0,"left":{"h":[[1]]}}}', "left"),
+        (b'{"t":1,"result":{"state":"done","exit_code":0,"left":[]}}', "left"),
+        (b'{"say":"when?"}', "`t`"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, bytes) else "",
 )
-def test_what_is_no_line_of_a_log_is_an_error_that_says_so(line: bytes) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        EventReader().read(line)
+def test_a_damaged_line_is_an_event_that_says_so_and_the_next_is_read(line: bytes, why: str) -> None:
+    reader = EventReader()
+    assert reader.read(b'{"t":5,"p":0,"role":"worker","host":"node-0"}') is not None
+    event = reader.read(line)
+    assert event is not None
+    assert (event.kind, event.at) == ("damaged", 5.0)
+    assert event.text.startswith("a line of the job's log is damaged: ")
+    assert why in event.text
+    assert len(event.text) < 300
+    assert reader.read(b'{"t":6,"p":0,"line":"next"}') == Event(
+        kind="line", at=6.0, process=Process(number=0, role="worker", host="node-0"), text="next"
+    )
+
+
+def test_bytes_that_are_no_utf_8_come_as_python_writes_them() -> None:
+    event = EventReader().read(json.dumps({"t": 1.0, "say": "caf\udce9"}).encode())
+    assert event == Event(kind="say", at=1.0, text="caf\udce9")
 
 
 @pytest.mark.parametrize(

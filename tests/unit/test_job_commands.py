@@ -21,7 +21,7 @@ from cluster.attach import Interrupts, ask, attend
 from cluster.commands.logs import JsonLines, event_document, replay
 from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
 from cluster.interruption import ask_what_runs, confirm_ending, render_interruption
-from cluster.job_table import jobs_document, render_jobs
+from cluster.job_table import job_documents, render_jobs
 from cluster.status import HeadJob, Status, render_status, status_document
 from cluster.stopping import Stopped, find_gone, find_left
 from job_channels import ALIVE, BROKEN, LOG, FakeHead, channel, encode
@@ -31,7 +31,7 @@ from provision_world import make_node
 from train.events import Event, Result
 from train.head import HeadGoneError
 from train.output import Selection
-from train.records import JobRecord, choose_job, find_running, merge_records, parse_record
+from train.records import JobRecord, choose_job, find_running, merge_records, read_record
 
 NOW = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 ORDER = {"job": "j1", "name": "mine"}
@@ -56,7 +56,7 @@ def document(number: int, **values: Any) -> dict[str, Any]:
 
 
 def record(number: int, source: str = "head", **values: Any) -> JobRecord:
-    return parse_record(document(number, **values), source=source)  # type: ignore[arg-type]
+    return read_record(json.dumps(document(number, **values)).encode(), source=source)  # type: ignore[arg-type]
 
 
 # -- which job -----------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "? running (s3)" in lines[4]
     assert lines[5].startswith("(s3): ")
     assert render_jobs([], now=NOW) == "no job has run on this cluster"
-    assert jobs_document(records)[3] == {**records[3].document, "source": "s3"}
+    assert list(job_documents(records))[3] == {**records[3].document, "source": "s3"}
 
 
 @pytest.mark.parametrize(

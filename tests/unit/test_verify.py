@@ -102,6 +102,13 @@ class LocalChannel:
     def recv_stderr(self, size: int) -> bytes:
         return cast("bytes", self._stderr.read1(size))  # type: ignore[attr-defined]
 
+    @property
+    def status_event(self) -> threading.Event:
+        self.process.wait(10)
+        ended = threading.Event()
+        ended.set()
+        return ended
+
     def recv_exit_status(self) -> int:
         return self.process.wait(10)
 
