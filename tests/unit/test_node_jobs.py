@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -222,7 +223,17 @@ def test_old_jobs_are_removed(job_host: JobHost) -> None:
     jobs = job_host.folder("x").parent
     for number in range(job_folder.KEPT + 2):
         (jobs / f"old-{number}").mkdir(parents=True)
-        record = {"id": f"old-{number}", "state": "done", "submitted_at": number}
+        record = {
+            "id": f"old-{number}",
+            "name": "old",
+            "state": "done",
+            "submitted_at": number,
+            "python": "python3",
+            "nodes": [{"name": "node-0"}],
+            "left": {},
+            "env": {},
+            "output_url": None,
+        }
         (jobs / f"old-{number}" / "record.json").write_text(json.dumps(record))
     job_host.run(alone(job_host, "true"))
     left = {path.name for path in jobs.iterdir() if path.is_dir()}
@@ -259,3 +270,29 @@ def is_open(path: Path) -> bool:
             except OSError:
                 continue
     return False
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b"\xff",
+        b'{"id": "damaged", "state": "running"}',
+        b'{"id": "damaged", "state": ["running"], "submitted_at": 1.0}',
+        b'{"id": "other", "state": "done", "submitted_at": "never"}',
+    ],
+    ids=lambda text: str(text[:30]),
+)
+def test_a_damaged_record_keeps_no_other_job_from_being_told_or_run(job_host: JobHost, damaged: bytes) -> None:
+    folder = job_host.folder("damaged")
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_bytes(damaged)
+    assert job_host.run(alone(job_host, "true"))[0]["state"] == "done"
+    good, told = job_host.ask("list")[0]["jobs"]
+    assert (good["id"], good["state"]) == (job_id(1), "done")
+    assert told == {"id": "damaged"}
+    assert job_host.ask("stop", "damaged") == [{"error": "there is no job damaged"}]
+    shutil.rmtree(folder)

@@ -8,7 +8,19 @@ import os
 import re
 
 ENDED = ("done", "failed", "stopped")
+STATES = ("queued", "starting", "running", "ending") + ENDED
 KEPT = 50  # ended jobs
+MAX_RECORD_BYTES = 1 << 20
+# What is used of a record, and what it is.
+USED = (
+    ("name", str),
+    ("submitted_at", (int, float)),
+    ("python", str),
+    ("nodes", list),
+    ("left", dict),
+    ("env", dict),
+    ("output_url", (str, type(None))),
+)
 # Names of variables whose values are not told. Words that others have in them (KEYBOARD, COMPASS, AUTHOR) stand between
 # underscores, or alone; PWD alone is a shell's folder, and TOKENIZERS_PARALLELISM a setting.
 SECRET = re.compile(
@@ -89,12 +101,31 @@ def results_url(record):
 
 
 def read_record(job):
-    """A job's record, or None where there is none that can be read."""
+    """A job's record, or None where there is none that can be read and used."""
     try:
         with open(path(job, "record.json"), "rb") as stream:
-            return json.loads(stream.read().decode("utf-8"))
-    except (OSError, ValueError):
+            record = json.loads(stream.read(MAX_RECORD_BYTES + 1).decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
+    return record if is_whole(record, job) else None
+
+
+def is_whole(record, job):
+    """Whether a record is one of this job, with all that the programs on the head use of it."""
+    if not isinstance(record, dict) or record.get("id") != job or record.get("state") not in STATES:
+        return False
+    if not all(isinstance(record.get(key), kind) for key, kind in USED):
+        return False
+    known = record.get("supervisor")
+    if known is not None and not (isinstance(known, dict) and isinstance(known.get("pid"), int)):
+        return False
+    nodes = record["nodes"]
+    return bool(nodes) and all(isinstance(at, dict) and isinstance(at.get("name"), str) for at in nodes)
+
+
+def find_damaged():
+    """The jobs whose records cannot be read or used."""
+    return [name for name in _names() if os.path.exists(path(name, "record.json")) and read_record(name) is None]
 
 
 def write_record(record, *, lasting=False):

@@ -9,7 +9,7 @@ Answers are lines of JSON on stdout, and the exit code is 0 whenever there was o
              and order["queue"] is false, or {"error": text}; with --follow it goes on as `follow ID 0`
     follow   the job's log (log.py) from byte OFFSET on as it comes, and {"alive": true} every 2 s, which does not
              count; ends after its last line, the result, or with --no-wait at the present end of the log
-    list     {"jobs": [record, ...]}, the newest first
+    list     {"jobs": [record, ...]}, the newest first; of a record that is damaged its id alone, last
     stop     {"result": {...}} when all of the job has ended; "already": true where it had before: what it had left is
              searched for and ended again then
 Whatever is asked: what a killed supervisor has left behind is ended, and its record completed.
@@ -58,7 +58,7 @@ def follow_job(words):
 
 def list_jobs(_words):
     """All jobs."""
-    answer({"jobs": recovery.recover_all()})
+    answer({"jobs": recovery.recover_all() + [{"id": job} for job in job_folder.find_damaged()]})
 
 
 def stop_job(words):
