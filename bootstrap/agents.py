@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, ValidationError, convert
+
 from bootstrap.connection import NodeConnection
 from bootstrap.explain import render_last_lines
 from bootstrap.node_program import NodeProgram
@@ -37,19 +39,29 @@ class Agent(NodeProgram):
                 self._send(data)
 
 
+class _Failed(Struct, frozen=True):
+    what: str
+    exit_code: int | None = None
+    output: tuple[str, ...] = ()
+
+
 class BaseChangedError(ClusterError):
     """A tree that another was to be made from is not on the node any more as it was sent."""
 
 
 def failure(node: str, said: Mapping[str, Any]) -> ClusterError:
     """The error for what an agent says of its failure. Pure."""
+    try:
+        failed = convert(said, _Failed)
+    except ValidationError as error:
+        return ClusterError(f"{node}: it failed, and why cannot be understood: {error}", hint="the same command again")
     if "base_changed" in said:
-        return BaseChangedError(f"{node}: {said['what']}")
-    if said["exit_code"] is None:
-        return ClusterError(f"{node}: {said['what']}", hint=_find_hint(said["what"]))
-    code = said["exit_code"]
+        return BaseChangedError(f"{node}: {failed.what}")
+    code = failed.exit_code
+    if code is None:
+        return ClusterError(f"{node}: {failed.what}", hint=_find_hint(failed.what))
     ending = f"exit code {code} from:" if code >= 0 else f"killed by signal {-code}:"
-    return NodeCommandError(f"{node}: {ending} {said['what']}{render_last_lines(said['output'])}")
+    return NodeCommandError(f"{node}: {ending} {failed.what}{render_last_lines(failed.output)}")
 
 
 def _find_hint(what: str) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 import fabric
 import paramiko
 
+from bootstrap.channel import drain, wait_for_exit
 from bootstrap.explain import (
     CONNECT_TIMEOUT_S,
     NO_ANSWER,
@@ -50,6 +51,7 @@ __all__ = [
 FIRST_CONTACT_TIMEOUT_S = 300.0
 KEY_TIMEOUT_S = 20.0
 KEY_PAUSE_S = 0.5  # sshd may shut out those who fail too often (PerSourcePenalties, from OpenSSH 9.8 on)
+EXIT_TIMEOUT_S = 20.0  # from the end of a command's output to its own
 DEAD_AFTER_S = 20  # four keepalives without an answer
 # Through a channel's stdin these took 309 MB/s, and paramiko's own first choice (aes128-ctr, hmac-sha2-256) 219; in
 # calls of 32 to 256 KiB, for `sendall` copies what is left of its argument at every packet.
@@ -72,22 +74,20 @@ class NodeConnection:
         """Run a shell command, without a terminal and without input.
 
         what: a few words that errors show instead of the command, for what is a whole script.
-        timeout_s: how long it may say nothing, in seconds. Raises NodeCommandError when it fails and `check` is set,
-        ConnectError when the connection breaks or nothing is said for so long.
+        timeout_s: how long it may take, in seconds. Raises NodeCommandError when it fails and `check` is set,
+        ConnectError when the connection breaks, it takes too long or it prints more than channel.MAX_OUTPUT_BYTES.
         """
         with self._explained():
             channel = self.open_channel(command)
             channel.shutdown_write()
-            channel.settimeout(timeout_s)
             try:
-                stdout, stderr = _drain(channel)
-            except TimeoutError:
+                stdout, stderr = drain(channel, timeout_s=timeout_s)
+            except TimeoutError as error:
+                channel.close()
                 raise ConnectError(
-                    f"{self.host.name} ({self.host.address}): nothing was heard for {timeout_s:.0f} s "
-                    f"from: {what or command}",
-                    hint="cluster status",
+                    f"{self.host.name} ({self.host.address}): {error}: {what or command}", hint="cluster status"
                 ) from None
-            output = Output(stdout=stdout, stderr=stderr, exit_code=channel.recv_exit_status())
+            output = Output(stdout=stdout, stderr=stderr, exit_code=wait_for_exit(channel, timeout_s=EXIT_TIMEOUT_S))
         if output.exit_code == NO_EXIT_CODE:
             self._check_alive()
         if check and output.exit_code != 0:
@@ -291,10 +291,3 @@ def quote_command(words: Sequence[str], env: Mapping[str, str] | None = None) ->
     """A command line for a POSIX shell in which every word means itself. Pure."""
     assignments = [f"{key}={shlex.quote(value)}" for key, value in (env or {}).items()]
     return " ".join([*assignments, *(shlex.quote(word) for word in words)])
-
-
-def _drain(channel: paramiko.Channel) -> tuple[str, str]:
-    """Read both streams to their ends; they are small, and stderr fits paramiko's window while stdout is read."""
-    stdout = channel.makefile("rb").read()
-    stderr = channel.makefile_stderr("rb").read()
-    return stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace")

@@ -3,9 +3,12 @@
 import hashlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from msgspec import Meta, Struct
 
 from bootstrap.agents import Agent, failure
 from bootstrap.connection import NodeConnection
@@ -17,6 +20,7 @@ from provision.progress import Event, Report
 
 LOCK_TIMEOUT_S = 300
 IDLE_LOCK_TIMEOUT_S = 5
+IDLE_TIMEOUT_S = 60.0  # for an idle node to say where it gives files
 SECRET_BYTES = 32
 
 
@@ -32,6 +36,30 @@ class SetUp:
     files: Sequence[BundleFile]
     holds: Collection[str] = ()
     tasks: Sequence[Mapping[str, Any]] = ()
+
+
+class Listening(Struct, frozen=True):
+    """An agent listens on a port."""
+
+    listening: Annotated[int, Meta(ge=1, le=65535)]
+
+
+class _Stuck(Struct, frozen=True):
+    """An agent gets a file from nobody beyond the bytes that it has."""
+
+    stuck: str
+    have: Annotated[int, Meta(ge=0)]
+    why: tuple[str, ...]
+
+
+class _Task(Struct, frozen=True):
+    """An agent has begun a task, by its number."""
+
+    begun: Annotated[int, Meta(ge=0)]
+
+
+class _Failure(Struct, frozen=True):
+    failed: dict[str, Any]
 
 
 class Distribution:
@@ -97,7 +125,8 @@ class Distribution:
                 agent = Agent(connection, python=has.python, order=order)
                 with self._lock:
                     self._agents.append(agent)
-                said = next(message for message in agent.messages() if {"listening", "failed"} & message.keys())
+                messages = agent.messages(time.monotonic() + IDLE_TIMEOUT_S)
+                said = next(message for message in messages if {"listening", "failed"} & message.keys())
                 if "failed" in said:
                     raise failure(connection.host.name, said["failed"])
             except ClusterError as error:  # it was to help others; whether it is well is not what is asked here
@@ -105,7 +134,7 @@ class Distribution:
                     Event(kind="warn", what=f"cannot give files to others: {error}", where=connection.host.name)
                 )
                 continue
-            member = _member(connection, port=said["listening"], files=has.holds)
+            member = _member(connection, port=agent.read(said, Listening).listening, files=has.holds)
             self._swarm.join(member, ())
             return member
 
@@ -165,15 +194,21 @@ class _Conversation:
 
     def _answer(self, message: Mapping[str, Any]) -> None:
         if "listening" in message:
-            self._join(message["listening"])
+            self._join(self._agent.read(message, Listening).listening)
         elif "stuck" in message:
-            self._help(message["stuck"], offset=message["have"], why=message["why"])
+            stuck = self._agent.read(message, _Stuck)
+            if stuck.stuck not in self._files:
+                raise ClusterError(f"{self._host.name}: it asks for a file that it was not to get")
+            self._help(stuck.stuck, offset=stuck.have, why=stuck.why)
         elif "begun" in message:
-            what = self._wanted.tasks[message["begun"]]["what"]
+            begun = self._agent.read(message, _Task).begun
+            if begun >= len(self._wanted.tasks):
+                raise ClusterError(f"{self._host.name}: it does what it was not asked to do")
+            what = self._wanted.tasks[begun]["what"]
             self._report(Event(kind="start", what=what, where=self._host.name))
         elif "failed" in message:
-            said = message["failed"]
-            if "damaged" in said:
+            said = self._agent.read(message, _Failure).failed
+            if said.get("damaged") in self._files:
                 _check_here(self._files[said["damaged"]], self._damaged)
             raise failure(self._host.name, said)
 

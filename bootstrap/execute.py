@@ -10,15 +10,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import paramiko
+from msgspec import Meta, Struct
 
 from bootstrap.connection import Host, NodeConnection, quote_command
+from provision.decode import decode
 from provision.errors import ClusterError, ConnectError
 
 BEGIN = b"\0cluster exec\0"
 SHELL_BYTES = 1 << 16  # that a login shell may print before it
+MAX_FRAME_BYTES = 1 << 20  # of what the node's program sends in pieces of 64 KiB
 SILENCE_S = 30.0  # of a program that says every few seconds that it lives
 STOP_TIMEOUT_S = 20.0
 """More than the node's program needs at most: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
@@ -182,12 +185,15 @@ class _Run:
             if letter in {b"o", b"e"}:
                 self._pass_on("stdout" if letter == b"o" else "stderr", data)
             elif letter == b"x":
-                result = json.loads(data)
-                self.left = result["left"]
+                try:
+                    result = decode(data, _Result)
+                except ValueError as error:
+                    raise self._lost(f"its end cannot be understood: {error}") from None
+                self.left = result.left
                 ended_at = time.monotonic()
                 self._pass_on("stdout", b"")
                 self._pass_on("stderr", b"")
-                return Ending(node=self.host.name, exit_code=result["exit"], signal=result["signal"], ended_at=ended_at)
+                return Ending(node=self.host.name, exit_code=result.exit, signal=result.signal, ended_at=ended_at)
         raise self._lost(frames.find_cause())
 
     def _pass_on(self, stream: Stream, data: bytes) -> None:
@@ -206,6 +212,14 @@ class _Run:
         )
 
 
+class _Result(Struct, frozen=True):
+    """The last frame."""
+
+    exit: Annotated[int, Meta(ge=0, le=255)]
+    signal: Annotated[int, Meta(ge=0, le=127)] | None
+    left: tuple[int, ...]
+
+
 class _Frames:
     """The frames of node/exec_command.py, out of a channel."""
 
@@ -213,6 +227,7 @@ class _Frames:
         self._channel = channel
         self._rest = bytearray()
         self._silent = False
+        self._damage: str | None = None
 
     def find_beginning(self) -> bool:
         """Skip what the login shell has printed; False when there is nothing but that."""
@@ -225,6 +240,9 @@ class _Frames:
     def read(self) -> tuple[bytes, bytes] | None:
         """The next frame, its letter and its data; None at the end."""
         while len(self._rest) < 5 or len(self._rest) < 5 + self._size():
+            if len(self._rest) >= 5 and self._size() > MAX_FRAME_BYTES:
+                self._damage = f"it sent a piece of more than {MAX_FRAME_BYTES >> 20} MiB"
+                return None
             if not self._fill():
                 return None
         size = self._size()
@@ -246,6 +264,8 @@ class _Frames:
 
     def find_cause(self) -> str:
         """Why they ended too early; what the node's shell or Python said when it could not even begin."""
+        if self._damage is not None:
+            return self._damage
         if self._silent:
             return f"nothing was heard for {SILENCE_S:.0f} s"
         said = b""

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from bootstrap.connection import NodeConnection, quote_command
+from provision.decode import shorten_reason
 from provision.errors import ClusterError
 from provision.oracle.gpus import GPU_MACHINES, Version
 from provision.oracle.mxnet_wheels import WHEELS
 
 TIMEOUT_S = 360  # facts.sh itself waits 300 s at most, for a set-up that a killed command has left running
+MOST_CORES = 1 << 16
 OLDEST_NODE_PYTHON = (3, 6)
 """What the programs in node/ need."""
 CUDA_LIBRARIES = tuple(sorted({name for wheel in WHEELS for name in wheel.needs} | {"libcuda.so.1"}))
@@ -104,7 +106,17 @@ def render_facts_script(python: str) -> str:
 
 
 def parse_facts(text: str, *, node: str) -> NodeFacts:
-    """Read the `key=value` lines of facts.sh. Pure. Raises ClusterError when the node cannot be used."""
+    """Read the `key=value` lines of facts.sh. Pure. Raises ClusterError when they are none or the node is of no use."""
+    try:
+        return _parse_facts(text, node=node)
+    except ValueError as error:  # a number that is none, a line without all of its parts
+        raise ClusterError(
+            f"{node}: what facts.sh says of it cannot be understood: {shorten_reason(str(error))}",
+            hint=f"cluster exec --node {node} -- sh -c 'uname -a; nproc; df -k'",
+        ) from None
+
+
+def _parse_facts(text: str, *, node: str) -> NodeFacts:
     several: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition("=")
@@ -130,10 +142,10 @@ def parse_facts(text: str, *, node: str) -> NodeFacts:
         machine=one("machine"),
         system=one("system"),
         glibc=_version(one("glibc") or "2.17"),
-        cores=int(one("cores")),
+        cores=_count(one("cores"), at_most=MOST_CORES),
         python=own.path,
         python_version=own.version,
-        disk_free_kib=int(one("disk_free_kib")),
+        disk_free_kib=_count(one("disk_free_kib"), at_most=1 << 62),
         home=one("home"),
         missing_libraries=tuple(several.get("missing", ())),
         gpus=tuple(_gpu(line)[:2] for line in several.get("gpu", ())),
@@ -162,12 +174,22 @@ def _python(line: str) -> FoundPython:
 
 def _version(text: str) -> Version:
     major, _, minor = text.partition(".")
-    return int(major), int(minor.split(".")[0])
+    return _count(major), _count(minor.split(".")[0])
+
+
+def _count(text: str, *, at_most: int = 9999) -> int:
+    """Raises ValueError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= at_most):
+        raise ValueError(f"{text[:40]!r} is no number from 0 to {at_most}")
+    return int(text)
 
 
 def _gpu(line: str) -> tuple[str, str, str]:
     """Of "8.6, 535.104.05, NVIDIA A10G": capability, name, driver. Drivers before 510 leave the capability out."""
-    capability, driver, name = (part.strip() for part in line.split(",", 2))
+    parts = [part.strip() for part in line.split(",", 2)]
+    if len(parts) != 3:
+        raise ValueError(f"{line[:80]!r} is no GPU")
+    capability, driver, name = parts
     if not capability:
         capability = _find_capability(name)
     return capability, name, driver

@@ -2,19 +2,26 @@
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import paramiko
+from msgspec import ValidationError, convert
 
+from bootstrap.channel import wait_for_exit
 from bootstrap.connection import NodeConnection, Output, command_error, quote_command
+from provision.decode import decode, shorten_reason
 from provision.errors import ConnectError
 
 SILENCE_S = 20.0
 """These programs speak every second or two. What is silent for so long is dead, or its host is."""
+MAX_LINE_BYTES = 1 << 20
+MAX_STDERR_BYTES = 1 << 20
 HINT = "cluster status; when the node runs, the same command again"
+T = TypeVar("T")
 # Runs the modules that come on its stdin, the last one as the program; they share that stdin, buffer and all.
 LOADER = """
 import json, sys, types
@@ -41,7 +48,8 @@ class NodeProgram:
         self._name = f"{modules[-1]}.py"
         self._channel = connection.open_channel(quote_command([python, "-c", LOADER]))
         self._channel.settimeout(SILENCE_S)
-        self._rest = b""
+        self._lines: deque[bytes] = deque()
+        self._rest = bytearray()
         self._send(read_modules(tuple(modules)))
 
     def tell(self, message: Mapping[str, Any]) -> None:
@@ -56,14 +64,22 @@ class NodeProgram:
         """
         while time.monotonic() < deadline:
             # Whoever sends may receive as well, between two messages.
-            while b"\n" in self._rest:
-                line, _, self._rest = self._rest.partition(b"\n")
-                message = parse_message(line)
+            while self._lines:
+                message = parse_message(self._lines.popleft())
                 if message and "alive" not in message:
                     yield message
             if not self._receive():
                 self._raise_ended()
         raise ConnectError(f"{self._where}: {self._name} did not come to an end", hint=HINT)
+
+    def read(self, message: Mapping[str, Any], kind: type[T]) -> T:
+        """A message that has to be of a form. Raises ConnectError."""
+        try:
+            return convert(message, kind)
+        except ValidationError as error:
+            raise ConnectError(
+                f"{self._where}: what {self._name} says cannot be understood: {shorten_reason(str(error))}", hint=HINT
+            ) from None
 
     def close(self) -> None:
         """Let it end."""
@@ -89,16 +105,25 @@ class NodeProgram:
             raise self._silent() from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise ConnectError(f"{self._where}: the connection is lost: {error}", hint=HINT) from error
-        self._rest += data
+        first, newline, data_after = data.partition(b"\n")
+        self._rest += first
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise ConnectError(
+                f"{self._where}: {self._name} has sent a line of more than {MAX_LINE_BYTES >> 20} MiB", hint=HINT
+            )
+        if newline:
+            *lines, rest = data_after.split(b"\n")
+            self._lines += [bytes(self._rest), *lines]
+            self._rest = bytearray(rest)
         return bool(data)
 
     def _silent(self) -> ConnectError:
         return ConnectError(f"{self._where}: nothing was heard for {SILENCE_S:g} s", hint=HINT)
 
     def _raise_ended(self) -> None:
-        code = self._channel.recv_exit_status()
+        code = wait_for_exit(self._channel, timeout_s=SILENCE_S)
         said = b""
-        while self._channel.recv_stderr_ready():
+        while len(said) < MAX_STDERR_BYTES and self._channel.recv_stderr_ready():
             said += self._channel.recv_stderr(1 << 16)
         if code == -1 or not said:
             raise ConnectError(f"{self._where}: the connection is lost, or {self._name} was killed", hint=HINT)
@@ -110,8 +135,9 @@ class NodeProgram:
 
 def parse_message(line: bytes) -> dict[str, Any] | None:
     """A message in a line of output, or None: a user's .bashrc may print something of its own. Pure."""
+    if not line.lstrip().startswith(b"{"):
+        return None
     try:
-        message = json.loads(line)
+        return decode(line, dict[str, Any])
     except ValueError:
         return None
-    return message if isinstance(message, dict) else None

@@ -7,7 +7,9 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.node_program import LOADER, NodeProgram
@@ -19,9 +21,37 @@ from provision.errors import ClusterError
 from provision.progress import Event, Report
 
 MODULES = ("setup_env", "verify_ports", "verify_child", "verify")
+ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
 CLOCK_SAMPLES = 5
 ORDER_OF_CHECKS = ("connection", "compute", "s3", "ports", "clock", "disk")
+
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+
+
+class _Clock(Struct, frozen=True):
+    now: Annotated[float, Meta(ge=0, le=32_503_680_000)]
+
+
+class _Begun(Struct, frozen=True):
+    listening: tuple[Port, ...]
+    refused: str | None
+    disk: tuple[tuple[str, int, Annotated[int, Meta(ge=0)]], ...]
+
+
+class _Tried(Struct, frozen=True):
+    ports: tuple[tuple[str, Port, str | None], ...]
+
+
+class _Probed(Struct, frozen=True):
+    probe: str
+    result: ProbeResult
+
+
+class _Ended(Struct, frozen=True):
+    ended: str
+    error: str | None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,14 +166,14 @@ class _Talk(NodeProgram):
         for number in range(CLOCK_SAMPLES):
             sent = time.time()
             self.tell({"clock": number})
-            answer = next(message for message in self.messages() if message.get("clock") == number)
-            samples.append((sent, answer["now"], time.time()))
+            messages = self.messages(time.monotonic() + ANSWER_TIMEOUT_S)
+            answer = next(message for message in messages if message.get("clock") == number)
+            samples.append((sent, self.read(answer, _Clock).now, time.time()))
         found.offset = estimate_offset(samples)
         self.tell(order)
-        begun = next(message for message in self.messages() if "listening" in message)
-        found.ports = tuple(begun["listening"])
-        found.refused = begun["refused"]
-        found.disk = tuple((path, device, size) for path, device, size in begun["disk"])
+        messages = self.messages(time.monotonic() + ANSWER_TIMEOUT_S)
+        begun = self.read(next(message for message in messages if "listening" in message), _Begun)
+        found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
 
     def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
         """Have it connect to its peers, and hear all that it has found."""
@@ -154,13 +184,16 @@ class _Talk(NodeProgram):
             if "ports" in message:
                 found.attempts = tuple(
                     Attempt(source=self.connection.host.name, target=target, port=port, error=error)
-                    for target, port, error in message["ports"]
+                    for target, port, error in self.read(message, _Tried).ports
+                    if target in {name for name, _, _ in peers}
                 )
             elif "probe" in message:
-                found.results[message["probe"]] = ProbeResult(**message["result"])
+                probed = self.read(message, _Probed)
+                found.results[probed.probe] = probed.result
             elif "ended" in message:
-                waiting.discard(message["ended"])
-                if message["error"] is not None:
-                    raise self._failed(message["error"], exit_code=1)
+                ended = self.read(message, _Ended)
+                waiting.discard(ended.ended)
+                if ended.error is not None:
+                    raise self._failed(ended.error, exit_code=1)
             if not waiting:
                 return

@@ -1,6 +1,5 @@
 """What `cluster verify` finds on a node, judged: compute and disk. Pure, but for reading the probe's own text."""
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import Any, Literal
 
 from bootstrap.apply import ReadyNode
 from bootstrap.cuda import explain_missing_libraries
+from bootstrap.node_program import parse_message
 from provision.errors import ClusterError
 
 Kind = Literal["connection", "compute", "s3", "clock", "disk", "ports"]
@@ -53,11 +53,8 @@ class ProbeResult:
         """The JSON lines that it printed, whatever stands between them."""
         found = []
         for line in self.stdout.splitlines():
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(message, dict):
+            message = parse_message(line.encode("utf-8", "surrogatepass"))
+            if message is not None:
                 found.append(message)
         return tuple(found)
 

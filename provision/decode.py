@@ -13,6 +13,7 @@ from msgspec import DecodeError, ValidationError, convert
 from msgspec.json import Decoder
 
 LONGEST_REASON = 200
+MOST_SURROGATES_BYTES = 1 << 20  # Python's own parser takes twenty times as much memory
 T = TypeVar("T")
 
 
@@ -26,10 +27,10 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         found: T = _decoder(cast("Hashable", kind)).decode(data)
     except ValidationError as error:
-        raise ValueError(_shorten(str(error))) from None
+        raise ValueError(shorten_reason(str(error))) from None
     except (DecodeError, UnicodeDecodeError) as error:
-        if b"\\ud" not in data and b"\\uD" not in data:
-            raise ValueError(_shorten(str(error))) from None
+        if len(data) > MOST_SURROGATES_BYTES or (b"\\ud" not in data and b"\\uD" not in data):
+            raise ValueError(shorten_reason(str(error))) from None
         # Python writes a byte that is no UTF-8, as in the name of a file, as half a surrogate pair; msgspec reads none.
         return _decode_surrogates(data, kind)
     except RecursionError:
@@ -41,13 +42,14 @@ def _decode_surrogates(data: bytes, kind: type[T]) -> T:
     try:
         return convert(json.loads(data, parse_constant=_refuse), kind)
     except (ValueError, RecursionError) as error:
-        raise ValueError(_shorten(str(error))) from None
+        raise ValueError(shorten_reason(str(error))) from None
 
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
 
-def _shorten(reason: str) -> str:
+def shorten_reason(reason: str) -> str:
+    """One line of limited length. Pure."""
     line = " ".join(reason.split())
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 3]}..."

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
+from msgspec.json import Decoder
 
 from provision.decode import decode
 
@@ -18,6 +19,7 @@ MAX_LINE_BYTES = 8 << 20
 MAX_RECORD_BYTES = 1 << 20
 MAX_RECORD_DEPTH = 32  # of lists in lists; printed with indentation, each level makes all below it longer
 MAX_JOBS = 1000  # the head keeps 50 that have ended
+MAX_VALUES = 600_000  # in the list of all jobs
 LONGEST_ERROR = 500  # characters
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """As train.job.new_job_id makes them."""
@@ -129,6 +131,13 @@ class StopAnswer(_Form, frozen=True, kw_only=True):
     already: bool = False
 
 
+class _Jobs(_Form, frozen=True, kw_only=True):
+    jobs: list[Raw]
+
+
+_JOBS_DECODER = Decoder(_Jobs)
+
+
 class _Failure(_Form, frozen=True, kw_only=True):
     error: str
 
@@ -137,6 +146,8 @@ _FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]{1,40})"\s*:')
 _JOBS = re.compile(rb'\s*\{\s*"jobs"\s*:\s*\[')
 # In a string, and out of it.
 _SIGN = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
 
 
 def find_first_key(line: bytes) -> str:
@@ -174,9 +185,19 @@ def parse_record(data: bytes) -> RecordForm:
     """A job's record. Raises ValueError."""
     if len(data) > MAX_RECORD_BYTES:
         raise ValueError(f"it is longer than {MAX_RECORD_BYTES >> 20} MiB")
-    if max((depth for depth, _, _ in _walk(data, 0)), default=0) > MAX_RECORD_DEPTH:
+    if _is_deep(data):
         raise ValueError("it is nested too deeply")
     return decode(data, RecordForm)
+
+
+def _is_deep(data: bytes) -> bool:
+    """Whether lists and objects are nested more than MAX_RECORD_DEPTH deep."""
+    bare = _STRING.sub(b"", data)
+    for _ in range(MAX_RECORD_DEPTH):
+        bare, count = _INNERMOST.subn(b"", bare)
+        if not count:
+            return False
+    return b"[" in bare or b"{" in bare
 
 
 def find_record_id(data: bytes) -> str | None:
@@ -188,25 +209,30 @@ def find_record_id(data: bytes) -> str | None:
 
 
 def split_jobs(line: bytes) -> list[bytes]:
-    """The records in the head's list of jobs, as they are written, whatever each holds. Raises ValueError.
-
-    No parser reads the list as a whole: one record that it could not read would hide all others.
-    """
+    """The records in the head's list of jobs, as they are written, whatever each holds. Raises ValueError."""
     opening = _JOBS.match(line)
     if opening is None:
         raise ValueError("it is no list of jobs")
+    if line.count(b",") > MAX_VALUES:
+        raise ValueError(f"it lists more than {MAX_VALUES} values")
+    try:
+        found = [bytes(record) for record in _JOBS_DECODER.decode(line).jobs]
+    except (ValueError, RecursionError):
+        found = _split_damaged(line, opening.end())
+    if len(found) > MAX_JOBS:
+        raise ValueError(f"it lists more than {MAX_JOBS} jobs")
+    return found
+
+
+def _split_damaged(line: bytes, begin: int) -> list[bytes]:
+    """The same of a list that no parser reads as a whole: one record in it would hide all others."""
     found: list[bytes] = []
-    begin = opening.end()
     for depth, sign, position in _walk(line, begin):
         if (sign == b"," and depth == 0) or depth < 0:
-            record = line[begin:position].strip()
-            if record or sign == b"," or found:
-                found.append(record)
+            found.append(line[begin:position].strip())
             if depth < 0:
                 return found
             begin = position + 1
-        if len(found) > MAX_JOBS:
-            raise ValueError(f"it lists more than {MAX_JOBS} jobs")
     raise ValueError("the list of jobs has no end")
 
 

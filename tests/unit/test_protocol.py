@@ -126,7 +126,8 @@ def test_a_record_that_is_whole_in_s3_stands_for_a_damaged_one_of_the_head() -> 
         (b'{"jobs": [', "no end"),
         (b'{"jobs": ["' + b"a" * 1000, "no end"),
         (b'{"jobs": ' + DEEP.encode()[:5000], "no end"),
-        (b'{"jobs": [' + b"1," * (MAX_JOBS + 2) + b"1]}", "more than 1000"),
+        (b'{"jobs": [' + b"1," * (MAX_JOBS + 2) + b"1]}", "more than 1000 jobs"),
+        (b'{"jobs": [' + b"1," * 10**6 + b"1]}", "more than 600000 values"),
         (b'{"refused": {}}', "no list"),
     ],
 )
