@@ -18,7 +18,7 @@ from train.protocol import MAX_LINE_BYTES, find_first_key, parse_failure, shorte
 SILENCE_S = 15.0  # jobs.py speaks every 2 s
 ANSWER_TIMEOUT_S = 25.0
 WITHOUT_ANSWER_S = 10.0  # for a head that says that it is alive, but not what it is asked
-LINE_TIMEOUT_S = 20.0  # from a line's first byte to its end
+LINE_TIMEOUT_S = 15.0  # from a line's first byte to its end
 STILL_TALKS_S = 5.0  # who was heard within this time has not been lost
 END_TIMEOUT_S = 10.0  # from the end of its output to its own
 SHELL_BYTES = 1 << 16  # that a login shell may print before the answer

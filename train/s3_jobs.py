@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import BinaryIO
 
 from botocore.exceptions import BotoCoreError
 
 from provision.errors import AwsError, NotFoundError
 from train.protocol import MAX_RECORD_BYTES, OUR_JOB_ID
-from train.records import JobRecord, damaged_record, read_record
+from train.records import JobRecord, read_record
 from train.s3.client import S3Client, explain, open_s3
 from train.s3.url import S3Url, parse_url
 
@@ -44,14 +43,15 @@ async def _read_records(results: S3Url, *, region: str) -> tuple[JobRecord, ...]
 
 async def _read_record(client: S3Client, results: S3Url, job: str) -> JobRecord | None:
     body = bytearray()
-    with suppress(NotFoundError):  # the folder of something else
+    try:
         async for piece in _read(client, _inside(results, job, "record.json")):
             body += piece
             if len(body) > MAX_RECORD_BYTES:
-                return damaged_record(job, f"it is longer than {MAX_RECORD_BYTES >> 20} MiB", source="s3")
-        record = read_record(bytes(body), source="s3", job=job)
-        return None if record.is_damaged and OUR_JOB_ID.fullmatch(job) is None else record
-    return None
+                break
+    except NotFoundError:  # the folder of something else
+        return None
+    record = read_record(bytes(body), source="s3", job=job)
+    return None if record.is_damaged and OUR_JOB_ID.fullmatch(job) is None else record
 
 
 async def _fetch_log(url: S3Url, *, region: str, into: BinaryIO) -> None:

@@ -93,7 +93,7 @@ say('{"jobs": [', end="")
 while True:
     say(" ", end="")
     time.sleep(0.2)
-""", says="error: node-0 has not ended a line for 20 s", code=1, slow=True),
+""", says="error: node-0 has not ended a line for 15 s", code=1, slow=True),
     "closed output": Answer(program="os.close(1)\nos.close(2)\ntime.sleep(600)",
                             says="error: the connection to node-0 was lost",
                             code=1, slow=True),

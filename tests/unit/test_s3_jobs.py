@@ -53,6 +53,18 @@ def test_records_are_found_and_other_things_are_left_out(server: S3Server) -> No
     assert {found.source for found in records} == {"s3"}
 
 
+def test_a_damaged_record_is_told_and_hides_no_other(server: S3Server) -> None:
+    damaged = {"000000": b"{", "000001": b"[" * 10**5, "000002": b"{}", "000003": b" " * (3 << 20)}
+    objects = {f"jobs/20261121-{time}-abcdef/record.json": text for time, text in damaged.items()}
+    server.put("results", {**objects, "jobs/20261120-0/record.json": record("20261120-0")})
+    *others, good = read_s3_records(RESULTS, region=REGION)
+    assert (good.id, good.state) == ("20261120-0", "queued")
+    assert sorted((found.id, found.state) for found in others) == [
+        (f"20261121-{time}-abcdef", "damaged") for time in damaged
+    ]
+    assert any("longer than 1 MiB" in str(found.error) for found in others)
+
+
 def test_the_newest_records_are_read_where_there_are_many(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_jobs, "MAX_RECORDS", 2)
     server.put("results", {f"jobs/2026112{day}/record.json": record(f"2026112{day}") for day in range(5)})
