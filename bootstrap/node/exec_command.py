@@ -32,6 +32,8 @@ PENDING_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
 LONGEST_PIPE_BYTES = 1 << 20  # /proc/sys/fs/pipe-max-size
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+# `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is no error.
+KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
 ROOT_TIMEOUT_S = 5.0  # STOP_TIMEOUT_S of bootstrap/execute.py is longer than two of these and two of TERM_GRACE_S
 
 
@@ -255,7 +257,7 @@ def tell(pids, number, timeout_s):
     if refused:
         try:
             sudo = subprocess.Popen(
-                ["sudo", "-n", "kill", "-%d" % number] + refused,
+                ["sudo", "-n", "sh", "-c", KILL_AS_ROOT, "kill", str(int(number))] + refused,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

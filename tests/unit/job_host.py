@@ -65,14 +65,15 @@ for i in range(args.n + args.s):
     threading.Thread(target=subprocess.call, args=(prog,), kwargs={"shell": True}, daemon=True).start()
 sys.exit(0 if scheduler.wait() == 0 else 1)
 """
-# Runs its last argument here; hosts that are named in the file `refused` beside it do not answer.
+# Runs its last argument here, without the job's variable, which sshd would not pass on either. Hosts that are named in
+# the file `refused` beside it do not answer.
 SSH = """#!/bin/bash
 host="${@: -2:1}"
 if grep -qsx "$host" "$(dirname "$0")/refused"; then
     echo "ssh: connect to host $host port 22: Connection refused" >&2
     exit 255
 fi
-exec /bin/sh -c "${@: -1}"
+exec env -u CLUSTER_JOB_ID /bin/sh -c "${@: -1}"
 """
 # One role of a job. What it does stands in the variables of its role: WORKER="exit 3", SERVER="sleep 100". Without them
 # servers and scheduler `attend` the workers: end when all of those have, as ps-lite's do.

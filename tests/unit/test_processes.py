@@ -1,10 +1,13 @@
 """Processes that are ended step by step, on a machine that lets us wait in between."""
 
 import errno
+import importlib.util
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +105,46 @@ def test_a_sudo_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch:
     while not (tmp_path / "asked").exists():
         time.sleep(0.02)
     pid, *words = (tmp_path / "asked").read_text().split()
-    assert words == ["-n", "kill", "-15", "7", "8"]
+    assert words[-4:] == ["kill", "15", "7", "8"]
     assert processes.start_time(int(pid)) is not None
     os.kill(int(pid), signal.SIGKILL)
+
+
+def load_exec_command() -> Any:
+    """The program of `cluster exec`, which is sent to nodes as text, and so imports nothing of ours."""
+    path = NODE_DIR.parents[1] / "bootstrap" / "node" / "exec_command.py"
+    spec = importlib.util.spec_from_file_location("exec_command", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("program", ["a job's programs", "cluster exec"])
+def test_a_stopped_process_of_root_receives_sigterm_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    sudo = tmp_path / "sudo"
+    sudo.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    sudo.chmod(0o755)
+    module = processes if program == "a job's programs" else load_exec_command()
+    more = () if module is processes else (10.0,)
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, f"{pid} {number}")
+
+    script = "trap 'echo told; exit 3' TERM; echo waits; while :; do sleep 0.05; done"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True) as root:
+        assert root.stdout is not None
+        assert root.stdout.readline() == "waits\n"
+        root.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, root.pid, os.WSTOPPED | os.WNOWAIT)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        with monkeypatch.context() as refusing:
+            refusing.setattr(module.os, "kill", refuse)
+            module.tell([root.pid], signal.SIGTERM, *more)
+        try:
+            assert root.wait(timeout=10) == 3
+        finally:
+            root.kill()

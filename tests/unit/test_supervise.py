@@ -14,6 +14,8 @@ import pytest
 from http_server import serve_http
 from job_host import JobHost, job_host, job_id, lines_of
 
+import processes  # isort: skip - these run by path on the nodes, so they are found by path here
+
 __all__ = ["job_host"]
 
 JOINS = """
@@ -195,6 +197,24 @@ def test_workers_go_on_for_as_long_as_they_like_when_their_kv_stores_are_gone(jo
     result, log = job_host.run(job_host.order(env=env))
     assert (result["state"], result["error"]) == ("done", None)
     assert sum(event.get("line") == "evaluated" for event in log) == 2
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["worker killed", "worker running"])
+def test_a_stopped_role_py_and_its_guardian_are_ended_with_the_job(job_host: JobHost, *, is_killed: bool) -> None:
+    """Neither answers, and with the worker gone nothing below them belongs to the job any more."""
+    order = job_host.order(env={**HERE, "WORKER": "echo $$ >~/$CLUSTER_HOST; echo here; sleep 100"})
+    start_and_wait(job_host, {**order, "silence_timeout_s": 2})
+    worker = int((job_host.home / "node-1").read_text())
+    program = int(stat_of(worker)[1])
+    stopped = [program, int(stat_of(program)[1])]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    if is_killed:
+        os.kill(worker, signal.SIGKILL)
+    (*_, last) = job_host.ask("follow", job_id(1), "0")
+    assert last["result"]["error"].endswith("nothing was heard from its node for 2 s")
+    assert last["result"]["left"] == {}
+    assert [pid for pid in stopped if processes.start_time(pid) is not None] == []
 
 
 def test_servers_that_end_alone_end_the_job(job_host: JobHost) -> None:

@@ -1,8 +1,8 @@
 """Starting a job's processes so that they can be ended, and ending them so that it is sure.
 
-Every process of a job has CLUSTER_JOB_ID in its environment, and so have all that it starts: by this they are found,
-whatever session or parent they have by then; and what descends from one of them belongs to the job too, whatever its
-environment. Linux. Python 3.6 and later, standard library only.
+Every process of a job has CLUSTER_JOB_ID in its environment, and so have all that it starts, and the programs of ours
+that run it: by this they are found, whatever session or parent they have by then; and what descends from one of them
+belongs to the job too, whatever its environment. Linux. Python 3.6 and later, standard library only.
 """
 
 import ctypes
@@ -14,6 +14,9 @@ JOB_VARIABLE = "CLUSTER_JOB_ID"
 TERM_GRACE_S = 2.0
 LOOK_EVERY_S = 0.02
 ROOT_TIMEOUT_S = 5.0
+OUR_PROGRAM = os.path.join("node", "role.py")  # in the command line of what runs a process of a job
+# `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is no error.
+KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -77,15 +80,25 @@ def find_descendants():
 
 
 def end(job):
-    """End all processes of a job on this host but this one: SIGTERM, then SIGKILL.
+    """End all processes of a job on this host but this one: SIGTERM, then SIGKILL. Our own programs come last.
 
     Returns (those that had to be ended, those that are still there), both as `find` has them.
     """
     first = find(job)
-    ending = Ending(lambda: find(job))
+    ending = Ending(lambda: find(job), our_programs_last)
     while ending.go_on():
         time.sleep(LOOK_EVERY_S)
     return first, ending.left
+
+
+def our_programs_last(found):
+    """For `spare`: our own programs, as long as there are others.
+
+    With role.py its child ends at once (die_with_parent), which is to have the time after SIGTERM. And when that has
+    ended, role.py ends by itself, unless it is stopped.
+    """
+    ours = [entry for entry in found if OUR_PROGRAM in entry[2]]
+    return ours if len(ours) < len(found) else ()
 
 
 class Ending(object):
@@ -142,7 +155,7 @@ def tell(pids, number):
 
         try:
             sudo = subprocess.Popen(
-                ["sudo", "-n", "kill", "-%d" % number] + refused,
+                ["sudo", "-n", "sh", "-c", KILL_AS_ROOT, "kill", str(int(number))] + refused,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -162,10 +162,11 @@ class Roster(object):
         return sum(1 for one in self.of("setup") if one.exit_code == 0) >= len(self.hosts)
 
     def find_unclean(self):
-        """The hosts that have not told that nothing is left there."""
-        told = [role for role in self.roles if role.connection is not None]
+        """The hosts on which something may be left: a role there has not told of its end, or its program goes on."""
+        reached = [role for role in self.roles if role.connection is not None]
+        names = {role.host for role in reached if role.left is None or role.connection.is_open}
         is_mpi = self.order["launcher"] == "mpi"  # whose own programs nobody tells of
-        return [h for h in self.hosts if is_mpi or any(r.host == h["name"] and r.left is None for r in told)]
+        return [host for host in self.hosts if is_mpi or host["name"] in names]
 
     def unjoined(self):
         """The servers and workers that wait for the others, once all of them do and nobody has a rank."""

@@ -239,7 +239,7 @@ class Runner(object):
         """
         is_late = time.monotonic() > self.lost_at + SPARED_S
         if is_late and not lock.is_held(job_folder.path(self.order["job"], "lock")):
-            return set()
+            return processes.our_programs_last(found)
         return set(found) - set(processes.find_descendants())
 
     def reap(self):

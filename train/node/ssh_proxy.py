@@ -67,7 +67,9 @@ def reach(host, role, launched=None, words="", port="22"):
     place = json.loads(os.environ.get("CLUSTER_OTHERS", "{}")).get(host, {})
     role_program = os.path.join(place.get("programs", os.path.dirname(os.path.abspath(__file__))), "role.py")
     python = [place.get("python", sys.executable)] + PYTHON_FLAGS + [role_program]
-    remote = "exec " + " ".join(shlex.quote(word) for word in python) + words
+    # With the job in its environment role.py is found and ended, though it be stopped and have no child any more.
+    job = "%s=%s" % (processes.JOB_VARIABLE, os.environ[processes.JOB_VARIABLE])
+    remote = "exec " + " ".join(shlex.quote(word) for word in ["env", job] + python) + words
     ssh = subprocess.Popen(
         ssh_command_to(dict(place, ip=host), port) + [remote],
         stdin=subprocess.PIPE,

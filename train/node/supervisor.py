@@ -272,7 +272,7 @@ class Supervisor(object):
             role.connection.put({"end": True})
         awaited = [role for role in running if role.heard_at is not None and role.host not in silent]
         give_up_at = time.monotonic() + ROLES_END_S
-        while time.monotonic() < give_up_at and any(r.connection.is_open and r.exit_code is None for r in awaited):
+        while time.monotonic() < give_up_at and any(role.connection.is_open for role in awaited):
             self.step_quietly()
         self.children.kill_launcher()
         left = ending.end_on(self.order, self.roster.find_unclean(), silent)
