@@ -39,7 +39,7 @@ def _row(record: JobRecord, now: datetime) -> tuple[str, ...]:
         _moment(record.started_at),
         "?" if lost else render_took(record, now=now),
         "-" if record.exit_code is None else str(record.exit_code),
-        _shorten(record.error or "; ".join(f"warning: {text}" for text in record.warnings) or "-"),
+        _shorten(record.error or record.stall or "; ".join(f"warning: {text}" for text in record.warnings) or "-"),
     )
 
 

@@ -145,6 +145,8 @@ def _render_all(progress: Progress, *, title: str, now: float) -> str:
     began = progress.began_at
     state = progress.state if began is None else f"{progress.state} {render_duration(now - began)}"
     words = [f"{title}: {state}"]
+    if progress.stalled_since is not None:
+        words.append(f"no progress for {render_duration(now - progress.stalled_since)}")
     speed = progress.speed
     if speed is None:
         count = len(progress.ranks)

@@ -170,9 +170,10 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
         return f"none{queued}"
     warned = "".join(f"\n       warning: {text}" for text in job.record.warnings)
     took = f" for {render_took(job.record, now=now)}" if job.record.started_at is not None else ""
+    stall = f"\n       {job.record.stall}" if job.record.stall else ""
     return (
         f"{job.record.id} ({job.record.name}) {job.record.state}{took}{queued}; "
-        f"cluster logs -f {job.record.id} follows it{warned}"
+        f"cluster logs -f {job.record.id} follows it{stall}{warned}"
     )
 
 
@@ -189,6 +190,7 @@ def _job_document(job: HeadJob) -> dict[str, Any]:
         "workers": record.workers,
         "servers": record.servers,
         "started_at": record.started_at,
+        "stall": record.stall,
     }
 
 

@@ -51,6 +51,10 @@ def _check_duration(value: int | str) -> int | str:
     return value
 
 
+def _check_stall_timeout(value: int | str) -> int | str:
+    return value if value == "auto" else _check_duration(value)
+
+
 def _check_gpus(gpus: tuple[int, ...]) -> tuple[int, ...]:
     if not gpus or len(set(gpus)) < len(gpus):
         raise ValueError("the same GPU twice, or none at all")
@@ -176,12 +180,27 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
             description='how long a job may run: "90m", "2h", "1d" or seconds, 30 days at most; "none": for ever',
         ),
     ] = "none"
+    stall_timeout: Annotated[
+        int | str,
+        _check_stall_timeout,
+        Meta(
+            description='how long a job may make no progress before it is ended: "10m", "1h" or seconds; "auto": it is '
+            'not ended, but you are told; "none": nobody looks',
+        ),
+    ] = "auto"
     queue: Annotated[bool, Meta(description="true: wait for the job that runs, where there is one")] = False
 
     @property
     def max_duration_s(self) -> int | None:
         """max_duration in seconds; None: no end."""
         return parse_duration(self.max_duration)
+
+    @property
+    def stall_timeout_s(self) -> int | Literal["auto", "none"]:
+        """stall_timeout, a length of time in seconds."""
+        if self.stall_timeout == "auto":
+            return "auto"
+        return parse_duration(self.stall_timeout) or "none"
 
 
 class JobFile(TrainConfig, frozen=True, kw_only=True):

@@ -65,6 +65,8 @@ class Event:
     supervisor's own. "state": the job's state is now `state`. "warnings": these are the warnings that hold from now on.
     "result": the last one. "damaged": a line that could not be read; `text` says why, and `at` is the time of the line
     before it.
+    stalled_since: since when the workers have made no progress, in seconds since the epoch; 0.0: they make progress
+    again; None: the event does not say.
     """
 
     kind: Literal["process", "line", "say", "state", "warnings", "result", "damaged"]
@@ -74,6 +76,7 @@ class Event:
     state: JobState | None = None
     result: Result | None = None
     warnings: tuple[str, ...] = ()
+    stalled_since: float | None = None
 
 
 class EventReader:
@@ -105,7 +108,7 @@ class EventReader:
         if said.state is not None:
             return self._read_state(said.state, said.t)
         if said.say is not None:
-            return Event(kind="say", at=said.t, text=said.say)
+            return Event(kind="say", at=said.t, text=said.say, stalled_since=said.stalled_since)
         if said.warnings is not None:
             return Event(kind="warnings", at=said.t, warnings=said.warnings)
         return self._read_process(said, said.p) if said.p is not None else None

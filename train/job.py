@@ -96,6 +96,7 @@ class Job:
             "kv_store": config.kv_store,
             "start_timeout_s": config.start_timeout_s,
             "silence_timeout_s": config.silence_timeout_s,
+            "stall_timeout": config.stall_timeout_s,
             "max_duration_s": config.max_duration_s,
             "hosts": [{**host._asdict(), **self.others.get(host.name, {})} for host in self.hosts],
             "hostfile": list(self.hostfile),

@@ -65,6 +65,7 @@ class Progress:
         self.now: float = 0.0
         self.state: JobState = "queued"
         self.warnings: tuple[str, ...] = ()
+        self.stalled_since: float | None = None  # since when no worker has made progress, where that was told
 
     def take(self, event: Event) -> Report | None:
         """Note an event; what its line reports, where it reports something."""
@@ -73,8 +74,10 @@ class Progress:
             self.state = event.state
             if event.state == "running" and self.began_at is None:
                 self.began_at = event.at
+        if event.stalled_since is not None:
+            self.stalled_since = event.stalled_since or None
         if event.kind == "result":
-            self.ended_at = event.at
+            self.ended_at, self.stalled_since = event.at, None
         if event.kind == "warnings":
             self.warnings = event.warnings
         if event.process is None or event.process.role != "worker":

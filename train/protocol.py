@@ -63,6 +63,7 @@ class LogLine(_Form, frozen=True, kw_only=True):
     signal: Annotated[int, Meta(ge=0, le=128)] | None = None
     line: str | None = None
     say: str | None = None
+    stalled_since: Moment | None = None
     warnings: tuple[str, ...] | None = None
     state: str | None = None
     result: ResultForm | None = None
@@ -84,6 +85,12 @@ class RecordRole(_Form, frozen=True, kw_only=True):
     ended_at: Moment | None = None
 
 
+class StallForm(_Form, frozen=True, kw_only=True):
+    """Why a job makes no progress."""
+
+    text: str
+
+
 class RecordForm(_Form, frozen=True, kw_only=True):
     """A job's record.json."""
 
@@ -98,6 +105,7 @@ class RecordForm(_Form, frozen=True, kw_only=True):
     exit_code: ExitCode | None
     error: str | None
     warnings: tuple[str, ...] | None = None
+    stall: StallForm | None = None
     left: Left | None = None
     nodes: tuple[RecordNode, ...] = ()
     roles: tuple[RecordRole, ...] = ()

@@ -19,6 +19,7 @@ class JobRecord:
 
     source: where the record was read. S3 has it as it was when it was copied there last.
     state: "damaged" where the record cannot be read; then `error` says why, and only `id` and `source` mean anything.
+    stall: why it makes no progress, while it does not.
     """
 
     id: str
@@ -33,6 +34,7 @@ class JobRecord:
     error: str | None
     source: Source
     warnings: tuple[str, ...] = ()
+    stall: str | None = None
     nodes: tuple[RecordNode, ...] = ()
     roles: tuple[RecordRole, ...] = ()
     left: Left = field(default_factory=dict)
@@ -86,6 +88,7 @@ def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRe
         exit_code=form.exit_code,
         error=form.error,
         warnings=form.warnings or (),
+        stall=form.stall.text if form.stall is not None else None,
         source=source,
         nodes=form.nodes,
         roles=form.roles,

@@ -159,7 +159,9 @@ def _limits(job: Job) -> str:
         else f"{job.config.open_files} open files"
     )
     end = f"; ended after {render_duration(job.config.max_duration_s)}" if job.config.max_duration_s is not None else ""
-    return f"{files}{end}"
+    stall_s = job.config.stall_timeout_s
+    stall = f"; ended after {render_duration(stall_s)} without progress" if isinstance(stall_s, int) else ""
+    return f"{files}{end}{stall}"
 
 
 def _preparation(job: Job) -> str:

@@ -130,6 +130,8 @@ def event_document(event: Event) -> dict[str, Any]:
         document["text"] = event.text
     if event.kind == "warnings":
         document["warnings"] = list(event.warnings)
+    if event.stalled_since is not None:
+        document["stalled_since"] = event.stalled_since or None
     if event.state is not None:
         document["state"] = event.state
     if event.result is not None:

@@ -278,13 +278,15 @@ def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **lim
 
 
 @contextmanager
-def running(project: Project, *words: str, command: Sequence[str] = JOINS) -> Iterator[Running]:
+def running(
+    project: Project, *words: str, command: Sequence[str] = JOINS, waiting: int | None = None
+) -> Iterator[Running]:
     """A job whose five processes have said that they wait; of those that join, the two workers have.
 
-    words: options of `cluster train`.
+    words: options of `cluster train`. waiting: how many lines say that a process waits, where it is another number.
     """
     hosts = hosts_of(project)
-    wanted = 2 if command == JOINS else 5
+    wanted = waiting or (2 if command == JOINS else 5)
     with project.running("train", *words, *command) as process:
         assert process.stdout is not None
         shown: list[str] = []
@@ -292,7 +294,7 @@ def running(project: Project, *words: str, command: Sequence[str] = JOINS) -> It
             line = process.stdout.readline()
             assert line, project.messages.read_text()
             shown.append(line.rstrip("\n"))
-        (job,) = re.findall(r"^job (\S+): 2 workers", project.messages.read_text(), re.MULTILINE)
+        (job,) = re.findall(r"^job (\S+): [23] workers", project.messages.read_text(), re.MULTILINE)
         yield Running(project, process, job, hosts, shown)
 
 

@@ -47,6 +47,14 @@ def test_what_later_versions_say_is_passed_over(line: dict[str, object]) -> None
     assert EventReader().read(json.dumps(line).encode()) is None
 
 
+def test_the_supervisor_says_since_when_a_job_hangs_and_that_it_goes_on() -> None:
+    reader = EventReader()
+    hangs = reader.read(b'{"t":9.0,"say":"no worker","stalled_since":5.0}')
+    assert hangs == Event(kind="say", at=9.0, text="no worker", stalled_since=5.0)
+    again = reader.read(b'{"t":19.0,"say":"again","stalled_since":0.0}')
+    assert again == Event(kind="say", at=19.0, text="again", stalled_since=0.0)
+
+
 def test_a_result_may_say_more_than_is_known_today() -> None:
     line = b'{"t":1,"result":{"state":"done","exit_code":0,"error":null,"left":{},"cost":3}}'
     event = EventReader().read(line)

@@ -106,6 +106,18 @@ def test_the_running_job_is_one_that_the_head_says_runs() -> None:
 # -- how they are shown --------------------------------------------------------------------------------------------
 
 
+def test_a_job_that_hangs_is_shown_with_the_cause() -> None:
+    hangs = record(
+        1, state="running", ended_at=None, exit_code=None, stall={"since": 1.0, "text": "worker 1 is stopped"}
+    )
+    assert render_jobs([hangs], now=NOW).splitlines()[1].endswith("  worker 1 is stopped")
+    status = Status(state=ClusterState(name="demo"), asked=2, now=NOW, prices={}, job=HeadJob(record=hangs))
+    assert render_status(status).splitlines()[3] == "       worker 1 is stopped"
+    job = status_document(status)["job"]
+    assert job is not None
+    assert job["stall"] == "worker 1 is stopped"
+
+
 def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     records = [
@@ -146,6 +158,7 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
                 "workers": 2,
                 "servers": 2,
                 "started_at": NOW.timestamp() - 300,
+                "stall": None,
             },
         ),
     ],
@@ -309,6 +322,9 @@ def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert event_document(Event(kind="say", at=1.0, text="x")) == {"time": 1.0, "kind": "say", "text": "x"}
     warned = Event(kind="warnings", at=1.0, warnings=("x", "y"))
     assert event_document(warned) == {"time": 1.0, "kind": "warnings", "warnings": ["x", "y"]}
+    hangs = {"time": 9.0, "kind": "say", "text": "x", "stalled_since": 5.0}
+    assert event_document(Event(kind="say", at=9.0, text="x", stalled_since=5.0)) == hangs
+    assert event_document(Event(kind="say", at=9.0, text="x", stalled_since=0.0)) == {**hangs, "stalled_since": None}
 
 
 # -- Ctrl-C --------------------------------------------------------------------------------------------------------

@@ -230,6 +230,8 @@ def test_an_option_that_cannot_be_understood_is_named(
         ("max_duration = 0", "train.max_duration = 0: not from 1 second to 30 days"),
         ("max_duration = true", "train.max_duration = true"),
         ("max_duration = '31d'", "train.max_duration"),
+        ("stall_timeout = 'soon'", 'train.stall_timeout = "soon"'),
+        ("stall_timeout = 0", "train.stall_timeout = 0: not from 1 second to 30 days"),
         ("env_server = {'a b' = '3'}", "train.env_server"),
         ("queue = 'yes'", "train.queue"),
     ],
@@ -246,6 +248,11 @@ def test_a_value_that_is_not_allowed_is_named_with_what_is(given: Given, text: s
 )
 def test_lengths_of_time(value: str | int, seconds: int | None) -> None:
     assert parse_duration(value) == seconds
+
+
+@pytest.mark.parametrize(("value", "limit"), [("auto", "auto"), ("none", "none"), ("10m", 600), (90, 90), ("1h", 3600)])
+def test_the_limit_of_a_job_that_hangs(value: str | int, limit: str | int) -> None:
+    assert TrainConfig(stall_timeout=value).stall_timeout_s == limit
 
 
 @pytest.mark.parametrize("value", ["", "0s", "1", "1.5h", "h", "-1h", "1h30m", "2 h", "31d", 0, -1, 2592001])

@@ -142,6 +142,7 @@ def test_the_order_is_json_and_says_all() -> None:
         "queue": True,
         "launcher": "ssh",
         "max_duration_s": 7200,
+        "stall_timeout": "auto",
         "start_timeout_s": 60,
         "silence_timeout_s": 15,
         "job_setup": ["true"],
@@ -227,6 +228,7 @@ def test_what_is_the_users_is_shown_as_theirs_without_values() -> None:
         name="mine",
         setup=("a", "b"),
         max_duration="90m",
+        stall_timeout="10m",
         open_files=1024,
         env={"OMP_NUM_THREADS": "3", "MY_TOKEN": "hush", "DMLC_INTERFACE": "eth1"},
         env_worker={"B": "hush"},
@@ -237,7 +239,7 @@ def test_what_is_the_users_is_shown_as_theirs_without_values() -> None:
         "  OMP_NUM_THREADS=3 (yours)",
         "  DMLC_INTERFACE=eth1 (yours)",
         "  your variables: DMLC_INTERFACE, MY_TOKEN, OMP_NUM_THREADS; workers B",
-        "  1024 open files; ended after 90 min",
+        "  1024 open files; ended after 90 min; ended after 10 min without progress",
         "  2 commands before the start; results: s3://bucket/y/j/",
     ]
 

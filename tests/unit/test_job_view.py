@@ -64,3 +64,17 @@ def test_a_warning_stays_in_the_view_until_it_is_withdrawn() -> None:
     progress.take(warnings())
     rows = render_view(progress, title="job x", now=110.0, columns=80, lines=24)
     assert "warning" not in "".join(row.text for row in rows)
+
+
+def test_a_job_that_hangs_says_for_how_long_until_it_goes_on() -> None:
+    progress = Progress()
+    progress.take(state("running"))
+    progress.take(Event(kind="say", at=200.0, text="no worker", stalled_since=140.0))
+    progress.take(Event(kind="say", at=205.0, text="something else"))
+
+    def shown() -> str:
+        return render_view(progress, title="job x", now=260.0, columns=80, lines=24)[-1].text
+
+    assert shown() == "job x: running 2 min 40 s, no progress for 2 min 0 s"
+    progress.take(Event(kind="say", at=210.0, text="again", stalled_since=0.0))
+    assert shown() == "job x: running 2 min 40 s"

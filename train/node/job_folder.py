@@ -70,6 +70,7 @@ def new_record(order, submitted_at):
         ended_at=None,
         exit_code=None,
         error=None,
+        stall=None,
         left={},
         warnings=[],
         supervisor=None,

@@ -16,7 +16,7 @@ EARLY_GRACE_S = 5.0  # for workers to report, once launch.py, the scheduler or a
 PROBE_AFTER_S = 5.0
 PROBE_S = 4.5  # more than role.py takes
 STOPPED, OVERTIME = 130, 124
-TIMERS = ("start", "unstarted", "launcher", "proxy", "early", "join", "lost", "gather", "overtime", "silence")
+TIMERS = ("start", "unstarted", "launcher", "proxy", "early", "join", "lost", "gather", "overtime", "silence", "stalls")
 
 
 class Judge(object):
@@ -95,6 +95,10 @@ class Judge(object):
 
     def _ran_too_long(self):
         error = "ran longer than max_duration (%s)" % render_s(self._order["max_duration_s"])
+        self.decide("failed", OVERTIME, error)
+
+    def end_stalled(self, error):
+        """No worker has made progress for stall_timeout."""
         self.decide("failed", OVERTIME, error)
 
     # -- ps-lite's processes have to find each other ---------------------------------------------------------------

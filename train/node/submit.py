@@ -22,6 +22,7 @@ DEFAULTS = {
     "kv_store": None,
     "start_timeout_s": 60,
     "silence_timeout_s": 15,
+    "stall_timeout": "auto",
     "max_duration_s": None,
     "env_server": {},
     "env_worker": {},

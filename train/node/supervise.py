@@ -2,7 +2,7 @@
 
 The order comes as one line on stdin, after which nothing is read:
     {"job": id, "name", "python", "launcher": "ssh", "local" or "mpi", "workers", "servers", "kv_store",
-     "start_timeout_s", "silence_timeout_s", "max_duration_s": or null,
+     "start_timeout_s", "silence_timeout_s", "stall_timeout": "auto", "none" or seconds, "max_duration_s": or null,
      "hosts": [{"name", "ip", "instance_id"}, ...], the head first, "hostfile": ["10.0.0.4", ...],
      "command": [...], "cwd", "env": {...}, "env_server": {...}, "env_worker": {...}, "secrets": {...},
      "nodes_credentials": true for secrets that are this instance's own, "gpus_per_worker": [[0, 1], ...] or [],

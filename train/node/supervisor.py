@@ -19,6 +19,7 @@ import lock
 import log
 import recovery
 import roster
+import stalls
 
 TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5
@@ -38,6 +39,7 @@ class Supervisor(object):
         self.copying = None  # to S3
         self.hub = hub.Hub(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
         self.judge = judge.Judge(order, self.roster, self.hub, self.say, self.warn)
+        self.stalls = stalls.Stalls(order, self.roster, self.hub, self.tell_stall, self.judge.end_stalled)
         self.children = children.Children(order, self.hub, self.hear_child, self.judge.look_for_unstarted)
         self.warnings = {}  # by what they are about
         self.watchers = []
@@ -85,6 +87,13 @@ class Supervisor(object):
         self.warnings[about] = text
         self.record["warnings"] = [one for one in self.warnings.values() if one is not None]
         self.log.put({"warnings": self.record["warnings"]})
+        self.save_soon()
+
+    def tell_stall(self, text, seconds):
+        """Tell the user that the job has made no progress for so many seconds, and why; None: it does again."""
+        since = 0.0 if seconds is None else round(time.time() - seconds, 3)
+        self.log.put({"say": text, "stalled_since": since})
+        self.record["stall"] = {"since": since, "text": text} if since else None
         self.save_soon()
 
     # -- start ---------------------------------------------------------------------------------------------------
@@ -146,8 +155,10 @@ class Supervisor(object):
             role.heard_at = time.monotonic()
             if "line" in message:
                 self.log.put_line(role.number, message["line"], line)
-                if role.role == "worker" and kv_store.is_progress(message["line"]) and self.judge.awaits_kv_store():
-                    self.judge.note_progress()
+                if role.role == "worker":
+                    self.stalls.hear_line(role, message["line"])
+                    if kv_store.is_progress(message["line"]) and self.judge.awaits_kv_store():
+                        self.judge.note_progress()
             elif "alive" not in message:
                 self.hear_report(role, message)
         elif "role" in message:
@@ -164,6 +175,9 @@ class Supervisor(object):
             return
         role = self.roster.add(message["role"], message["host"], connection)
         connection.owner, role.by = role, message.get("by")
+        if role.role == "scheduler":  # ps-lite's others say in their output where they listen
+            launched = message["launched"]
+            role.bound = [launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"])]
         if not self.order["servers"] and role.role == "worker":
             role.rank = 0  # there is no other
         self.take_in(role)
@@ -187,6 +201,7 @@ class Supervisor(object):
                 self.record["started_at"] = time.time()
                 self.set_state("running")
                 self.judge.all_started()
+                self.stalls.start()
         elif "rank" in message and role.rank is None:
             old = self.roster.file_name(role)
             role.rank = message["rank"]
@@ -196,8 +211,8 @@ class Supervisor(object):
         elif "bound" in message:
             role.bound = message["bound"]
             self.judge.check_joined()
-        elif "blocked" in message:
-            role.blocked = message["blocked"]
+        elif "blocked" in message or "look" in message:
+            self.hear_answer(role, message)
         elif "unread" in message:
             self.judge.judge_unread(role, message["unread"])
         elif "lost" in message:
@@ -208,6 +223,13 @@ class Supervisor(object):
             self.judge.judge_exit(role)
             if role.role == "setup" and self.roster.is_set_up() and not self.is_over:
                 self.launch()
+
+    def hear_answer(self, role, message):
+        """What a process's program has found, as it was asked to."""
+        if "blocked" in message:
+            role.blocked = message["blocked"]
+        else:
+            self.stalls.hear_look(role, message["look"])
 
     def note_exit(self, role, exit_code, number):
         """Have the end of a process in the log and the record."""
@@ -297,7 +319,7 @@ class Supervisor(object):
         if left and state == "done":
             state, exit_code, error = "failed", 1, "the job did its work, but left processes behind"
         result = {"state": state, "exit_code": exit_code, "error": error, "left": left}
-        self.record.update(result, ended_at=time.time())
+        self.record.update(result, ended_at=time.time(), stall=None)
         self.pass_on_said()
         launching.clean_up(self.job)
         self.log.make_room()

@@ -4,13 +4,14 @@ Between a role's program (role.py, on any node) and supervise.py, over ssh and s
     up    {"role": ..., "host": ...}   first; from ssh_proxy.py where that stands between, with "by": its process
           {"started": pid}  {"line": "..."}  {"alive": true}  {"rank": n}  {"bound": [address, port]}
           {"blocked": ["10.0.0.5:34567", ...]}  the answer to "reach"
+          {"look": {"cpu_s", "bytes", "stopped"}}  the answer to "look", see processes.describe_use
           {"unread": text}   the host cannot read the job's data
           {"exit": code, "signal": number or null, "ended": whether we ended it, "at": which of the commands,
            "left": [[pid, command line], ...], "why": text or null}   the last one
           {"lost": text}   from ssh_proxy.py: ssh ended before the process did
     down  the order of the process (roster.py), once
           {"alive": true} now and then: silence means that nobody is there any more, and so does the end
-          {"reach": [[address, port], ...]}  {"end": true}
+          {"reach": [[address, port], ...]}  {"look": true}  {"end": true}
 Between jobs.py and supervise.py, over the same socket:
     up    {"watch": true}  {"stop": true}
     down  {"result": {...}}   once, at the job's end
