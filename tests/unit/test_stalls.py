@@ -198,7 +198,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     ids=["prints often", "prints every 20 min", "computes", "waits for S3"],
 )
 def test_a_job_that_prints_or_works_raises_no_alarm(job: Job, how: dict[str, float]) -> None:
-    job.run(6 * 3600, **how)
+    job.run(3 * 3600, **how)
     assert (job.told, job.ended) == ([], [])
 
 
@@ -308,7 +308,7 @@ def test_a_job_is_ended_when_the_users_time_is_up(monkeypatch: pytest.MonkeyPatc
 def test_where_nobody_is_to_look_nobody_does(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(monkeypatch, "none")
     job.stop(job.worker(0))
-    job.run(6 * 3600)
+    job.run(3 * 3600)
     assert (job.looks, job.told, job.ended) == (0, [], [])
 
 

@@ -156,9 +156,7 @@ class Supervisor(object):
             if "line" in message:
                 self.log.put_line(role.number, message["line"], line)
                 if role.role == "worker":
-                    self.stalls.hear_line(role, message["line"])
-                    if kv_store.is_progress(message["line"]) and self.judge.awaits_kv_store():
-                        self.judge.note_progress()
+                    self.hear_worker(role, message["line"])
             elif "alive" not in message:
                 self.hear_report(role, message)
         elif "role" in message:
@@ -167,6 +165,12 @@ class Supervisor(object):
             self.watchers.append(connection)
         if "stop" in message:
             self.judge.stop()
+
+    def hear_worker(self, role, text):
+        """A line of a worker's output."""
+        self.stalls.hear_line(role, text)
+        if kv_store.is_progress(text) and self.judge.awaits_kv_store():
+            self.judge.note_progress()
 
     def introduce(self, connection, message):
         """A process of the job, which gets its order."""
