@@ -72,4 +72,5 @@ def _plan(
         mxnet=config.bootstrap.mxnet,
         program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
         survey=survey,
+        hidden=request.hidden,
     )

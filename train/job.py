@@ -46,6 +46,7 @@ class Job:
     results_url: [data] results. reading: how its workers read s3://. data_url: what MXNet itself is to read of S3,
     which every node with workers tries beside them; needs_data: the job fails where one cannot.
     warnings: what the user should know.
+    hidden: by key of config (env, env_server, env_worker), the variables whose values are shown nowhere.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Job:
     data_url: str | None = None
     needs_data: bool = False
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -108,6 +110,7 @@ class Job:
             "env": dict(self.env),
             "env_server": dict(config.env_server),
             "env_worker": dict(config.env_worker),
+            "hidden": {key: list(names) for key, names in self.hidden.items()},
             "gpus_per_worker": [list(share) for share in self.gpus_per_worker],
             "secrets": dict(secrets),
             "nodes_credentials": self.nodes_credentials,
@@ -148,13 +151,14 @@ def plan_job(
     mxnet: str = "auto",
     program: str = "",
     survey: Survey | None = None,
+    hidden: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Job:
     """Decide what a job is; `script` is its absolute path on the nodes, `command` replaces it. Pure.
 
     nodes: the cluster's, the head first. env: variables that the cluster sets; [train] env goes over them.
     nodes_credentials: see Job. credentials_left_s: of the others, where that is known. mxnet: [bootstrap]'s.
     program: the text of the user's own program that is run, as far as it is known.
-    survey: what AWS was asked, where it was.
+    survey: what AWS was asked, where it was. hidden: see Job.
     Raises ConfigError for what makes no sense.
     """
     head = nodes[0]
@@ -233,6 +237,7 @@ def plan_job(
         reading=reading,
         data_url=None if command or staged or wanted.reads_something_else else data.url,
         needs_data=wanted.reads_data_url,
+        hidden=hidden or {},
         warnings=warnings,
     )
     staging = reading_environment(reading, data, placement, nodes_credentials=nodes_credentials)

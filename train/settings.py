@@ -117,7 +117,7 @@ def _script(job: Job) -> str:
 
 
 def _threads(job: Job) -> str:
-    said = f"OMP_NUM_THREADS={job.env['OMP_NUM_THREADS']}"
+    said = f"OMP_NUM_THREADS={_shown(job, 'OMP_NUM_THREADS')}"
     if "OMP_NUM_THREADS" in job.config.env:
         return f"{said} (yours)"
     threads = job.threads
@@ -133,17 +133,22 @@ def _gpus(job: Job) -> str:
 
 def _network(job: Job) -> str:
     if "DMLC_INTERFACE" in job.config.env:
-        return f"DMLC_INTERFACE={job.env['DMLC_INTERFACE']} (yours)"
+        return f"DMLC_INTERFACE={_shown(job, 'DMLC_INTERFACE')} (yours)"
     return "DMLC_INTERFACE: the one that has the node's private address" if job.servers else ""
 
 
 def _s3(job: Job) -> str:
-    region = job.env.get("S3_REGION")
-    if region is None:
+    if "S3_REGION" not in job.env:
         return ""
-    endpoint = f" at {job.env['S3_ENDPOINT']}" if "S3_ENDPOINT" in job.env else ""
+    region = _shown(job, "S3_REGION")
+    endpoint = f" at {_shown(job, 'S3_ENDPOINT')}" if "S3_ENDPOINT" in job.env else ""
     credentials = "the nodes' instance profile" if job.nodes_credentials else "temporary ones of yours"
     return f"S3: {region}{endpoint}, credentials: {credentials}; {render_reading(job.reading)}"
+
+
+def _shown(job: Job, name: str) -> str:
+    """The value of a variable, where it may be shown."""
+    return "***" if name in job.hidden.get("env", ()) else job.env[name]
 
 
 def _variables(job: Job) -> str:

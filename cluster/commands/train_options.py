@@ -6,7 +6,7 @@ launch.py's own names are there: -n, -s, -H, --launcher, --sync-dst-dir, --env-s
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, get_args
 
@@ -26,10 +26,13 @@ class TrainRequest:
 
     overrides: values by dotted key, for App.overrides; those of the job file are among them, under the command line's.
     command: what follows --, as `as_command` has it, else the job file's; empty: [train] script is run.
+    hidden: by key (env, env_server, env_worker), the variables whose values came from this machine's environment.
+    They may be secrets, whatever they are called, and are shown nowhere.
     """
 
     overrides: Mapping[str, Any]
     command: tuple[str, ...]
+    hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def train_options(function: Callable[P, T]) -> Callable[P, T]:
@@ -112,12 +115,21 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     if options["max_duration"] is not None:
         text = options["max_duration"]
         given["max_duration"] = int(text) if text.isdecimal() else text
+    hidden: dict[str, tuple[str, ...]] = {}
     for key in ("env", "env_server", "env_worker"):
         if options[key]:
             option = f"--{key.replace('_', '-')}"
             variables = dict(parse_variable(word, option=option, here=os.environ) for word in options[key])
             given[key] = {**of_file.get(f"train.{key}", {}), **variables}
-    return TrainRequest(overrides={**of_file, **{f"train.{key}": value for key, value in given.items()}}, command=words)
+            hidden[key] = find_hidden(options[key])
+    overrides = {**of_file, **{f"train.{key}": value for key, value in given.items()}}
+    return TrainRequest(overrides=overrides, command=words, hidden=hidden)
+
+
+def find_hidden(words: Sequence[str]) -> tuple[str, ...]:
+    """The variables that were given as NAME, without =VALUE; the last word on each counts. Pure."""
+    is_typed = {word.partition("=")[0]: "=" in word for word in words}
+    return tuple(name for name, typed in is_typed.items() if not typed)
 
 
 def as_command(words: Sequence[str]) -> tuple[str, ...]:

@@ -29,6 +29,8 @@ EVERYWHERE = "canaryTokenOfTheUser0123456789"
 OF_SERVERS = "canaryPasswordOfServers0123456789"
 OF_WORKERS = "canaryKeyOfWorkers0123456789"
 FROM_HERE = "canaryFromTheUsersOwnEnvironment0123456789"
+WITHOUT_VALUE = "canaryOfAnOrdinaryNameThatWasGivenWithoutItsValue0123456789"
+OF_SERVERS_WITHOUT_VALUE = "canaryTheSameForServers0123456789"
 IN_A_URL = "canaryPasswordInAnAddress0123456789"
 PLAIN = "canaryWithAnOrdinaryName0123456789"
 JOB = f"""
@@ -139,9 +141,11 @@ ENDS = ["a worker dumps its core", pytest.param("the supervisor is killed", mark
 def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, Host]]) -> Seen:
     """A job that ends badly, from before its start to what is told of it afterwards."""
     project, hosts = with_results
-    own = replace(project, env={**project.env, "PASSED_ON_PASS": FROM_HERE})
+    here = {"PASSED_ON_PASS": FROM_HERE, "BUILD_LABEL": WITHOUT_VALUE, "SHARD_LABEL": OF_SERVERS_WITHOUT_VALUE}
+    own = replace(project, env={**project.env, **here})
+    given = ("--env", "BUILD_LABEL", "--env-server", "SHARD_LABEL", "--env-worker", "PASSED_ON_PASS")
     with watching() as watch:
-        with own.running("train", "--job", "secret.toml", "--env-worker", "PASSED_ON_PASS") as process:
+        with own.running("train", "--job", "secret.toml", *given) as process:
             assert process.stdout is not None
             shown = ""
             while shown.count(" begun\n") < 4:  # scheduler, server and workers
@@ -150,9 +154,10 @@ def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, 
                 shown += line
             (job,) = re.findall(r"^job (\S+): 2 workers", project.messages.read_text(), re.MULTILINE)
             envs = list(processes_of("CLUSTER_JOB_ID", job).values())
-            given = next(env for env in envs if "AWS_SECRET_ACCESS_KEY" in env)
-            secrets = {name: given[name] for name in OF_AWS}
+            of_job = next(env for env in envs if "AWS_SECRET_ACCESS_KEY" in env)
+            secrets = {name: of_job[name] for name in OF_AWS}
             secrets |= {"env": EVERYWHERE, "env_server": OF_SERVERS, "env_worker": OF_WORKERS}
+            secrets |= {"--env NAME": WITHOUT_VALUE, "--env-server NAME": OF_SERVERS_WITHOUT_VALUE}
             secrets |= {"--env-worker NAME": FROM_HERE, "the password of a URL": IN_A_URL}
             assert files_on(hosts, watch.began, *secrets.values()) == set()
             if request.param.startswith("a worker"):
@@ -222,6 +227,8 @@ def test_nothing_that_is_told_of_the_job_has_a_secret(seen: Seen) -> None:
     assert [name for name, secret in seen.secrets.items() if secret in seen.said] == []
     names = ("MY_TOKEN", "DB_PASSWORD (servers)", "API_KEY (workers)", "PASSED_ON_PASS (workers)")
     assert {seen.record["env"][name] for name in names} == {"***"}
+    # Whatever it is called: the user did not type this value, so it may well be a secret.
+    assert seen.record["env"]["BUILD_LABEL"] == seen.record["env"]["SHARD_LABEL (servers)"] == "***"
     assert seen.record["env"]["DATABASE"] == "postgres://me:***@10.0.0.99/db"
     assert seen.record["env"]["GREETING"] == PLAIN  # its name does not say that it is one
 

@@ -43,6 +43,18 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     return given
 
 
+@pytest.mark.parametrize(
+    ("words", "hidden"),
+    [
+        (("A", "B=1"), ("A",)),
+        (("A", "A=1"), ()),  # the last one counts, and its value was typed
+        (("A=1", "A"), ("A",)),
+    ],
+)
+def test_a_value_that_was_not_typed_is_hidden(words: tuple[str, ...], hidden: tuple[str, ...]) -> None:
+    assert train_options.find_hidden(words) == hidden
+
+
 def test_every_option_of_the_command_line(given: Given) -> None:
     Path("hosts").write_text("# two of them\nnode-1\n\n 10.0.0.4:22 # the head\nnode-1\n")
     words = "-n 4 -s 2 -H hosts --launcher mpi --kv-store dist_async --gc-type 2bit --gc-threshold 0.25 --p3"

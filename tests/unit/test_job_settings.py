@@ -244,6 +244,16 @@ def test_what_is_the_users_is_shown_as_theirs_without_values() -> None:
     ]
 
 
+def test_a_value_that_was_not_typed_is_not_shown() -> None:
+    config = TrainConfig(env={"OMP_NUM_THREADS": "hush", "DMLC_INTERFACE": "hush", "S3_ENDPOINT": "hush"})
+    env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
+    job = plan(config, 2, env=env, hidden={"env": tuple(config.env)})
+    assert job.order(secrets={})["hidden"] == {"env": list(config.env)}
+    said = "\n".join(render_settings(job))
+    assert "hush" not in said
+    assert "OMP_NUM_THREADS=*** (yours)" in said
+
+
 @given(
     st.lists(st.integers(0, 4), min_size=1, max_size=8),
     st.integers(1, 20),

@@ -454,6 +454,25 @@ def test_no_secret_is_in_a_record(home: Path) -> None:
     assert record["output_url"] == "s3://b/r/j/"
 
 
+def test_a_value_that_was_not_typed_is_in_no_record(home: Path) -> None:
+    """`--env NAME` is how secrets are given: what they are called does not matter."""
+    order = {
+        "job": "j",
+        "env": {"LABEL": "x1", "TYPED": "seen"},
+        "env_server": {"LABEL": "x2"},
+        "env_worker": {"LABEL": "also seen"},
+        "hidden": {"env": ["LABEL"], "env_server": ["LABEL"]},
+        "command": [],
+        "hosts": [],
+    }
+    assert job_folder.new_record(order, 1.0)["env"] == {
+        "LABEL": "***",
+        "TYPED": "seen",
+        "LABEL (servers)": "***",
+        "LABEL (workers)": "also seen",
+    }
+
+
 SECRET_NAMES = """
 DB_PASS PASS pass_of_db MYSQL_PWD SMTP_PW PASSPHRASE SSH_PASSPHRASE RSYNC_PASSWORD PGPASSWORD MYPASSWD SSHPASS
 APIKEY myApiKey API_KEY API_KEYS API_KEY_PROD KEY PGP_PRIVATE_KEY_PEM PRIVATEKEY AWS_ACCESS_KEY_ID AZURE_ACCESSKEY

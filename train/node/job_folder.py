@@ -34,6 +34,7 @@ SECRET = re.compile(
 URL_PASSWORD = re.compile(r"(://[^/\s:]*:)(?!\d+[/?#])(?:(?!://)\S)+@")
 URL_TOKEN = re.compile(r"(https?://)[^/?#\s:@]+@", re.IGNORECASE)  # in the user's place, as git hosts take it
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+HIDDEN = "***"  # in place of a value
 VERSION = 1
 OF_NODE = ("name", "ip", "instance_id")
 OF_OTHER = ("user", "port", "python", "programs")  # of a host that is not the cluster's, as well
@@ -51,9 +52,11 @@ def path(job, *names):
 
 def new_record(order, submitted_at):
     """The record of a job that has not started, from its order."""
-    env = dict(order["env"])
-    for key, role in (("env_server", "server"), ("env_worker", "worker")):
-        env.update(("%s (%ss)" % (name, role), value) for name, value in order.get(key, {}).items())
+    env = {}
+    for key, suffix in (("env", ""), ("env_server", " (servers)"), ("env_worker", " (workers)")):
+        hidden = order.get("hidden", {}).get(key, ())
+        for name, value in order.get(key, {}).items():
+            env[name + suffix] = HIDDEN if name in hidden else mask(name, value)
     given = ("name", "cwd", "python", "launcher", "kv_store", "workers", "servers", "library", "code", "project")
     given += ("script", "script_source", "owner", "max_duration_s", "nodes_credentials")
     record = {key: order.get(key) for key in given}
@@ -62,7 +65,7 @@ def new_record(order, submitted_at):
         id=order["job"],
         state="starting",
         command=list(order["command"]),
-        env={name: mask(name.partition(" ")[0], env[name]) for name in env},
+        env=env,
         nodes=[_describe_host(host) for host in order["hosts"]],
         output_url=output_url(order),
         submitted_at=submitted_at,
@@ -82,7 +85,7 @@ def new_record(order, submitted_at):
 def mask(name, value):
     """What may be told of a variable's value: not what its name calls a secret, nor a password in a URL."""
     if SECRET.search(name):
-        return "***"
+        return HIDDEN
     return URL_TOKEN.sub(r"\1***@", URL_PASSWORD.sub(r"\1***@", value))
 
 

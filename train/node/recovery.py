@@ -75,7 +75,8 @@ def publish(record):
         return
     import copying  # slow to load, and rarely needed
 
-    order = {"job": record["id"], "env": record["env"], "secrets": {}, "nodes_credentials": True}
+    env = {name: value for name, value in record["env"].items() if value != job_folder.HIDDEN}
+    order = {"job": record["id"], "env": env, "secrets": {}, "nodes_credentials": True}
     order["results_url"] = job_folder.results_url(record)
     copying.Copying(order).finish(COPY_S)
 

@@ -5,6 +5,7 @@ The order comes as one line on stdin, after which nothing is read:
      "start_timeout_s", "silence_timeout_s", "stall_timeout": "auto", "none" or seconds, "max_duration_s": or null,
      "hosts": [{"name", "ip", "instance_id"}, ...], the head first, "hostfile": ["10.0.0.4", ...],
      "command": [...], "cwd", "env": {...}, "env_server": {...}, "env_worker": {...}, "secrets": {...},
+     "hidden": {"env": [names of variables whose values the record does not tell], "env_server", "env_worker"},
      "nodes_credentials": true for secrets that are this instance's own, "gpus_per_worker": [[0, 1], ...] or [],
      "setup": digest of the set-up commands whose exports the processes get, or null, "job_setup": [commands],
      "sync_dst_dir": path or null, "open_files": number or "auto", "p3", "library", "code", "project", "owner",
