@@ -18,13 +18,15 @@ from sandbox.api_log import CALL_KEY, REFUSED_KEY
 from sandbox.ec2_permissions import describe_ec2_asks
 from sandbox.permissions import Call, describe_asks, read_tree, s3_arn
 from sandbox.policies import Ask, PolicyError
-from sandbox.principals import Principal, find_principal, is_session
+from sandbox.principals import Principal, check_session, find_principal, find_trust
 from sandbox.refusals import Refusal, RefusedError, deny, forbid, refuse
+from sandbox.trust import Trust
 
 # Services whose calls belong to one region; those of the others are global, or made to one region for all.
 REGIONAL = ("ec2", "ssm", "servicequotas")
 # What AWS allows everybody, whatever their policies say.
 ALWAYS_ALLOWED = (("sts", "GetCallerIdentity"), ("sts", "GetSessionToken"))
+ASSUME_ROLE = ("sts", "AssumeRole")
 # Whoever may not list a bucket is not told what is missing in it.
 # https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html
 TELLS_OF_ABSENCE = ("GetObject", "HeadObject")
@@ -43,7 +45,8 @@ class Authorization:
         service, action = known["service"], known["action"]
         try:
             principal = self._identify(known)
-            if principal.may_do_all or (service, action) in ALWAYS_ALLOWED:
+            is_trusted = (service, action) != ASSUME_ROLE  # whom a role trusts is not a matter of the caller's rights
+            if (principal.may_do_all and is_trusted) or (service, action) in ALWAYS_ALLOWED:
                 return self._app(environ, start_response)
             call = _read_call(environ)
             self._check(call, principal, environ)
@@ -64,18 +67,26 @@ class Authorization:
                 f"The sandbox cannot tell what this caller may do, as a policy of theirs is not understood: {error}"
             )
             raise RefusedError(forbid(reason)) from error
-        if (known["service"], known["action"]) == ("sts", "GetSessionToken") and is_session(known["access_key_id"]):
-            raise RefusedError(forbid("Cannot call GetSessionToken with session credentials"))
+        check_session(known["access_key_id"], known["service"] or "", known["action"])
         return principal
 
     def _check(self, call: Call, principal: Principal, environ: WSGIEnvironment) -> None:
         """Raises RefusedError for the first permission that the caller lacks."""
         for ask in self._describe(call):
-            verdict = principal.decide(ask)
+            verdict = principal.decide(ask, trust=self._find_trust(call, principal, ask.resource))
             if verdict != "allowed":
                 environ[REFUSED_KEY] = f"{ask.action} on {ask.resource}"
                 explicit = verdict == "denied"
                 raise RefusedError(deny(call.service, principal.arn, ask.action, ask.resource, explicit=explicit))
+
+    def _find_trust(self, call: Call, principal: Principal, resource: str) -> Trust:
+        """What the resource's own policy says of the caller; "account" where it has none, so that theirs decide."""
+        if (call.service, call.action) != ASSUME_ROLE:
+            return "account"
+        try:
+            return find_trust(principal, resource)
+        except PolicyError as error:
+            raise RefusedError(forbid(f"The sandbox cannot tell whom {resource} trusts: {error}")) from error
 
     def _describe(self, call: Call) -> Iterator[Ask]:
         if call.service != "ec2":

@@ -81,8 +81,15 @@ def describe_asks(call: Call) -> Iterator[Ask]:
         for arn in _parameters(call):
             yield Ask(action=f"ssm:{call.action}", resource=arn, context=call.context)
     else:
-        resource = str(call.tree.get("RoleArn", "*")) if call.service == "sts" else "*"
+        resource = _sts_resource(call) if call.service == "sts" else "*"
         yield Ask(action=f"{call.service}:{call.action}", resource=resource, context=call.context)
+
+
+def _sts_resource(call: Call) -> str:
+    """The role that is to be assumed, or the federated user that is to be made."""
+    if call.action == "GetFederationToken":
+        return f"arn:aws:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{call.tree.get('Name', '')}"
+    return str(call.tree.get("RoleArn", "*"))
 
 
 # --- S3

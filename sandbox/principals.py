@@ -1,10 +1,11 @@
 """Who calls, and what they may do: the sandbox's own user, users and roles made in it, and sessions of theirs.
 
-All of it is in moto's IAM and STS, so what IAM's calls change there counts from then on, as on AWS. Only one thing is
-not moto's: GetSessionToken, whose keys moto gives out to everybody alike and does not remember.
+All of it is in moto's IAM and STS, so what IAM's calls change there counts from then on, as on AWS. Not moto's are
+GetSessionToken and GetFederationToken, whose keys moto gives out to everybody alike and does not remember.
 """
 
 import datetime as dt
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +15,15 @@ from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.iam.models import AccessKey, IAMBackend, Policy, Role, User, iam_backends
 from moto.sts import urls as sts_urls
+from moto.sts.exceptions import STSClientError, STSValidationError
 from moto.sts.models import AssumedRole, STSBackend, sts_backends
 from moto.sts.responses import TokenResponse
 from moto.sts.utils import random_session_token
 
 from sandbox import policies
-from sandbox.policies import Ask, Verdict, decide, parse_policy
-from sandbox.refusals import Refusal, RefusedError
+from sandbox.policies import Ask, PolicyError, Verdict, decide, parse_policy
+from sandbox.refusals import Refusal, RefusedError, deny, forbid
+from sandbox.trust import Trust, read_trust
 
 PARTITION = "aws"
 OPERATOR = "operator"
@@ -28,6 +31,14 @@ OPERATOR_POLICY = "sandbox"
 ALLOW_ALL = '{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}'
 ANYBODY = "anonymous"
 SESSION_S = 12 * 3600
+# https://docs.aws.amazon.com/STS/latest/APIReference/API_GetFederationToken.html
+MIN_SESSION_S = 900
+MAX_FEDERATION_S = 36 * 3600
+ROLE_SESSION_S = 3600
+"""Of a role that says nothing else, and at most of one that is assumed with the keys of another role."""
+MAX_SESSION_POLICY = 2048
+FEDERATED_NAME = r"[\w+=,.@-]{2,32}"
+OF_USERS_ALONE = ("GetSessionToken", "GetFederationToken")
 
 UNKNOWN_KEY = Refusal(
     status="403 Forbidden",
@@ -45,6 +56,14 @@ NO_KEY = Refusal(
     s3_code="AccessDenied",
     message="The call is not signed, and the sandbox answers nobody whom it does not know.",
 )
+NOT_FOR_IAM = Refusal(
+    status="403 Forbidden",
+    code="InvalidClientTokenId",
+    query_code="InvalidClientTokenId",
+    json_code="InvalidClientTokenId",
+    s3_code="InvalidClientTokenId",
+    message="The security token included in the request is invalid",
+)
 EXPIRED = Refusal(
     status="403 Forbidden",
     code="RequestExpired",
@@ -57,19 +76,29 @@ EXPIRED = Refusal(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Principal:
-    """A caller. grants: groups of policies, each of which has to allow what is done (rights, and limits to them)."""
+    """A caller.
+
+    grants: groups of policies, each of which has to allow what is done: first the rights, then what limits them.
+    names: the ARNs by which a trust policy may name the caller.
+    """
 
     arn: str
     grants: tuple[tuple[policies.Policy, ...], ...]
+    names: frozenset[str] = frozenset()
 
     @property
     def may_do_all(self) -> bool:
         """Whether there is nothing to check."""
         return all(len(group) == 1 and group[0].allows_everything for group in self.grants)
 
-    def decide(self, ask: Ask) -> Verdict:
-        """What they together say of a permission."""
-        verdicts: set[Verdict] = {decide(group, ask) for group in self.grants}
+    def decide(self, ask: Ask, *, trust: Trust = "account") -> Verdict:
+        """What they together say of a permission. trust: what the resource's own policy says, where it has one."""
+        if trust in ("nobody", "denied"):
+            return "denied" if trust == "denied" else "unmentioned"
+        rights, *limits = [decide(group, ask) for group in self.grants]
+        if trust == "named" and rights == "unmentioned":
+            rights = "allowed"
+        verdicts: set[Verdict] = {rights, *limits}
         if "denied" in verdicts:
             return "denied"
         return "allowed" if verdicts == {"allowed"} else "unmentioned"
@@ -77,10 +106,20 @@ class Principal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """Temporary keys of a user's. `owner`: the user's access key id. `ends`: UTC, as moto counts it."""
+    """Temporary keys of a user's. `owner`: the user's access key id. `ends`: UTC, as moto counts it.
+
+    federated: the name that GetFederationToken was given; None for GetSessionToken. policy: what limits it.
+    """
 
     owner: str
     ends: dt.datetime
+    federated: str | None = None
+    policy: str | None = None
+
+    @property
+    def federated_arn(self) -> str:
+        """Of a federated user."""
+        return f"arn:{PARTITION}:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{self.federated}"
 
 
 class SandboxStsBackend(STSBackend):
@@ -92,16 +131,21 @@ class SandboxStsBackend(STSBackend):
         super().__init__(region_name, account_id)
         self.sessions: dict[str, Session] = {}
 
-    def open_session(self, owner: str, duration_s: int) -> tuple[AccessKey, Session]:
+    def open_session(
+        self, owner: str, duration_s: int, *, federated: str | None = None, policy: str | None = None
+    ) -> tuple[AccessKey, Session]:
         """Keys of a user's for some time."""
         key = _iam().create_temp_access_key()
-        session = Session(owner=owner, ends=utcnow() + dt.timedelta(seconds=duration_s))
+        ends = utcnow() + dt.timedelta(seconds=duration_s)
+        session = Session(owner=owner, ends=ends, federated=federated, policy=policy)
         self.sessions[key.access_key_id] = session
         return key, session
 
     def get_caller_identity(self, access_key_id: str, region: str) -> tuple[str, str, str]:
-        """As moto's; a session is its user's."""
+        """As moto's; a session is its user's, and a federated user is one of their own."""
         session = self.sessions.get(access_key_id)
+        if session and session.federated:
+            return f"{DEFAULT_ACCOUNT_ID}:{session.federated}", session.federated_arn, DEFAULT_ACCOUNT_ID
         found: tuple[str, str, str] = super().get_caller_identity(session.owner if session else access_key_id, region)
         return found
 
@@ -111,14 +155,60 @@ class SandboxStsResponse(TokenResponse):
 
     def get_session_token(self) -> ActionResult:
         """Temporary keys with the rights of the user that asks."""
-        key, session = _sts().open_session(self.get_access_key(), self._get_int_param("DurationSeconds", SESSION_S))
-        credentials = {
-            "AccessKeyId": key.access_key_id,
-            "SecretAccessKey": key.secret_access_key,
-            "SessionToken": random_session_token(),
-            "Expiration": session.ends,
-        }
-        return ActionResult({"Credentials": credentials})
+        made = _sts().open_session(self.get_access_key(), self._get_int_param("DurationSeconds", SESSION_S))
+        return ActionResult({"Credentials": _render_keys(*made)})
+
+    def get_federation_token(self) -> ActionResult:
+        """Temporary keys with those rights of the user that asks which the given policy allows, too."""
+        name, policy = self._get_param("Name") or "", self._get_param("Policy")
+        if re.fullmatch(FEDERATED_NAME, name, re.ASCII) is None:
+            raise STSValidationError(f"Value '{name}' at 'name' failed to satisfy constraint: {FEDERATED_NAME}")
+        duration_s = self._get_int_param("DurationSeconds", SESSION_S)
+        _check_duration(duration_s, MAX_FEDERATION_S)
+        _check_policy(policy)
+        made = _sts().open_session(self.get_access_key(), duration_s, federated=name, policy=policy)
+        user = {"FederatedUserId": f"{DEFAULT_ACCOUNT_ID}:{name}", "Arn": made[1].federated_arn}
+        return ActionResult({"Credentials": _render_keys(*made), "FederatedUser": user, "PackedPolicySize": 6})
+
+    def assume_role(self) -> ActionResult:
+        """As moto's, for no longer than the role allows; and for an hour where a role assumes a role."""
+        _check_policy(self._get_param("Policy"))
+        role = _find_role(self._get_param("RoleArn"))
+        limit_s = int((role and role.max_session_duration) or ROLE_SESSION_S)
+        if _sts().get_assumed_role_from_access_key(self.get_access_key()) is not None:
+            limit_s = min(limit_s, ROLE_SESSION_S)
+        _check_duration(self._get_int_param("DurationSeconds", ROLE_SESSION_S), limit_s)
+        return super().assume_role()
+
+
+def _render_keys(key: AccessKey, session: Session) -> dict[str, Any]:
+    return {
+        "AccessKeyId": key.access_key_id,
+        "SecretAccessKey": key.secret_access_key,
+        "SessionToken": random_session_token(),
+        "Expiration": session.ends,
+    }
+
+
+def _check_duration(duration_s: int, limit_s: int) -> None:
+    if not MIN_SESSION_S <= duration_s <= limit_s:
+        raise STSValidationError(
+            f"The requested DurationSeconds is not from {MIN_SESSION_S} to {limit_s}, the MaxSessionDuration here."
+        )
+
+
+def _check_policy(policy: str | None) -> None:
+    if policy is None:
+        return
+    if len(policy) > MAX_SESSION_POLICY:
+        raise STSValidationError(
+            f"Value at 'policy' failed to satisfy constraint: Member must have length less than or equal to "
+            f"{MAX_SESSION_POLICY}"
+        )
+    try:
+        parse_policy(policy)
+    except PolicyError as error:
+        raise STSClientError("MalformedPolicyDocument", str(error)) from error
 
 
 def install_principals(access_key_id: str, secret_access_key: str, policy: str) -> None:
@@ -151,14 +241,20 @@ def find_principal(access_key_id: str | None) -> Principal:
     role = _sts().get_assumed_role_from_access_key(access_key_id)
     if role is not None:
         _check_end(role.expiration)
-        return Principal(arn=role.arn, grants=_grants_of_session(role))
-    if session := _sts().sessions.get(access_key_id):
+        names = frozenset({role.arn, role.role_arn})
+        return Principal(arn=role.arn, grants=_grants_of_session(role), names=names)
+    session = _sts().sessions.get(access_key_id)
+    if session is not None:
         _check_end(session.ends)
         access_key_id = session.owner
     user = _find_user(access_key_id)
     if user is None:
         raise RefusedError(UNKNOWN_KEY)
-    return _describe_user(user)
+    principal = _describe_user(user)
+    if session is None or session.federated is None:
+        return principal
+    limits = _parse_all([session.policy]) if session.policy else ()  # without a policy it may do nothing
+    return Principal(arn=session.federated_arn, grants=(*principal.grants, limits))
 
 
 def find_by_arn(arn: str) -> Principal | None:
@@ -188,17 +284,38 @@ def _describe_user(user: User) -> Principal:
     found: list[Any] = []
     for holder in holders:
         found += [*holder.policies.values(), *holder.managed_policies.values()]
-    return Principal(arn=user.arn, grants=(_parse_all(found),))
+    return Principal(arn=user.arn, grants=(_parse_all(found),), names=frozenset({user.arn}))
 
 
-def is_session(access_key_id: str) -> bool:
-    """Whether keys are temporary: STS makes no sessions of sessions."""
-    return access_key_id in _sts().sessions or _sts().get_assumed_role_from_access_key(access_key_id) is not None
+def check_session(access_key_id: str, service: str, action: str) -> None:
+    """Raises RefusedError for what temporary keys are not good for, whatever the policies say.
+
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.html
+    """
+    session = _sts().sessions.get(access_key_id)
+    if session is None and _sts().get_assumed_role_from_access_key(access_key_id) is None:
+        return
+    if service == "sts" and action in OF_USERS_ALONE:
+        raise RefusedError(forbid(f"Cannot call {action} with session credentials"))
+    if service == "iam" and session is not None:
+        raise RefusedError(NOT_FOR_IAM)
+    if service == "sts" and session is not None and session.federated and action != "GetCallerIdentity":
+        raise RefusedError(deny("sts", session.federated_arn, f"sts:{action}"))
+
+
+def find_trust(principal: Principal, role_arn: str) -> Trust:
+    """What a role's trust policy says of a caller. Raises PolicyError when it is not understood."""
+    role = _find_role(role_arn)
+    if role is None:
+        return "nobody"
+    return read_trust(role.assume_role_policy_document, names=principal.names, account=DEFAULT_ACCOUNT_ID)
 
 
 def name_caller(access_key_id: str | None) -> str:
     """The ARN of whoever has an access key, for messages."""
     session = _sts().sessions.get(access_key_id or "")
+    if session and session.federated:
+        return session.federated_arn
     key = session.owner if session else access_key_id
     role = _sts().get_assumed_role_from_access_key(key or "")
     user = _find_user(key or "")

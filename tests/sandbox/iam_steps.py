@@ -12,9 +12,17 @@ from botocore.exceptions import ClientError
 
 from test_fidelity import Client, client
 
-TRUST = json.dumps({"Version": "2012-10-17", "Statement": {
-    "Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}})  # fmt: skip
 ACCOUNT = "123456789012"
+
+
+def trust(*principals: str) -> str:
+    """A role's trust policy: EC2, and these ARNs."""
+    principal = {"Service": "ec2.amazonaws.com", **({"AWS": list(principals)} if principals else {})}
+    statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
+    return json.dumps({"Version": "2012-10-17", "Statement": statement})
+
+
+TRUST = trust(f"arn:aws:iam::{ACCOUNT}:root")
 
 
 def document(*statements: Mapping[str, Any]) -> str:
@@ -68,6 +76,15 @@ def trainer(bucket: str) -> tuple[dict[str, Any], ...]:
         allow("s3:ListBucket", arn, Condition={"StringLike": {"s3:prefix": ["digits/*"]}}),
         allow(["s3:PutObject", "s3:AbortMultipartUpload"], f"{arn}/results/*"),
     )
+
+
+def make_bucket() -> str:
+    """A new bucket with some objects in it."""
+    s3, name = client("s3", s3={"addressing_style": "path"}), f"bucket-{uuid.uuid4().hex[:8]}"
+    s3.create_bucket(Bucket=name)
+    for key in ("digits/part-0", "beside", "digits-2/part-0"):
+        s3.put_object(Bucket=name, Key=key, Body=b"records")
+    return name
 
 
 def refused(call: Callable[..., Any], **asked: Any) -> str:

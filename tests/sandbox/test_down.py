@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from cluster.app import sandbox_files_dir
-from iam_steps import allow, client_of, document
+from iam_steps import TRUST, allow, client_of, document
 from project import Project
 from provision.aws import make_clients
 from provision.config import ProvisionConfig
@@ -133,7 +133,9 @@ def test_uploads_of_the_nodes_are_aborted_and_those_under_way_are_spared(account
     launch(account, nodes=1, instance_profile="auto")
     mine = s3.create_multipart_upload(Bucket="records", Key="digits/a")["UploadId"]
     s3.upload_part(Bucket="records", Key="digits/a", UploadId=mine, PartNumber=1, Body=b"x")
-    role = client("iam").get_role(RoleName=f"cluster-{REGION}-{NAME}")["Role"]["Arn"]
+    name = f"cluster-{REGION}-{NAME}"
+    role = client("iam").get_role(RoleName=name)["Role"]["Arn"]
+    client("iam").update_assume_role_policy(RoleName=name, PolicyDocument=TRUST)  # for this test to act as a node
     keys = client("sts").assume_role(RoleArn=role, RoleSessionName="i-0123456789abcdef0")["Credentials"]
     client_of("s3", keys).create_multipart_upload(Bucket="records", Key="results/model")
 

@@ -3,7 +3,6 @@
 import http.client
 import json
 import ssl
-import uuid
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +12,7 @@ import botocore
 import pytest
 from botocore.exceptions import ClientError
 
-from iam_steps import TRUST, allow, client_of, document, refused, role, role_keys, trainer, user
+from iam_steps import TRUST, allow, client_of, document, make_bucket, refused, role, role_keys, trainer, user
 from sandbox_steps import RunningSandbox, Ssh, launch
 from test_fidelity import client, code_of
 
@@ -22,11 +21,7 @@ pytestmark = pytest.mark.sandbox
 
 @pytest.fixture
 def bucket(phantom: RunningSandbox) -> str:
-    s3, name = client("s3", s3={"addressing_style": "path"}), f"bucket-{uuid.uuid4().hex[:8]}"
-    s3.create_bucket(Bucket=name)
-    for key in ("digits/part-0", "beside", "digits-2/part-0"):
-        s3.put_object(Bucket=name, Key=key, Body=b"records")
-    return name
+    return make_bucket()
 
 
 def test_a_role_may_read_its_data_and_write_its_results(bucket: str) -> None:
