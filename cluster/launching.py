@@ -12,6 +12,7 @@ from train.asking import Asking
 from train.run import open_submission
 
 if TYPE_CHECKING:
+    from provision.iam_policy import S3Scope
     from train.job import Job
     from train.s3.environment import S3Access
     from train.survey import Survey
@@ -23,6 +24,7 @@ def launch(
     request: TrainRequest,
     *,
     script: str,
+    scope: "S3Scope",
     asking: Asking,
     detach: bool,
     plain: bool,
@@ -35,7 +37,7 @@ def launch(
         from train.settings import render_settings  # noqa: PLC0415
 
         access = asking.access()
-        job = _plan(app, nodes, request, script=script, access=access, survey=asking.survey())
+        job = _plan(app, nodes, request, script=script, scope=scope, access=access, survey=asking.survey())
         shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.script_source else None
         for warning in (*([shadowed] if shadowed else []), *job.warnings):
             app.report(Event(kind="warn", what=warning))
@@ -53,10 +55,18 @@ def launch(
 
 
 def _plan(
-    app: App, nodes: tuple[ReadyNode, ...], request: TrainRequest, *, script: str, access: "S3Access", survey: "Survey"
+    app: App,
+    nodes: tuple[ReadyNode, ...],
+    request: TrainRequest,
+    *,
+    script: str,
+    scope: "S3Scope",
+    access: "S3Access",
+    survey: "Survey",
 ) -> "Job":
     from train.job import new_job_id, plan_job  # noqa: PLC0415 - as in launch
     from train.payload import read_program  # noqa: PLC0415 - as in launch
+    from train.scope import render_access  # noqa: PLC0415 - as in launch
 
     config = app.config
     return plan_job(
@@ -69,6 +79,8 @@ def _plan(
         command=request.command,
         nodes_credentials=access.of_nodes,
         credentials_left_s=access.left_s,
+        credentials=render_access(access, scope),
+        credentials_warning=access.warning,
         mxnet=config.bootstrap.mxnet,
         program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
         survey=survey,

@@ -1,4 +1,4 @@
-"""IAM's policy documents for the nodes' role, and what every document is made of. Pure.
+"""IAM's policy documents for the nodes' role and for a job's credentials, and what every document is made of. Pure.
 
 provision/operator_policy.py has the one for whoever runs this program. Which action takes which resources and
 condition keys is AWS's Service Authorization Reference:
@@ -16,6 +16,13 @@ from provision.errors import ConfigError
 Statement = dict[str, Any]
 """One statement of a policy document."""
 
+MAX_SESSION_POLICY_LENGTH = 2048
+"""Characters of a session policy (https://docs.aws.amazon.com/STS/latest/APIReference/API_GetFederationToken.html)."""
+
+_READ = ("s3:GetObject",)
+_WRITE = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts", "s3:PutObject")
+"""Nothing may be deleted. What is overwritten or broken off is as lost, unless the bucket keeps versions."""
+
 _NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
 """What IAM takes for a wildcard or a variable, or refuses in a document."""
 
@@ -30,6 +37,37 @@ class Folder:
     bucket: str
     key: str
     exact: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Scope:
+    """What of S3 a job may use: s3:// URLs.
+
+    data_url, results_url: [data]'s, to read below, and to write and read below. also_read, also_written: further ones,
+    each of which stands for all keys that begin as it does; what is written may be read, too. read_secretly: those that
+    variables name, whose values are shown nowhere.
+    """
+
+    data_url: str | None = None
+    results_url: str | None = None
+    also_read: tuple[str, ...] = ()
+    also_written: tuple[str, ...] = ()
+    read_secretly: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """What is only read."""
+        return (*((self.data_url,) if self.data_url is not None else ()), *self.also_read, *self.read_secretly)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """What is written, and read back."""
+        return (*((self.results_url,) if self.results_url is not None else ()), *self.also_written)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it may use nothing."""
+        return not self.read and not self.written
 
 
 def partition_of(region: str) -> str:
@@ -69,10 +107,7 @@ def render_role_policy(*, data_url: str | None, results_url: str | None, region:
         statements.append(_list_statement("ListData", folder, partition))
     if results_url is not None:
         folder = parse_folder(results_url, key="[data] results")
-        # Deleting, too: who may overwrite can destroy as much, and old checkpoints are to go.
-        actions = [f"s3:{name}" for name in ("AbortMultipartUpload", "DeleteObject", "GetObject")]
-        actions += ["s3:ListMultipartUploadParts", "s3:PutObject"]
-        statements.append(allow("WriteResults", actions, _object_arns(folder, partition)))
+        statements.append(allow("WriteResults", sorted(_READ + _WRITE), _object_arns(folder, partition)))
         statements.append(_list_statement("ListResults", folder, partition))
     if not statements:
         raise ConfigError(
@@ -81,6 +116,39 @@ def render_role_policy(*, data_url: str | None, results_url: str | None, region:
             hint='set [data] url = "s3://BUCKET/FOLDER/", or instance_profile = "none"',
         )
     return render_document(statements)
+
+
+def render_job_policy(scope: S3Scope, *, region: str) -> str:
+    """What the credentials of a job may do, as JSON without blanks: a session policy, which has little room.
+
+    It takes away what the caller may otherwise do, and gives nothing that they may not. So KMS's keys are not listed:
+    with those that the caller may use, S3 encrypts and decrypts the objects that are allowed here, and nothing else.
+    Raises ConfigError when there is no room for all of the URLs, and where IAM would not take one literally.
+    """
+    written = [_Keys.below(scope.results_url, key="[data] results")] if scope.results_url is not None else []
+    written += [_Keys.from_beginning(url) for url in scope.also_written]
+    read = [_Keys.below(scope.data_url, key="[data] url")] if scope.data_url is not None else []
+    read += [*written, *(_Keys.from_beginning(url) for url in (*scope.also_read, *scope.read_secretly))]
+    buckets: dict[str, list[str]] = {}
+    for keys in read:
+        buckets.setdefault(keys.bucket, []).extend(keys.prefixes)
+    base = f"arn:{partition_of(region)}:s3:::"
+    statements = [_allow_shortly(_READ, [f"{base}{path}" for keys in read for path in keys.paths])]
+    if written:
+        statements.append(_allow_shortly(_WRITE, [f"{base}{path}" for keys in written for path in keys.paths]))
+    for bucket, prefixes in buckets.items():
+        condition = None if "*" in prefixes else {"StringLike": {"s3:prefix": list(dict.fromkeys(prefixes))}}
+        statements.append(_allow_shortly(["s3:ListBucket"], [f"{base}{bucket}"], condition))
+    through_s3 = {"StringLike": {"kms:ViaService": "s3.*"}}
+    statements.append(_allow_shortly(["kms:Decrypt", "kms:GenerateDataKey"], ["*"], through_s3))
+    document = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+    if len(document) > MAX_SESSION_POLICY_LENGTH:
+        raise ConfigError(
+            f"the policy that limits the job's credentials would have {len(document)} characters, and AWS takes "
+            f"{MAX_SESSION_POLICY_LENGTH}: the job's arguments and variables name too many places in S3",
+            hint="put what it reads below [data] url, and name fewer s3:// URLs",
+        )
+    return document
 
 
 def parse_folder(url: str, *, key: str) -> Folder:
@@ -119,6 +187,42 @@ def _object_arns(folder: Folder, partition: str) -> list[str]:
     base = f"arn:{partition}:s3:::{folder.bucket}/{folder.key}"
     below = f"{base}/*" if folder.key else f"{base}*"
     return [base, below] if folder.exact else [below]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Keys:
+    """Keys of a bucket. paths: with the bucket, as ARNs have them; prefixes: by which they may be listed."""
+
+    bucket: str
+    paths: tuple[str, ...]
+    prefixes: tuple[str, ...]
+
+    @classmethod
+    def below(cls, url: str, *, key: str) -> "_Keys":
+        """Those of a folder of cluster.toml, which `key` names. Raises ConfigError."""
+        folder = parse_folder(url, key=key)
+        within = f"{folder.key}/*" if folder.key else "*"
+        names = (folder.key, within) if folder.exact else (within,)
+        prefixes = (folder.key, within) if folder.key else ("*",)
+        return cls(bucket=folder.bucket, paths=tuple(f"{folder.bucket}/{name}" for name in names), prefixes=prefixes)
+
+    @classmethod
+    def from_beginning(cls, url: str) -> "_Keys":
+        """Those that begin as a URL does. A folder is also looked for without the slash at its end."""
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        prefixes = (f"{key}*", key[:-1]) if key.endswith("/") else (f"{key}*",)
+        return cls(bucket=bucket, paths=(f"{bucket}/{key}*",), prefixes=prefixes)
+
+
+def _allow_shortly(
+    actions: Sequence[str],
+    resources: Sequence[str],
+    condition: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Statement:
+    """A statement that allows actions on resources, without the name that it needs not have."""
+    statement = allow("", actions, list(dict.fromkeys(resources)), condition)
+    del statement["Sid"]
+    return statement
 
 
 def _list_statement(sid: str, folder: Folder, partition: str) -> Statement:

@@ -30,6 +30,14 @@ def profile_name(name: str, *, region: str) -> str:
     return f"cluster-{region}-{name}"
 
 
+def federated_name(name: str) -> str:
+    """The name by which AWS knows who uses the temporary credentials of the cluster's jobs: 32 characters at most.
+
+    https://docs.aws.amazon.com/STS/latest/APIReference/API_GetFederationToken.html
+    """
+    return f"cluster-{name}"[:32]
+
+
 def tags(*, name: str, owner: str, role: str) -> dict[str, str]:
     """The tags of everything that belongs to the cluster `name`. owner: an ARN."""
     return {TAG_NAME: name, TAG_ROLE: role, TAG_OWNER: owner[:MAX_TAG_LENGTH], "Name": resource_name(name)}
@@ -265,12 +273,13 @@ class Quota:
 class Permissions:
     """What the caller may do, of all that `up` and `down` will call: actions such as ec2:RunInstances.
 
-    unknown: those that a dry run could not tell about.
+    unknown: those that a dry run could not tell about. without: those that are missing, and that can be done without.
     """
 
     allowed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from provision.config import ProvisionConfig
 from provision.iam_policy import Statement, allow, ec2_principal, parse_folder, partition_of, render_document
-from provision.model import TAG_NAME, TAG_RAN, profile_name, resource_name
+from provision.model import TAG_NAME, TAG_RAN, federated_name, profile_name, resource_name
 
 MAX_POLICY_LENGTH = 6144
 """Characters of a customer managed policy, white space not counted
@@ -93,6 +93,7 @@ def render_operator_policy(
             *_ec2_statements(scope, spot="spot" in config.market),
             *_lookup_statements(scope),
             *_iam_statements(scope, config),
+            *_job_statements(scope, config),
             *_bucket_statements(
                 scope, {"[data] url": data_url, "[data] results": results_url, "[bootstrap] store": store_url}
             ),
@@ -188,6 +189,14 @@ def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     services = sorted({"ec2.amazonaws.com", ec2_principal(scope.region)})
     to_ec2: Condition = {"StringEquals": {"iam:PassedToService": services}}
     return [*statements, allow("GiveRole", ["iam:PassRole"], [passed], to_ec2)]
+
+
+def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
+    """Temporary credentials for jobs, limited to what they need of S3. They can never do more than their maker may."""
+    if config.instance_profile != "none":
+        return []
+    named = f"arn:{partition_of(scope.region)}:sts::*:federated-user/{federated_name(scope.name or '*')}"
+    return [allow("LimitJobs", ["sts:GetFederationToken"], [named])]
 
 
 def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[Statement]:

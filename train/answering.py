@@ -50,7 +50,14 @@ def write(found: object, out: BinaryIO) -> None:
 
 
 def _find_access(question: Question, clients: Clients) -> S3Access:
-    return find_s3_access(region=question.region, instance_profile=question.instance_profile, clients=clients)
+    return find_s3_access(
+        region=question.region,
+        instance_profile=question.instance_profile,
+        cluster=question.cluster,
+        policy=question.policy,
+        max_duration_s=question.max_duration_s,
+        clients=clients,
+    )
 
 
 def main() -> None:

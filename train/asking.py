@@ -28,13 +28,15 @@ PROGRAM = "import gc, sys; gc.disable(); sys.path[:] = {path!r}; import train.an
 class Question:
     """Which cluster, and which job's access and data; instance_profile and url: as [provision] and [data] have them.
 
-    env: the environment that boto3 is to see.
+    policy, max_duration_s: see find_s3_access. env: the environment that boto3 is to see.
     """
 
     cluster: str
     region: str
     instance_profile: str
     url: str | None
+    policy: str | None
+    max_duration_s: int | None
     env: dict[str, str]
 
 

@@ -45,7 +45,7 @@ class Job:
     others: by name, what is otherwise on hosts of the user's own: places.py's.
     results_url: [data] results. reading: how its workers read s3://. data_url: what MXNet itself is to read of S3,
     which every node with workers tries beside them; needs_data: the job fails where one cannot.
-    warnings: what the user should know.
+    credentials: what they are, in a line. warnings: what the user should know.
     hidden: by key of config (env, env_server, env_worker), the variables whose values are shown nowhere.
     """
 
@@ -76,6 +76,7 @@ class Job:
     data_url: str | None = None
     needs_data: bool = False
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    credentials: str = ""
     hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
@@ -148,6 +149,8 @@ def plan_job(
     command: Sequence[str] = (),
     nodes_credentials: bool = False,
     credentials_left_s: float | None = None,
+    credentials: str = "",
+    credentials_warning: str | None = None,
     mxnet: str = "auto",
     program: str = "",
     survey: Survey | None = None,
@@ -156,7 +159,8 @@ def plan_job(
     """Decide what a job is; `script` is its absolute path on the nodes, `command` replaces it. Pure.
 
     nodes: the cluster's, the head first. env: variables that the cluster sets; [train] env goes over them.
-    nodes_credentials: see Job. credentials_left_s: of the others, where that is known. mxnet: [bootstrap]'s.
+    nodes_credentials: see Job. credentials_left_s: of the others, where that is known. credentials: what they are, in a
+    line; credentials_warning: what the user should know of them. mxnet: [bootstrap]'s.
     program: the text of the user's own program that is run, as far as it is known.
     survey: what AWS was asked, where it was. hidden: see Job.
     Raises ConfigError for what makes no sense.
@@ -186,8 +190,9 @@ def plan_job(
     )
     staged = reading.mode == "stage"
     warnings = (
+        *((credentials_warning,) if credentials_warning is not None else ()),
         *check(replace(wanted, staged=staged)),
-        *reading_warnings(reading, config),
+        *reading_warnings(reading, config, credentials_left_s=credentials_left_s),
         *other_warnings(
             placement,
             library=wanted.library,
@@ -237,6 +242,7 @@ def plan_job(
         reading=reading,
         data_url=None if command or staged or wanted.reads_something_else else data.url,
         needs_data=wanted.reads_data_url,
+        credentials=credentials,
         hidden=hidden or {},
         warnings=warnings,
     )

@@ -16,6 +16,7 @@ INSTANCE_CREDENTIALS_S = 6 * 3600
 """How long those of an instance profile are valid at most; a job that starts may find them half used up."""
 _STAGE = 'set [data] mode = "stage"'
 _PYTHON_READERS = re.compile(r"\b(ImageRecordDataset|RecordFileDataset|MXIndexedRecordIO|ImageIter|ImageDetIter)\b")
+_OF_NODES = f'set [provision] instance_profile = "auto", and {_STAGE.removeprefix("set ")}'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,16 +97,23 @@ def guess_ranks(placement: Placement) -> list[str]:
     return [node.host.name for node in nodes for _ in range(placement.workers[node.host.name])]
 
 
-def reading_warnings(reading: Reading, config: TrainConfig) -> tuple[str, ...]:
-    """What the user should know of a job that uses what cannot read so, or is to run longer than it can read."""
+def reading_warnings(
+    reading: Reading, config: TrainConfig, *, credentials_left_s: float | None = None
+) -> tuple[str, ...]:
+    """What the user should know of a job that uses what cannot read so, or is to run longer than it can read.
+
+    credentials_left_s: as plan_reading has it.
+    """
     said = []
     if reading.unreadable is not None:
         said.append(f'data.mode = "native": {reading.unreadable}, in the program, cannot read s3:// so: {_STAGE}')
-    limit_s, wanted_s = reading.limit_s, config.max_duration_s
+    wanted_s = config.max_duration_s
+    # Those of this machine are renewed by nobody. Those of an instance profile are, where data is staged.
+    limit_s, todo = (credentials_left_s, _OF_NODES) if credentials_left_s is not None else (reading.limit_s, _STAGE)
     if limit_s is not None and wanted_s is not None and wanted_s > limit_s:
         said.append(
-            f'train.max_duration = "{config.max_duration}": the credentials that this job reads S3 with end before, '
-            f"after {render_left(limit_s)}, and MXNet cannot renew them: {_STAGE}"
+            f'train.max_duration = "{config.max_duration}": the credentials that this job uses S3 with end before, after '
+            f"{render_left(limit_s)}, and cannot be renewed: {todo}"
         )
     return tuple(said)
 

@@ -106,7 +106,7 @@ def render_settings(job: Job) -> list[str]:
     where = f"{roles} on {_count(len(set(job.hostfile)), 'node')}, kv_store {job.config.kv_store}"
     launcher = f", launcher {job.config.launcher}" if job.config.launcher != "ssh" else ""
     first = f"job {job.id}: {where}{launcher}: {job.name}"
-    lines = [_script(job), _threads(job), _gpus(job), _network(job), _s3(job), _variables(job)]
+    lines = [_script(job), _threads(job), _gpus(job), _network(job), _s3(job), job.credentials, _variables(job)]
     lines += [_limits(job), _preparation(job)]
     return [first, *(f"  {line}" for line in lines if line)]
 
@@ -142,8 +142,7 @@ def _s3(job: Job) -> str:
         return ""
     region = _shown(job, "S3_REGION")
     endpoint = f" at {_shown(job, 'S3_ENDPOINT')}" if "S3_ENDPOINT" in job.env else ""
-    credentials = "the nodes' instance profile" if job.nodes_credentials else "temporary ones of yours"
-    return f"S3: {region}{endpoint}, credentials: {credentials}; {render_reading(job.reading)}"
+    return f"S3: {region}{endpoint}; {render_reading(job.reading)}"
 
 
 def _shown(job: Job, name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from bootstrap.apply import ReadyNode
 from bootstrap.verify_checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
 from provision.errors import ClusterError, NotFoundError
+from provision.iam_policy import S3Scope, render_job_policy
 from train.s3.client import S3AccessDeniedError, S3Object, open_s3
 from train.s3.environment import S3Access, find_s3_access
 from train.s3.url import S3Url, parse_url
@@ -34,15 +35,17 @@ class Meaning:
     hint: str | None = None
 
 
-def plan_s3_check(url: str | None, *, region: str, instance_profile: str) -> Probe | Check:
+def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluster: str) -> Probe | Check:
     """The probe that reads an object below `url` on every node; a Check where there is none to be read.
 
-    url: [data] url. region, instance_profile: as [provision] has them. Asks S3 and STS from this machine.
+    url: [data] url. region, instance_profile: as [provision] has them. cluster: its name. Asks S3 and STS from this
+    machine.
     """
     if url is None:
         return _everywhere("s3://", Meaning(status="unchecked", said="not checked: [data] url is not set"))
     try:
-        access = find_s3_access(region=region, instance_profile=instance_profile)
+        policy = render_job_policy(S3Scope(data_url=url), region=region)
+        access = find_s3_access(region=region, instance_profile=instance_profile, cluster=cluster, policy=policy)
         found = asyncio.run(_find_object(parse_url(url), region=region))
     except S3AccessDeniedError as error:
         of_nodes = instance_profile != "none"

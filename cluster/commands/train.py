@@ -37,11 +37,18 @@ def command(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str,
         config = app.config
         app.enter_cloud()
         provision = config.provision
+        from provision.iam_policy import render_job_policy  # noqa: PLC0415 - not for --help
+        from train.scope import find_scope  # noqa: PLC0415 - as above
+
+        scope = find_scope(config.train, config.data, command=request.command)
         question = Question(
             cluster=config.name,
             region=provision.region,
             instance_profile=provision.instance_profile,
             url=config.data.url,
+            policy=None if scope.is_empty else render_job_policy(scope, region=provision.region),
+            # One that waits for its turn is not known to start soon.
+            max_duration_s=None if config.train.queue else config.train.max_duration_s,
             env=dict(os.environ),
         )
         asking.ask(question)
@@ -58,4 +65,4 @@ def command(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str,
         with ready_nodes(app, find_state, hostfile=config.train.hosts) as (nodes, script):
             from cluster.launching import launch  # noqa: PLC0415 - as above
 
-            return launch(app, nodes, request, script=script, asking=asking, detach=detach, plain=plain)
+            return launch(app, nodes, request, script=script, scope=scope, asking=asking, detach=detach, plain=plain)

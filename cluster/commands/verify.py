@@ -32,7 +32,12 @@ def command(app: App, *, as_json: bool) -> None:
     clients = make_clients(provision.region)
     state = describe_cluster(clients.ec2, name=app.config.name)
     with ready_nodes(app, state) as (nodes, _):
-        s3 = plan_s3_check(app.config.data.url, region=provision.region, instance_profile=provision.instance_profile)
+        s3 = plan_s3_check(
+            app.config.data.url,
+            region=provision.region,
+            instance_profile=provision.instance_profile,
+            cluster=app.config.name,
+        )
         checks = verify(
             nodes,
             probes=[s3] if isinstance(s3, Probe) else [],

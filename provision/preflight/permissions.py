@@ -25,6 +25,7 @@ from provision.model import (
     ClusterState,
     LaunchOption,
     Permissions,
+    federated_name,
     profile_name,
     tags,
 )
@@ -38,6 +39,8 @@ _ACCOUNT_STATES = frozenset({"Blocked", "OptInRequired", "PendingVerification"})
 _PERFORM = re.compile(r"perform: (\S+:\w+)")
 _ON_GROUP = re.compile(r"on resource: \S+:security-group/")
 
+_FEDERATE = "sts:GetFederationToken"
+_NOTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","Resource":"*"}]}'
 _ROLE_ACTIONS = ("CreateRole", "DeleteRole", "DeleteRolePolicy", "PutRolePolicy", "TagRole", "PassRole")
 _PROFILE_ACTIONS = (
     "AddRoleToInstanceProfile",
@@ -77,6 +80,9 @@ def describe_permissions(
     dry_runs = tuple(list_dry_runs(clients.ec2, config=config, state=state, caller=caller, name=name, launch=launch))
     with reading_pool() as pool:
         asked = [pool.submit(_attempt, dry_run) for dry_run in dry_runs]
+        # Only users limit the credentials of jobs so; roles do it in other ways.
+        is_asked = config.instance_profile == "none" and ":user/" in caller.owner
+        limited = pool.submit(_may_limit_jobs, clients, name) if is_asked else None
     verdicts = judge([answer.result() for answer in asked])
     questions = [
         *_ask_again(verdicts, dry_runs, caller=caller, name=name),
@@ -86,7 +92,10 @@ def describe_permissions(
     by_verdict: dict[Verdict, list[str]] = {"allowed": [], "missing": [], "unknown": []}
     for action, verdict in sorted(verdicts.items()):
         by_verdict[verdict].append(action)
-    return Permissions(**{verdict: tuple(actions) for verdict, actions in by_verdict.items()})
+    return Permissions(
+        **{verdict: tuple(actions) for verdict, actions in by_verdict.items()},
+        without=() if limited is None or limited.result() else (_FEDERATE,),
+    )
 
 
 # --- answers
@@ -116,6 +125,20 @@ def _attempt(dry_run: DryRun) -> _Answer:
         f"{dry_run.action} was to be rehearsed only (DryRun), and the service carried it out",
         hint="this is not EC2 as AWS has it: check AWS_ENDPOINT_URL, and look what was made there",
     )
+
+
+def _may_limit_jobs(clients: Clients, name: str) -> bool:
+    """Whether the caller may make limited credentials for jobs; tried with some that may do nothing.
+
+    Where not, `cluster train` warns of it: nodes can be launched all the same.
+    """
+    try:
+        clients.sts.get_federation_token(Name=federated_name(name), Policy=_NOTHING, DurationSeconds=900)
+    except ClientError as error:
+        if error_code(error) != "AccessDenied":
+            raise
+        return False
+    return True
 
 
 def _names_group(dry_run: DryRun) -> bool:

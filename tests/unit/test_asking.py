@@ -52,7 +52,15 @@ def url() -> Iterator[str]:
 def question(**env: str) -> Question:
     """As `cluster train` asks, in an environment of these variables; its home takes no files."""
     own = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": "/dev/null"}
-    return Question(cluster="demo", region=REGION, instance_profile="none", url=None, env={**own, **env})
+    return Question(
+        cluster="demo",
+        region=REGION,
+        instance_profile="none",
+        url=None,
+        policy="{}",
+        max_duration_s=None,
+        env={**own, **env},
+    )
 
 
 def test_all_is_found_out(url: str) -> None:

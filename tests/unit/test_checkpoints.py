@@ -136,6 +136,28 @@ def test_only_so_many_are_kept(scripts: Scripts, prefix: str) -> None:
     assert set(place.sizes()) == left | {"net-symbol.json"}
 
 
+def test_where_nothing_may_be_deleted_old_checkpoints_are_emptied(
+    scripts: Scripts, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a job's credentials, which may write and not delete."""
+    place = opened(scripts, "s3://models/emptied/net")
+
+    def refuse(url: str) -> None:
+        raise RefusedError(f"{url}: S3 refuses: 403 AccessDenied")
+
+    monkeypatch.setattr(place._store, "delete", refuse)
+    for epoch in range(1, 4):
+        save(scripts, place, epoch)
+    assert scripts.checkpoints.prune(place, 1) == [2, 1]
+    assert scripts.checkpoints.prune(place, 1) == []
+    assert set(place.sizes()) == {"net-symbol.json", "net-0003.params", "net-0003.states", "net-0003.json"}
+    left = {key: body for key, body in server.read("models").items() if key.startswith("emptied/net-0001.")}
+    assert len(left) == 3
+    assert set(left.values()) == {b""}
+    assert scripts.checkpoints.find_epoch(place, 1) is None
+    assert check(scripts.checkpoints.find_newest(place)) == (3, "first")
+
+
 def test_the_manifest_tells_what_it_is_of(scripts: Scripts, tmp_path: Path) -> None:
     save(scripts, opened(scripts, str(tmp_path / "net")), 3)
     manifest = json.loads((tmp_path / "net-0003.json").read_text())
@@ -164,6 +186,10 @@ def test_saving_deletes_nothing(scripts: Scripts, prefix: str, monkeypatch: pyte
     save(scripts, place, 1)
     save(scripts, place, 1, "second")
     assert check(scripts.checkpoints.find_newest(place)) == (1, "second")
+
+
+class RefusedError(OSError):
+    code = "AccessDenied"
 
 
 class EndedError(OSError):

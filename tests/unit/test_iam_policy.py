@@ -14,7 +14,15 @@ import provision
 from project import Project
 from provision.config import ProvisionConfig
 from provision.errors import ConfigError
-from provision.iam_policy import partition_of, render_role_policy, render_trust_policy
+from provision.iam_policy import (
+    MAX_SESSION_POLICY_LENGTH,
+    S3Scope,
+    partition_of,
+    render_job_policy,
+    render_role_policy,
+    render_trust_policy,
+)
+from provision.model import federated_name
 from provision.operator_policy import MAX_POLICY_LENGTH, render_operator_policy
 from sandbox.policies import Ask, decide, parse_policy
 
@@ -65,7 +73,7 @@ def ec2(resource: str) -> str:
         ("s3:GetObject", "results/models/a.params", True),
         ("s3:AbortMultipartUpload", "results/models/a.params", True),
         ("s3:ListMultipartUploadParts", "results/models/a.params", True),
-        ("s3:DeleteObject", "results/models/a.params", True),
+        ("s3:DeleteObject", "results/models/a.params", False),
         ("s3:PutObject", "results/elsewhere", False),
         ("s3:ListBucketMultipartUploads", "results", False),
         ("s3:GetBucketLocation", "data", False),
@@ -73,6 +81,86 @@ def ec2(resource: str) -> str:
 )
 def test_the_role_reads_data_and_writes_results_and_nothing_else(action: str, resource: str, *, allowed: bool) -> None:
     assert may(role(), action, f"arn:aws:s3:::{resource}") is allowed
+
+
+SCOPE = S3Scope(
+    data_url=DATA,
+    results_url=RESULTS,
+    also_read=("s3://more/one.rec", "s3://more/two/"),
+    also_written=("s3://saved/net",),
+)
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "allowed"),
+    [
+        ("s3:GetObject", "data/digits/train/0.rec", True),
+        ("s3:GetObject", "data/digits-secret/0.rec", False),
+        ("s3:PutObject", "data/digits/train/0.rec", False),
+        ("s3:PutObject", "results/models/a.params", True),
+        ("s3:GetObject", "results/models/a.params", True),
+        ("s3:AbortMultipartUpload", "results/models/a.params", True),
+        ("s3:ListMultipartUploadParts", "results/models/a.params", True),
+        ("s3:DeleteObject", "results/models/a.params", False),
+        ("s3:PutObject", "results/elsewhere", False),
+        ("s3:GetObject", "more/one.rec", True),
+        ("s3:GetObject", "more/two/a", True),
+        ("s3:GetObject", "more/three", False),
+        ("s3:PutObject", "more/two/a", False),
+        ("s3:PutObject", "saved/net-0001.params", True),
+        ("s3:GetObject", "saved/net-symbol.json", True),
+        ("s3:PutObject", "saved/other", False),
+    ],
+)
+def test_a_jobs_credentials_are_for_its_places_alone(action: str, resource: str, *, allowed: bool) -> None:
+    assert may(render_job_policy(SCOPE, region=REGION), action, f"arn:aws:s3:::{resource}") is allowed
+
+
+@pytest.mark.parametrize(
+    ("bucket", "prefix", "allowed"),
+    [
+        ("data", "digits", True),  # as MXNet's reader looks for a folder
+        ("data", "digits/", True),
+        ("data", "digits-secret/", False),
+        ("results", "models/a", True),
+        ("more", "two", True),
+        ("more", "two/a", True),
+        ("more", "one.rec", True),
+        ("more", "", False),
+        ("saved", "net-", True),
+    ],
+)
+def test_a_jobs_credentials_list_its_places_alone(bucket: str, prefix: str, *, allowed: bool) -> None:
+    document = render_job_policy(SCOPE, region=REGION)
+    assert may(document, "s3:ListBucket", f"arn:aws:s3:::{bucket}", s3__prefix=prefix) is allowed
+    assert not may(document, "s3:ListBucket", f"arn:aws:s3:::{bucket}")
+
+
+@pytest.mark.parametrize("action", ["ec2:DescribeInstances", "iam:GetUser", "sts:AssumeRole", "s3:ListAllMyBuckets"])
+def test_a_jobs_credentials_do_nothing_but_that(action: str) -> None:
+    assert not may(render_job_policy(SCOPE, region=REGION), action)
+
+
+def test_keys_of_kms_are_used_through_s3_alone() -> None:
+    """Where the data is encrypted with one: whoever may use it may do so through S3."""
+    document = render_job_policy(SCOPE, region=REGION)
+    assert may(document, "kms:Decrypt", kms__ViaService="s3.us-east-1.amazonaws.com")
+    assert not may(document, "kms:Decrypt", kms__ViaService="ec2.us-east-1.amazonaws.com")
+    assert not may(document, "kms:Decrypt")
+
+
+def test_more_places_than_a_policy_has_room_for_are_refused_before_the_start() -> None:
+    with pytest.raises(ConfigError, match="AWS takes 2048"):
+        render_job_policy(S3Scope(also_read=tuple(f"s3://bucket-{n}/a/folder/" for n in range(30))), region=REGION)
+    assert len(render_job_policy(SCOPE, region=REGION)) < MAX_SESSION_POLICY_LENGTH
+
+
+def test_jobs_are_limited_by_who_may_run_them() -> None:
+    sts = f"arn:aws:sts::{ACCOUNT}:federated-user"
+    assert may(operator(), "sts:GetFederationToken", f"{sts}/{federated_name('demo')}")
+    assert not may(operator(), "sts:GetFederationToken", f"{sts}/cluster-other")
+    assert may(operator(name=None), "sts:GetFederationToken", f"{sts}/{federated_name('x' * 32)}")
+    assert not may(operator(instance_profile="auto"), "sts:GetFederationToken", f"{sts}/cluster-demo")
 
 
 @pytest.mark.parametrize(

@@ -368,6 +368,15 @@ def test_iam_is_not_asked_when_nothing_is_in_doubt(world: World) -> None:
     assert iam.asked == []
 
 
+@pytest.mark.parametrize(("profile", "without"), [("none", ("sts:GetFederationToken",)), ("auto", ())])
+def test_whether_jobs_can_be_limited_is_tried_and_a_launch_does_without(
+    world: World, profile: str, without: tuple[str, ...]
+) -> None:
+    refuse(world, "GetFederationToken")
+    assert permissions(world, instance_profile="none").missing == ()
+    assert permissions(world, instance_profile=profile).without == without
+
+
 def test_iam_decides_what_dry_runs_cannot_tell(world: World) -> None:
     refuse(world, "TerminateInstances", *STAND_IN_CALLS)
     with Iam(world, {"ec2:TerminateInstances": "implicitDeny"}) as iam:

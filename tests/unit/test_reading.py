@@ -144,4 +144,11 @@ def test_a_job_tells_its_workers() -> None:
     data = DataConfig(url="s3://bucket/d/", mode="stage")
     assert plan(TrainConfig(), 2, data=data).env["CLUSTER_DATA_RANKS"] == "node-1 node-0"
     said = plan(TrainConfig(max_duration="2h"), 2, credentials_left_s=60.0).warnings
-    assert [line for line in said if 'set [data] mode = "stage"' in line]
+    assert [line for line in said if 'set [provision] instance_profile = "auto"' in line]
+
+
+def test_staged_data_needs_credentials_that_last_as_well() -> None:
+    """Nobody renews those of the user's machine on the nodes."""
+    staged = plan_reading(DataConfig(mode="stage"), library=READS, credentials_left_s=3600.0)
+    (said,) = reading_warnings(staged, TrainConfig(max_duration="2h"), credentials_left_s=3600.0)
+    assert 'set [provision] instance_profile = "auto"' in said

@@ -13,7 +13,7 @@ from provision.progress import silent
 from train.config import DataConfig, TrainConfig
 from train.job import new_job_id
 from train.payload import Payload, collect_trees, shipped_scripts
-from train.s3.environment import find_s3_access, s3_environment
+from train.s3.environment import S3Access, find_s3_access, s3_environment
 
 
 @pytest.mark.parametrize(
@@ -127,26 +127,35 @@ def test_endpoints_that_mxnet_cannot_read_from_are_refused(endpoint: str) -> Non
         s3_environment(region="us-east-1", endpoint_url=endpoint, private_ca=False)
 
 
+def find_access(profile: str = "none", policy: str | None = "{}") -> S3Access:
+    return find_s3_access(region="us-east-1", instance_profile=profile, cluster="demo", policy=policy)
+
+
 def test_a_long_lived_key_stays_and_a_temporary_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    from moto import mock_aws  # noqa: PLC0415 - slow to import, and for this test alone
+    from moto import mock_aws  # noqa: PLC0415 - slow to import, and for these tests alone
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACANARY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "longlivedsecret")
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
     with mock_aws():
-        access = find_s3_access(region="us-east-1", instance_profile="none")
+        access = find_access()
     assert set(access.secrets) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
     assert "longlivedsecret" not in access.secrets.values()
     assert access.secrets["AWS_SECRET_ACCESS_KEY"] not in repr(access)
+    assert access.warning is None
+    assert access.left_s == pytest.approx(36 * 3600, abs=60)
 
 
-def test_temporary_credentials_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_credentials_that_cannot_be_limited_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto import mock_aws  # noqa: PLC0415 - as above
+
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ASIA1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
-    monkeypatch.setattr(boto3.Session, "client", None)  # no call may be made for it
-    access = find_s3_access(region="us-east-1", instance_profile="none")
+    with mock_aws(config={"core": {"mock_credentials": False}}):
+        access = find_access()
     assert not access.of_nodes
+    assert access.warning is not None
     assert access.secrets == {
         "AWS_ACCESS_KEY_ID": "ASIA1",
         "AWS_SECRET_ACCESS_KEY": "s",
@@ -154,12 +163,17 @@ def test_temporary_credentials_are_passed_on(monkeypatch: pytest.MonkeyPatch) ->
     }
 
 
+def test_a_job_that_needs_nothing_of_s3_gets_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boto3, "Session", None)  # where both credentials and calls to STS would come from
+    assert find_access(policy=None).secrets == {}
+
+
 @pytest.mark.parametrize("profile", ["auto", "trainers"])
 def test_with_an_instance_profile_the_users_credentials_are_not_even_looked_at(
     profile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boto3, "Session", None)  # where both credentials and calls to STS would come from
-    access = find_s3_access(region="us-east-1", instance_profile=profile)
+    access = find_access(profile)
     assert access.of_nodes
     assert not access.secrets
     assert access.env["S3_REGION"] == "us-east-1"

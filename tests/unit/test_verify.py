@@ -716,7 +716,7 @@ def test_the_object_that_is_read(keys: list[str], url: str, chosen: str | None) 
 
 
 def test_without_data_there_is_nothing_to_read() -> None:
-    check = plan_s3_check(None, region="us-east-1", instance_profile="none")
+    check = plan_s3_check(None, region="us-east-1", instance_profile="none", cluster="demo")
     assert isinstance(check, Check)
     assert (check.status, check.node) == ("unchecked", "all nodes")
 

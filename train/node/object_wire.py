@@ -184,7 +184,7 @@ def explain(refusal, url, region):
         return StoreError("%s: %s (S3: %d %s)" % (url, text, refusal.status, refusal.code), code=refusal.code)
     hint = {
         "PermanentRedirect": ": the bucket is in another region than %s" % region,
-        "AccessDenied": ": cluster iam-policy prints what a job's credentials must be allowed",
+        "AccessDenied": ": cluster train says before the start what the job's credentials may do",
         "ExpiredToken": ": the job's credentials have ended",
         "RequestTimeTooSkewed": ": the node's clock is wrong; cluster verify compares the clocks",
         "NoSuchBucket": ": cluster data ls shows your buckets",

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from provision.errors import AwsError, ConfigError
+from provision.model import federated_name
 
 if TYPE_CHECKING:
     from provision.aws import Clients
-
-SESSION_HOURS = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,13 +22,15 @@ class S3Access:
     """Environment variables for a job. `secrets` never stand on a command line, in a file or in a log.
 
     of_nodes: there are no secrets here, since the job is to use what the nodes' instance profile gives them.
-    left_s: for how many seconds the secrets are valid, where that is known.
+    left_s: for how many seconds the secrets are valid, where that is known. warning: what the user has to know of
+    secrets that may do more than the job needs.
     """
 
     env: Mapping[str, str]
     secrets: Mapping[str, str] = field(repr=False)
     of_nodes: bool = False
     left_s: float | None = None
+    warning: str | None = None
 
 
 def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -> dict[str, str]:
@@ -55,14 +56,22 @@ def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -
     return env
 
 
-def find_s3_access(*, region: str, instance_profile: str, clients: "Clients | None" = None) -> S3Access:
+def find_s3_access(
+    *,
+    region: str,
+    instance_profile: str,
+    cluster: str,
+    policy: str | None,
+    max_duration_s: int | None = None,
+    clients: "Clients | None" = None,
+) -> S3Access:
     """A job's access to S3. instance_profile: as [provision] of cluster.toml has it.
 
-    clients: of the region, where there are some already.
+    policy: what it needs, as JSON (provision/iam_policy.py); None: nothing. max_duration_s: the job's; None: there is
+    none. clients: of the region, where there are some already.
 
-    "none": the caller's access for the length of the job. A user's long-lived key stays where it is: the job gets
-    temporary credentials made from it (STS GetSessionToken, 12 hours). Temporary ones (a role, SSO) are passed on as
-    they are. Otherwise it is the nodes' own, and the caller's credentials are not even looked at.
+    "none": temporary credentials for the length of the job, which allow what the policy does and the caller may
+    (job_keys.py). Otherwise they are the nodes' own, and the caller's are not even looked at.
     Raises AwsError, and ConfigError for an endpoint that MXNet cannot read from.
     """
     env = s3_environment(
@@ -72,25 +81,28 @@ def find_s3_access(*, region: str, instance_profile: str, clients: "Clients | No
     )
     if instance_profile != "none":
         return S3Access(env=env, secrets={}, of_nodes=True)
+    if policy is None:
+        return S3Access(env=env, secrets={})
     import boto3  # noqa: PLC0415 - slow to import: not for who only takes an S3Access
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
+    from train.s3.job_keys import make_job_keys  # noqa: PLC0415 - as above
+
     session = boto3.Session(region_name=region) if clients is None else clients.session
     try:
-        credentials = session.get_credentials()
-        if credentials is None:
-            raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
-        frozen = credentials.get_frozen_credentials()
-        keys = (frozen.access_key, frozen.secret_key, frozen.token)
-        ends_at = getattr(credentials, "_expiry_time", None)  # of those that botocore renews for this process
-        if not frozen.token:
-            sts = session.client("sts") if clients is None else clients.sts
-            made = sts.get_session_token(DurationSeconds=SESSION_HOURS * 3600)["Credentials"]
-            keys = (made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"])
-            ends_at = made["Expiration"]
+        keys = make_job_keys(
+            session,
+            session.client("sts") if clients is None else clients.sts,
+            policy=policy,
+            name=federated_name(cluster),
+            max_duration_s=max_duration_s,
+        )
     except (ClientError, BotoCoreError) as error:
         raise AwsError(f"no temporary credentials for the job: {error}", hint="aws sts get-caller-identity") from error
-    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    left_s = (ends_at - datetime.now(UTC)).total_seconds() if ends_at is not None else None
-    secrets = {name: value for name, value in zip(names, keys, strict=True) if value}
-    return S3Access(env=env, secrets=secrets, left_s=left_s)
+    secrets = {
+        "AWS_ACCESS_KEY_ID": keys.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": keys.secret_access_key,
+        "AWS_SESSION_TOKEN": keys.session_token,
+    }
+    left_s = (keys.ends_at - datetime.now(UTC)).total_seconds() if keys.ends_at is not None else None
+    return S3Access(env=env, secrets=secrets, left_s=left_s, warning=keys.warning)

@@ -1,0 +1,208 @@
+"""Temporary AWS credentials for a job, limited to what it needs of S3, whoever asks.
+
+A user's long-lived key: STS GetFederationToken with a policy. A role: STS AssumeRole of the same role with a policy, as
+the profile assumes it, or by the role itself where it trusts itself. Where AWS allows neither, the job gets what there
+is, and the user is warned. Comparison of what STS offers:
+https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.html
+"""
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.exceptions import ClientError
+from botocore.session import Session as BotocoreSession
+from botocore.session import get_session
+
+from provision.aws import error_code
+from provision.errors import AwsError
+
+if TYPE_CHECKING:
+    from mypy_boto3_sts import STSClient
+    from mypy_boto3_sts.type_defs import CredentialsTypeDef
+
+MIN_S = 900
+MAX_FEDERATION_S = 36 * 3600
+MAX_ROLE_S = 12 * 3600
+CHAINED_S = 3600
+"""How long AWS lets the keys of a role be valid that were got with the keys of a role."""
+SESSION_S = 12 * 3600
+START_S = 3600
+"""What a job may take beside its max_duration: to wait for its turn, to set up, to copy its log."""
+
+_DENIED = frozenset({"AccessDenied", "AccessDeniedException"})
+_ASSUMED = re.compile(r"arn:([^:]+):sts::(\d+):assumed-role/([^/]+)/(.+)")
+_OF_SSO = "AWSReservedSSO_"
+_OPERATIONS = {"assume-role": "AssumeRole", "assume-role-with-web-identity": "AssumeRoleWithWebIdentity"}
+"""How botocore gets the keys of a profile's role, by the method that it tells of."""
+_PROFILE = 'set [provision] instance_profile = "auto"'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobKeys:
+    """ends_at: None where that is not known. warning: why they are not limited, and what to do; None: they are."""
+
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+    ends_at: datetime | None = None
+    warning: str | None = None
+
+
+def make_job_keys(
+    session: boto3.Session, sts: "STSClient", *, policy: str, name: str, max_duration_s: int | None
+) -> JobKeys:
+    """Credentials for a job, made from those of this machine.
+
+    policy: what they may do, as JSON. name: of the federated user. max_duration_s: the job's; None: for as long as AWS
+    gives them. Raises AwsError where there are no credentials, and botocore's errors.
+    """
+    credentials: Any = session.get_credentials()
+    if credentials is None:
+        raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+    frozen = credentials.get_frozen_credentials()
+    wanted_s = MAX_FEDERATION_S if max_duration_s is None else max(MIN_S, max_duration_s + START_S)
+    if not frozen.token:
+        return _federate(sts, policy=policy, name=name, wanted_s=min(wanted_s, MAX_FEDERATION_S))
+    if credentials.method in _OPERATIONS:
+        limited = _assume_by_profile(credentials.method, policy=policy, wanted_s=min(wanted_s, MAX_ROLE_S))
+        if limited is not None:
+            return limited
+    arn = sts.get_caller_identity()["Arn"]
+    limited = _assume_itself(sts, arn, policy=policy, wanted_s=min(wanted_s, CHAINED_S))
+    if limited is not None:
+        return limited
+    return JobKeys(
+        access_key_id=frozen.access_key,
+        secret_access_key=frozen.secret_key,
+        session_token=frozen.token,
+        ends_at=getattr(credentials, "_expiry_time", None),  # of those that botocore renews for this process
+        warning=_render_warning(arn),
+    )
+
+
+def _federate(sts: "STSClient", *, policy: str, name: str, wanted_s: int) -> JobKeys:
+    try:
+        made = sts.get_federation_token(Name=name, Policy=policy, DurationSeconds=wanted_s)
+        return _keys_of(made["Credentials"])
+    except ClientError as error:
+        if error_code(error) not in _DENIED:
+            raise
+    arn = sts.get_caller_identity()["Arn"]
+    return _keys_of(
+        sts.get_session_token(DurationSeconds=SESSION_S)["Credentials"],
+        warning=_warn(
+            arn,
+            why="this user may not call sts:GetFederationToken, which limits them",
+            todo=f"allow it (cluster iam-policy prints the statement), or {_PROFILE}",
+        ),
+    )
+
+
+def _assume_by_profile(method: str, *, policy: str, wanted_s: int) -> JobKeys | None:
+    """The profile's role once more, as botocore assumes it, with a policy; None where that cannot be done."""
+    for duration_s in (wanted_s, None):
+        session = get_session()
+        if _asks_for_code(session):
+            return None  # the same code is good only once
+        _add_policy(session, method, policy=policy, duration_s=duration_s)
+        credentials: Any = session.get_credentials()
+        try:
+            frozen = credentials.get_frozen_credentials()
+        except ClientError as error:
+            if error_code(error) in _DENIED:
+                return None
+            if duration_s is None or "DurationSeconds" not in str(error):
+                raise
+            continue  # longer than the role's MaxSessionDuration: as long as the role gives without being asked
+        return JobKeys(
+            access_key_id=frozen.access_key,
+            secret_access_key=frozen.secret_key,
+            session_token=frozen.token,
+            ends_at=getattr(credentials, "_expiry_time", None),
+        )
+    return None
+
+
+def _add_policy(session: BotocoreSession, method: str, *, policy: str, duration_s: int | None) -> None:
+    """Have botocore limit the role that the profile names; not those by which it gets there."""
+    role = session.get_scoped_config().get("role_arn")
+
+    def add(**event: Any) -> None:
+        params = event["params"]
+        if method == "assume-role" and params["RoleArn"] != role:
+            return
+        params["Policy"] = policy
+        if duration_s is not None:
+            params.setdefault("DurationSeconds", duration_s)
+
+    session.register(f"before-parameter-build.sts.{_OPERATIONS[method]}", add)
+
+
+def _asks_for_code(session: BotocoreSession) -> bool:
+    """Whether a profile on the way to the role asks its user for the code of an MFA device."""
+    profiles: dict[str, dict[str, str]] = session.full_config["profiles"]
+    name, seen = session.profile or "default", set[str]()
+    while name in profiles and name not in seen:
+        seen.add(name)
+        if "mfa_serial" in profiles[name]:
+            return True
+        name = profiles[name].get("source_profile", "")
+    return False
+
+
+def _assume_itself(sts: "STSClient", arn: str, *, policy: str, wanted_s: int) -> JobKeys | None:
+    """The same role with a policy, by the role itself; None where it may not, or the caller is no role."""
+    found = _ASSUMED.fullmatch(arn)
+    if found is None or found[3].startswith(_OF_SSO):  # whose trust policies nobody can change
+        return None
+    try:
+        made = sts.assume_role(
+            RoleArn=_role_arn(found), RoleSessionName=found[4], Policy=policy, DurationSeconds=wanted_s
+        )
+    except ClientError as error:
+        if error_code(error) not in _DENIED:
+            raise
+        return None
+    return _keys_of(made["Credentials"])
+
+
+def _role_arn(found: re.Match[str]) -> str:
+    """The role of a session. A session's ARN lacks the role's path; most roles have none."""
+    return f"arn:{found[1]}:iam::{found[2]}:role/{found[3]}"
+
+
+def _keys_of(made: "CredentialsTypeDef", *, warning: str | None = None) -> JobKeys:
+    return JobKeys(
+        access_key_id=made["AccessKeyId"],
+        secret_access_key=made["SecretAccessKey"],
+        session_token=made["SessionToken"],
+        ends_at=made["Expiration"],
+        warning=warning,
+    )
+
+
+def _render_warning(arn: str) -> str:
+    """What to tell whoever asks with temporary credentials that could not be limited. Pure."""
+    found = _ASSUMED.fullmatch(arn)
+    if found is None:
+        why = "they are temporary keys of a user, and AWS does not limit those further"
+        return _warn(arn, why=why, todo=f"use the user's own access key, without AWS_SESSION_TOKEN, or {_PROFILE}")
+    if found[3].startswith(_OF_SSO):
+        return _warn(arn, why="AWS does not limit the role of a single sign-on further", todo=_PROFILE)
+    role = _role_arn(found)
+    statement = f'{{"Effect": "Allow", "Principal": {{"AWS": "{role}"}}, "Action": "sts:AssumeRole"}}'
+    return _warn(
+        arn,
+        why="this role may not assume itself, which limits them",
+        todo=f"{_PROFILE}, or add to the trust policy of the role {found[3]}: {statement}",
+    )
+
+
+def _warn(arn: str, *, why: str, todo: str) -> str:
+    return (
+        f"this job's credentials are not limited: whatever runs in it may do all that {arn} may, such as delete data "
+        f"and end instances; {why}. To limit them: {todo}"
+    )
