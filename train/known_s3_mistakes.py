@@ -53,8 +53,8 @@ S3 = (
     ),
     Mistake(
         "AccessDenied",
-        "S3 refuses: a job may read `[data] url` and what its arguments and variables name, write `[data] results`, and "
-        "delete nothing, as far as you may (`cluster verify`, `cluster iam-policy`); with "
+        "S3 refuses: a job may read `[data] url` and what its arguments and variables name, write `[data] results`, "
+        "and delete nothing, as far as you may (`cluster verify`, `cluster iam-policy`); with "
         '`[provision] instance_profile = "auto"` it may use `[data]` alone, after `cluster up`',
         pattern=r"\bAccessDenied\b",
     ),
@@ -81,8 +81,8 @@ S3 = (
     ),
     Mistake(
         "S3_ACCESS_KEY_ID to use S3",
-        "MXNet got no credentials for s3://: a job has some where `[data]`, its arguments or its variables name a place "
-        "in S3, as in `cluster train --env MORE=s3://BUCKET/`; `cluster verify` shows whether there are any",
+        "MXNet got no credentials for s3://: a job has some where `[data]`, its arguments or its variables name a "
+        "place in S3, as in `cluster train --env MORE=s3://BUCKET/`; `cluster verify` shows whether there are any",
     ),
     Mistake(
         " Could not resolve host: ",

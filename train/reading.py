@@ -112,8 +112,8 @@ def reading_warnings(
     limit_s, todo = (credentials_left_s, _OF_NODES) if credentials_left_s is not None else (reading.limit_s, _STAGE)
     if limit_s is not None and wanted_s is not None and wanted_s > limit_s:
         said.append(
-            f'train.max_duration = "{config.max_duration}": the credentials that this job uses S3 with end before, after '
-            f"{render_left(limit_s)}, and cannot be renewed: {todo}"
+            f'train.max_duration = "{config.max_duration}": the credentials that this job uses S3 with end before, '
+            f"after {render_left(limit_s)}, and cannot be renewed: {todo}"
         )
     return tuple(said)
 
