@@ -71,6 +71,8 @@ class SandboxInstance(Instance):
         super().prep_nics(nics, *args, **kwargs)
         for interface in self.nics.values():
             interface.mac_address = mac_address_of(str(interface.private_ip_address))
+        # EC2 gives an instance the groups of its first interface; moto knows only those of RunInstances itself.
+        self.security_groups = list(self.nics[0].group_set)
 
     @property
     def instance_status(self) -> dict[str, Any]:
@@ -141,6 +143,7 @@ class SandboxInstance(Instance):
         reason, state_reason = self._reason, self.state_reason
         super().terminate()
         self._reason, self.state_reason = reason, state_reason
+        self.security_groups = []
         self._give_capacity_back()
 
     def _give_capacity_back(self) -> None:

@@ -169,6 +169,7 @@ class LaunchActions(EC2Response):
             instance.placement.group_name = group.name if group else ""
             instance.placement.group_id = group.id if group else None  # type: ignore[attr-defined]
             instance.capacity_fault = fault_id
+            instance.client_token = self._get_param("ClientToken", "")
             if tags := self._parse_tag_specification().get("network-interface"):
                 self.ec2_backend.create_tags([nic.id for nic in instance.nics.values()], tags)
         if self._market() == "spot":
