@@ -7,7 +7,7 @@ from cluster.app import App
 from cluster.interruption import ask_what_runs, confirm_ending
 from cluster.status import render_nodes
 from provision.aws import Clients
-from provision.describe import describe_cluster
+from provision.describe import describe_nodes
 from provision.lifecycle import Wishes, up
 from provision.plan import Plan
 from provision.progress import Event
@@ -50,7 +50,12 @@ def bring_up(
     question = find_question(plan)
     if question and config.cloud == "aws" and not yes:
         interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
-        what_runs = ask_what_runs(app, describe_cluster(clients.ec2, name=config.name)) if interrupts else lambda: None
+        known = app.files.known_instances()
+        what_runs = (
+            ask_what_runs(app, describe_nodes(clients.ec2, name=config.name, known=known))
+            if interrupts
+            else lambda: None
+        )
         if not confirm_ending(app, question, what_runs):
             app.say("nothing was done")
             return False

@@ -10,7 +10,7 @@ from bootstrap.connections import Connections
 from bootstrap.host_keys import HostKeyPins
 from bootstrap.private_key import load_private_key
 from cluster.app import App
-from cluster.session import ANSWER_TIMEOUT_S, choose_nodes, find_host, open_connections, open_console
+from cluster.session import ANSWER_TIMEOUT_S, choose_nodes, describe, find_host, open_connections, open_console
 from provision.model import ClusterState, Node
 from train.head import SILENCE_S, Head, HeadGoneError, found_program_command, program_command
 from train.payload import code_digest
@@ -18,15 +18,6 @@ from train.run import RemoteEnd, end_everywhere
 
 if TYPE_CHECKING:
     from bootstrap.apply import ReadyNode
-
-
-def describe(app: App) -> ClusterState:
-    """The cluster's nodes as EC2 has them. Call enter_cloud first."""
-    # Slow to import; `cluster train` needs them only when a connection breaks.
-    from provision.aws import make_clients  # noqa: PLC0415
-    from provision.describe import describe_nodes  # noqa: PLC0415
-
-    return describe_nodes(make_clients(app.config.provision.region).ec2, name=app.config.name)
 
 
 def head_of(app: App, nodes: "Sequence[ReadyNode]") -> Head:

@@ -92,7 +92,8 @@ def open_jobs(app: App) -> Iterator[JobSources]:
     except ClusterError as error:
         yield JobSources(app, head=None, why_not=error, has_cloud=False)
         return
-    from cluster.job_head import describe, open_head  # noqa: PLC0415 - boto3 and Fabric are slow to import
+    from cluster.job_head import open_head  # noqa: PLC0415 - boto3 and Fabric are slow to import
+    from cluster.session import describe  # noqa: PLC0415 - as above
 
     state = describe(app)
     with ExitStack() as stack:

@@ -8,6 +8,7 @@ from typing import Any
 from cluster.status import render_age, render_table, render_usd
 from provision.allocation import Prices, add_up, reckon_cost
 from provision.listing import ClusterSummary
+from provision.membership import describe_untrusted
 
 
 def render_clusters(
@@ -18,7 +19,7 @@ def render_clusters(
         return f"no clusters in {region}"
     rows = [("NAME", "NODES", "TYPE", "AGE", "PRICE/h", "OWNER", "KEY")]
     for cluster in clusters:
-        ages = [(now - node.launched_at).total_seconds() for node in cluster.nodes]
+        ages = [(now - node.launched_at).total_seconds() for node in cluster.instances]
         rows.append(
             (
                 cluster.name,
@@ -30,7 +31,7 @@ def render_clusters(
                 "here" if cluster.name in keys_here else "-",
             )
         )
-    return render_table(rows)
+    return "\n".join([render_table(rows), *(line for cluster in clusters if (line := _warn(cluster, keys_here)))])
 
 
 def list_document(
@@ -40,13 +41,14 @@ def list_document(
     return [
         {
             "name": cluster.name,
-            "node_counts": dict(Counter(node.state for node in cluster.nodes)),
+            "node_counts": dict(Counter(node.state for node in cluster.instances)),
             "ending": cluster.ending,
             "instance_types": _types(cluster),
-            "launched_at": min((node.launched_at.isoformat() for node in cluster.nodes), default=None),
+            "launched_at": min((node.launched_at.isoformat() for node in cluster.instances), default=None),
             "usd_per_hour": _usd_per_hour(cluster, prices, now),
             "owner": cluster.owner,
             "key_here": cluster.name in keys_here,
+            "untrusted": [instance.instance_id for instance in cluster.untrusted],
         }
         for cluster in clusters
     ]
@@ -54,7 +56,7 @@ def list_document(
 
 def render_counts(cluster: ClusterSummary) -> str:
     """2 running; or 1 running, 1 stopped; or none."""
-    counts = Counter[str](node.state for node in cluster.nodes)
+    counts = Counter[str](node.state for node in cluster.instances)
     if cluster.ending:
         counts["shutting-down"] = cluster.ending
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
@@ -65,9 +67,16 @@ def render_owner(arn: str | None) -> str:
     return (arn or "").rpartition("/")[2].rpartition(":")[2] or "unknown"
 
 
+def _warn(cluster: ClusterSummary, keys_here: Collection[str]) -> str | None:
+    """A line about the instances that are not trusted; None for a cluster that this machine has no key of."""
+    if not cluster.untrusted or cluster.name not in keys_here:
+        return None
+    return f"{cluster.name}: {describe_untrusted(cluster.untrusted)} (cluster status says why)"
+
+
 def _types(cluster: ClusterSummary) -> list[str]:
-    return sorted({node.instance_type for node in cluster.nodes})
+    return sorted({node.instance_type for node in cluster.instances})
 
 
 def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> float | None:
-    return add_up([reckon_cost(node, prices=prices, now=now).usd_per_hour for node in cluster.nodes])
+    return add_up([reckon_cost(node, prices=prices, now=now).usd_per_hour for node in cluster.instances])

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resize": ("cluster.commands.resize:command", "Make the cluster one of N nodes."),
     "stop": ("cluster.commands.stop:command", "Stop the running job, or another; with --nodes the nodes."),
     "start": ("cluster.commands.start:command", "Start stopped nodes."),
+    "adopt": ("cluster.commands.adopt:command", "Make nodes of instances that this machine did not launch."),
     "allow": ("cluster.commands.allow:command", "Let this machine's present address in."),
     "verify": ("cluster.commands.verify:command", "Try the nodes: MXNet, S3, ports, clocks, disks."),
     "train": ("cluster.commands.train:command", "Run a training job on the cluster, to its end."),

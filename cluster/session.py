@@ -13,9 +13,10 @@ from bootstrap.host_keys import HostKeyPins
 from bootstrap.private_key import load_private_key
 from cluster.app import App
 from provision.errors import ClusterError, NotFoundError
+from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Node
 from provision.one_at_a_time import one_at_a_time
-from provision.progress import Report
+from provision.progress import Event, Report
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -27,6 +28,32 @@ if TYPE_CHECKING:
 
 BOOT_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 15.0
+
+
+def describe(app: App) -> ClusterState:
+    """The cluster's nodes as EC2 has them. Call enter_cloud first."""
+    # Slow to import; `cluster train` needs them only when a connection breaks.
+    from provision.aws import make_clients  # noqa: PLC0415
+    from provision.describe import describe_nodes  # noqa: PLC0415
+
+    ec2 = make_clients(app.config.provision.region).ec2
+    return describe_nodes(ec2, name=app.config.name, known=app.files.known_instances())
+
+
+def describe_and_warn(app: App) -> ClusterState:
+    """As describe; says which instances with the cluster's tag are left out."""
+    state = describe(app)
+    warn_untrusted(app, state)
+    return state
+
+
+def warn_untrusted(app: App, state: ClusterState) -> None:
+    """Say which instances with the cluster's tag are left out; without nodes, the error for that says it."""
+    if state.nodes and state.untrusted:
+        what = (
+            f"cluster {state.name}: {describe_untrusted(state.untrusted)}; nothing is sent there (see cluster status)"
+        )
+        app.report(Event(kind="warn", what=what))
 
 
 @contextmanager
@@ -162,7 +189,7 @@ def open_console(region: str) -> Console:
 def find_hosts(app: App, state: ClusterState) -> tuple[Host, ...]:
     """The running nodes as ssh sees them, head first. Raises NotFoundError, ClusterError."""
     if not state.nodes:
-        raise NotFoundError(f"cluster {state.name} has no nodes", hint="cluster up")
+        raise no_nodes(state)
     stopped = [node for node in state.nodes if node.state != "running"]
     if stopped:
         listed = ", ".join(f"{node.name} ({node.state})" for node in stopped)
@@ -191,7 +218,7 @@ def _host(node: Node, app: App) -> Host:
 def choose_nodes(state: ClusterState, names: Sequence[str] = ()) -> tuple[Node, ...]:
     """The nodes of these names, or all of them, head first. Raises NotFoundError, which lists the names."""
     if not state.nodes:
-        raise NotFoundError(f"cluster {state.name} has no nodes", hint="cluster up")
+        raise no_nodes(state)
     known = {node.name for node in state.nodes}
     for name in names:
         if name not in known:

@@ -16,7 +16,7 @@ from provision.allocation import (
     find_errors,
     reckon_cost,
 )
-from provision.model import ClusterState, Node
+from provision.model import ClusterState, Instance, Node, UntrustedInstance
 from train.records import JobRecord
 
 
@@ -60,13 +60,14 @@ class Status:
 def render_status(status: Status) -> str:
     """The nodes in a table, then what went wrong, the state, and the price."""
     lines = [render_nodes(status.state, now=status.now)]
+    lines += render_untrusted(status.state.untrusted)
     lines += [_render_error(error) for error in status.errors]
     allocation = status.allocation
     lines.append(f"state  {allocation.state}" + (f": {allocation.why}" if allocation.why else ""))
     if status.job is not None:
         lines.append(f"job    {_render_job(status.job, now=status.now)}")
-    if status.state.nodes:
-        costs = [reckon_cost(node, prices=status.prices, now=status.now) for node in status.state.nodes]
+    if instances := (*status.state.nodes, *status.state.untrusted):  # all of them cost money
+        costs = [reckon_cost(each, prices=status.prices, now=status.now) for each in instances]
         hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
         so_far = render_usd(add_up([cost.usd_so_far for cost in costs]))
         ran_h = sum(cost.running_s for cost in costs) / 3600
@@ -84,10 +85,21 @@ def render_nodes(state: ClusterState, *, now: datetime | None = None) -> str:
     return render_table([heading, *(_row(node, moment) for node in state.nodes)])
 
 
+def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
+    """Lines about the instances with the cluster's tag that are not its nodes, and why; none without any."""
+    if not instances:
+        return []
+    lines = ["", "not nodes, and nothing is sent to them (cluster adopt makes nodes of those that can be):"]
+    lines += [f"  {each.instance_id}  {each.state}  {each.instance_type}  {each.why}" for each in instances]
+    return [*lines, ""]
+
+
 def status_document(status: Status) -> dict[str, Any]:
     """What `cluster status --json` prints. `nodes` is what EC2 says; `cost` is reckoned from it at `cost.at`."""
     state, allocation = status.state, status.allocation
-    costs = {node.name: reckon_cost(node, prices=status.prices, now=status.now) for node in state.nodes}
+    named: dict[str, Instance] = {node.name: node for node in state.nodes}
+    named |= {instance.instance_id: instance for instance in state.untrusted}
+    costs = {name: reckon_cost(instance, prices=status.prices, now=status.now) for name, instance in named.items()}
     return {
         "name": state.name,
         "state": allocation.state,
@@ -95,6 +107,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "asked_nodes": status.asked,
         "node_counts": dict(Counter(node.state for node in state.nodes)),
         "nodes": [_node_document(node) for node in state.nodes],
+        "untrusted": [untrusted_document(instance) for instance in state.untrusted],
         "errors": [
             {
                 "instance_id": error.instance_id,
@@ -218,6 +231,26 @@ def _node_document(node: Node) -> dict[str, Any]:
         "public_ip": node.public_ip,
         "launched_at": node.launched_at.isoformat(),
         "started_at": node.started_at.isoformat() if node.started_at else None,
+    }
+
+
+def untrusted_document(instance: UntrustedInstance) -> dict[str, Any]:
+    """An instance that is not trusted. why: in words; adoptable: whether `cluster adopt` would make it a node."""
+    return {
+        "instance_id": instance.instance_id,
+        "why": instance.why,
+        "adoptable": not instance.problems,
+        "state": instance.state,
+        "instance_type": instance.instance_type,
+        "market": instance.market,
+        "zone": instance.zone,
+        "private_ip": instance.private_ip,
+        "public_ip": instance.public_ip,
+        "launched_at": instance.launched_at.isoformat(),
+        "owner": instance.owner,
+        "key_name": instance.key_name,
+        "group_ids": list(instance.group_ids),
+        "image_id": instance.image_id,
     }
 
 

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 from provision.aws import NOT_FOUND_TIMEOUT_S, aws_words, error_code, not_ours
 from provision.context import Context
-from provision.describe import SSH_RULE, describe_cluster, find_interfaces
+from provision.describe import SSH_RULE, find_interfaces, find_key_pair, find_security_groups
 from provision.errors import AwsError, ClusterError
 from provision.model import SecurityGroup, tags
 from provision.progress import Event
@@ -45,7 +45,7 @@ def import_key_pair(step: CreateKeyPair | ImportKeyPair, context: Context) -> bo
         if error_code(error) != "InvalidKeyPair.Duplicate":
             raise
         existing = poll(
-            lambda: describe_cluster(context.clients.ec2, name=context.cluster).key_pair,
+            lambda: find_key_pair(context.clients.ec2, name=context.cluster),
             timeout_s=NOT_FOUND_TIMEOUT_S,
         )
         if existing is None or not existing.ours:
@@ -66,7 +66,7 @@ def delete_key_pair(step: DeleteKeyPair, context: Context) -> bool:
         except ClientError as error:
             if error_code(error) != "InvalidKeyPair.NotFound":
                 raise
-            return None if describe_cluster(ec2, name=context.cluster).key_pair else False
+            return None if find_key_pair(ec2, name=context.cluster) else False
         return True
 
     return bool(poll(delete, timeout_s=NOT_FOUND_TIMEOUT_S))
@@ -236,7 +236,7 @@ def ingress_permissions(step: AuthorizeIngress, *, group_id: str) -> list[IpPerm
 
 
 def _find_group(step: CreateSecurityGroup, context: Context) -> SecurityGroup | None:
-    groups = describe_cluster(context.clients.ec2, name=context.cluster).security_groups
+    groups = find_security_groups(context.clients.ec2, name=context.cluster)
     return next((group for group in groups if group.vpc_id == step.vpc_id), None)
 
 

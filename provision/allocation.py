@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from provision.model import ClusterState, Node, format_indices
+from provision.model import ClusterState, Instance, Node, format_indices
 from provision.preflight.prices import PricedPlace
 from provision.running_time import running_s
 
@@ -101,7 +101,7 @@ def find_errors(state: ClusterState) -> tuple[NodeError, ...]:
     return tuple(error for error in found if error is not None)
 
 
-def reckon_cost(node: Node, *, prices: Prices, now: datetime) -> NodeCost:
+def reckon_cost(node: Instance, *, prices: Prices, now: datetime) -> NodeCost:
     """What a node has cost and costs, its disks aside."""
     price = prices.get((node.market, node.instance_type, node.zone))
     ran_s = running_s(node, now=now)

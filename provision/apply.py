@@ -30,7 +30,7 @@ from provision.plan import Plan
 from provision.power import start_instances, stop_instances, wait_for_stopped
 from provision.progress import Event, Report
 from provision.render import describe_step
-from provision.settle import KEY_PAIR, PLACEMENT_GROUP, SECURITY_GROUP
+from provision.settle import KEY_PAIR, PLACEMENT_GROUP, SECURITY_GROUP, forget_seen_launches
 from provision.spot_requests import cancel_spot_requests
 from provision.steps import (
     AbortUploads,
@@ -119,10 +119,11 @@ def apply(plan: Plan, *, clients: Clients, files: ClusterFiles, report: Report, 
     Raises AwsError when AWS refuses or a wait is overdue, ClusterError when something of the same name turns
     out to belong to somebody else, or when another command is changing the cluster.
     """
-    if not plan:
+    if not plan and not files.launches():
         return
     context = Context(cluster=plan.cluster, owner=plan.owner, clients=clients, files=files, report=report)
     with files.locked():
+        forget_seen_launches(clients.ec2, name=plan.cluster, files=files)
         try:
             for step in plan.steps:
                 _carry_out(step, context)

@@ -15,7 +15,6 @@ from botocore.exceptions import ClientError
 
 from provision.aws import error_code, translate_refusal
 from provision.context import Context
-from provision.describe import describe_instances
 from provision.errors import AwsError, QuotaError, StalePlanError
 from provision.files import TOKEN_LIFETIME_S
 from provision.hints import RETRY_CODES
@@ -23,7 +22,7 @@ from provision.launch import call_run_instances, request_digest, run_instances_r
 from provision.model import LaunchOption, Quota, format_indices
 from provision.preflight.quotas import ASK_FOR_LESS, find_quota_kind, render_quota, request_increase
 from provision.progress import Event
-from provision.settle import wait_for_interrupted_launches
+from provision.settle import forget_seen_launches, wait_for_interrupted_launches
 from provision.steps import LaunchNodes
 
 if TYPE_CHECKING:
@@ -82,7 +81,8 @@ def launch_nodes(step: LaunchNodes, context: Context) -> bool:
         report=context.report,
         except_digests=frozenset(attempt.digest for attempt in tries),
     )
-    live = describe_instances(context.clients.ec2, name=context.cluster).live
+    forget_seen_launches(context.clients.ec2, name=context.cluster, files=context.files)
+    live = context.describe_instances().live
     present = {node.index for node in live} & set(step.indices)
     if present == set(step.indices):
         return False
@@ -195,6 +195,7 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
             raise
         return f"{_first_sentence(error.response['Error'].get('Message', 'no reason given'))} ({code})"
     context.launched.update(instance["InstanceId"] for instance in launched)
+    files.note_launched(attempt.digest, (instance["InstanceId"] for instance in launched))
     context.option = attempt.option
     missing = step.indices[len(launched) :]  # EC2 counts its launch index from 0: the first indices are there
     context.without.update(missing)

@@ -1,25 +1,40 @@
-"""Reads a cluster from EC2's tags. Only reads; few calls, whatever the number of nodes."""
+"""Reads a cluster from EC2's tags. Only reads; few calls, whatever the number of nodes.
+
+A tag does not make an instance a node: provision/membership.py decides that, for everything that is read here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from provision.aws import aws_errors
+from provision.membership import (
+    Claim,
+    KnownInstances,
+    Membership,
+    find_known,
+    find_membership,
+    find_problems,
+    find_tokens,
+)
 from provision.model import (
     TAG_INDEX,
     TAG_NAME,
+    TAG_OWNER,
     TAG_RAN,
     ClusterState,
     KeyPair,
     Node,
     PlacementGroup,
     SecurityGroup,
+    UntrustedInstance,
     parse_indices,
     resource_name,
 )
+from provision.side_by_side import reading_pool
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -40,54 +55,125 @@ _PAGE_SIZE = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instances:
-    """A cluster's instances. `ended`: id -> why, for those that are shutting down or terminated."""
+    """The instances with a cluster's tag. live: its nodes; untrusted: the other live ones.
+
+    ended: id -> why, for those that are shutting down or terminated. by_token: ClientToken -> ids, of all of them.
+    """
 
     live: tuple[Node, ...]
+    untrusted: tuple[UntrustedInstance, ...]
     ending: tuple[str, ...]
     ended: dict[str, str]
+    by_token: Mapping[str, frozenset[str]]
 
 
-def describe_cluster(ec2: EC2Client, *, name: str) -> ClusterState:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """An instance with the cluster's tag, and what it claims to be."""
+
+    instance: InstanceTypeDef
+    claim: Claim
+
+
+def describe_cluster(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
     """Everything of the cluster `name` that EC2 has, a half-made one included.
 
-    Four calls, and one more per further 1000 instances. Raises AwsError.
+    known: what this machine knows of its instances. Four calls, and one more per further 1000 instances. Raises
+    AwsError.
     """
-    instances = describe_instances(ec2, name=name)
-    with aws_errors(f"looking for cluster {name}"):
-        return ClusterState(
-            name=name,
-            nodes=instances.live,
-            ending=instances.ending,
-            ended=instances.ended,
-            key_pair=_find_key_pair(ec2, name=name),
-            security_groups=_find_security_groups(ec2, name=name),
-            placement_group=_find_placement_group(ec2, name=name),
-        )
+    found = _find_tagged(ec2, name=name)
+    # Read after the instances: lists lag, and these are older than the instances that use them.
+    key_pair, groups = find_key_pair(ec2, name=name), find_security_groups(ec2, name=name)
+    instances = _sort_out(found, find_membership(name=name, key_pair=key_pair, groups=groups, known=known))
+    return ClusterState(
+        name=name,
+        nodes=instances.live,
+        untrusted=instances.untrusted,
+        ending=instances.ending,
+        ended=instances.ended,
+        key_pair=key_pair,
+        security_groups=groups,
+        placement_group=find_placement_group(ec2, name=name),
+    )
 
 
-def describe_nodes(ec2: EC2Client, *, name: str) -> ClusterState:
-    """The cluster's nodes, and nothing else of it: one call, for those who only use them. Raises AwsError."""
-    instances = describe_instances(ec2, name=name)
-    return ClusterState(name=name, nodes=instances.live, ending=instances.ending, ended=instances.ended)
+def describe_nodes(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
+    """The cluster's nodes, with its key pair and security groups: three calls, side by side. Raises AwsError."""
+    with reading_pool() as pool:
+        reading_key = pool.submit(find_key_pair, ec2, name=name)
+        reading_groups = pool.submit(find_security_groups, ec2, name=name)
+        reading_instances = pool.submit(_find_tagged, ec2, name=name)
+    found = reading_instances.result()
+    key_pair, groups = reading_key.result(), reading_groups.result()
+    instances = _sort_out(found, find_membership(name=name, key_pair=key_pair, groups=groups, known=known))
+    return ClusterState(
+        name=name,
+        nodes=instances.live,
+        untrusted=instances.untrusted,
+        ending=instances.ending,
+        ended=instances.ended,
+        key_pair=key_pair,
+        security_groups=groups,
+    )
 
 
-def describe_instances(ec2: EC2Client, *, name: str) -> Instances:
-    """The cluster's instances, the ended ones that EC2 still shows included. Raises AwsError."""
-    found: list[InstanceTypeDef] = []
+def describe_instances(ec2: EC2Client, *, membership: Membership) -> Instances:
+    """The instances of a cluster, the ended ones that EC2 still shows included. Raises AwsError."""
+    return _sort_out(_find_tagged(ec2, name=membership.name), membership)
+
+
+def find_launched(ec2: EC2Client, *, name: str) -> Mapping[str, frozenset[str]]:
+    """ClientToken -> ids of a cluster's instances, the ended ones that EC2 still shows included. Raises AwsError."""
+    return find_tokens(found.claim for found in _find_tagged(ec2, name=name))
+
+
+def sort_out(instances: Iterable[tuple[str, InstanceTypeDef]], membership: Membership) -> Instances:
+    """Which instances are nodes. instances: each with the id of its reservation. Pure."""
+    return _sort_out([_claimed(reservation_id, instance) for reservation_id, instance in instances], membership)
+
+
+def _find_tagged(ec2: EC2Client, *, name: str) -> list[_Found]:
     pages = ec2.get_paginator("describe_instances")
     with aws_errors(f"looking for the nodes of cluster {name}"):
-        for page in pages.paginate(Filters=[_tagged(name)], PaginationConfig={"PageSize": _PAGE_SIZE}):
-            for reservation in page["Reservations"]:
-                found.extend(reservation["Instances"])
-    by_state = [(instance, instance["State"]["Name"]) for instance in found]
+        return [
+            _claimed(reservation["ReservationId"], instance)
+            for page in pages.paginate(Filters=[_tagged(name)], PaginationConfig={"PageSize": _PAGE_SIZE})
+            for reservation in page["Reservations"]
+            for instance in reservation["Instances"]
+        ]
+
+
+def _claimed(reservation_id: str, instance: InstanceTypeDef) -> _Found:
+    claim = Claim(
+        instance_id=instance["InstanceId"],
+        reservation_id=reservation_id,
+        key_name=instance.get("KeyName"),
+        group_ids=frozenset(group["GroupId"] for group in instance.get("SecurityGroups", [])),
+        client_token=instance.get("ClientToken") or None,
+    )
+    return _Found(instance=instance, claim=claim)
+
+
+def _sort_out(found: list[_Found], membership: Membership) -> Instances:
+    claims = [each.claim for each in found]
+    known = find_known(claims, membership.known)
+    by_state = [(each, each.instance["State"]["Name"]) for each in found]
+    live = [(each, find_problems(each.claim, membership)) for each, state in by_state if state in LIVE_STATES]
+    trusted = [each for each, problems in live if each.claim.instance_id in known and not problems]
     return Instances(
-        live=number_nodes(instance for instance, state in by_state if state in LIVE_STATES),
-        ending=tuple(sorted(instance["InstanceId"] for instance, state in by_state if state == "shutting-down")),
+        live=number_nodes(each.instance for each in trusted),
+        untrusted=tuple(
+            _untrusted(each, is_known=each.claim.instance_id in known, problems=problems)
+            for each, problems in sorted(live, key=lambda pair: _age_order(pair[0].instance))
+            if each not in trusted
+        ),
+        ending=tuple(sorted(each.claim.instance_id for each, state in by_state if state == "shutting-down")),
         ended={
-            instance["InstanceId"]: _reason(instance) or state
-            for instance, state in by_state
+            each.claim.instance_id: _reason(each.instance) or state
+            for each, state in by_state
             if state not in LIVE_STATES
         },
+        by_token=find_tokens(claims),
     )
 
 
@@ -162,39 +248,56 @@ def _reason(instance: InstanceTypeDef) -> str | None:
 
 
 def _node(instance: InstanceTypeDef, *, index: int, head: bool) -> Node:
-    return Node(
-        instance_id=instance["InstanceId"],
-        index=index,
-        role="head" if head else "worker",
-        state=instance["State"]["Name"],
-        private_ip=instance.get("PrivateIpAddress") or None,
-        public_ip=instance.get("PublicIpAddress") or None,
-        instance_type=instance["InstanceType"],
-        zone=instance["Placement"]["AvailabilityZone"],
-        launched_at=_first_launched(instance).astimezone(UTC),
-        subnet_id=instance.get("SubnetId"),
-        vpc_id=instance.get("VpcId"),
-        state_reason=_reason(instance),
-        market="spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand",
-        started_at=instance["LaunchTime"].astimezone(UTC),
-        ran=_tag(instance.get("Tags", []), TAG_RAN),
-        profile_arn=instance.get("IamInstanceProfile", {}).get("Arn"),
-        volume_ids=tuple(
-            mapping["Ebs"]["VolumeId"] for mapping in instance.get("BlockDeviceMappings", []) if "Ebs" in mapping
-        ),
+    return Node(index=index, role="head" if head else "worker", **_describe(instance))
+
+
+def _untrusted(found: _Found, *, is_known: bool, problems: tuple[str, ...]) -> UntrustedInstance:
+    return UntrustedInstance(
+        owner=_tag(found.instance.get("Tags", []), TAG_OWNER),
+        image_id=found.instance["ImageId"],
+        key_name=found.claim.key_name,
+        group_ids=tuple(sorted(found.claim.group_ids)),
+        is_known=is_known,
+        problems=problems,
+        **_describe(found.instance),
     )
 
 
-def _find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
-    """A filter, and not KeyNames: what is missing is an empty list then, and no error."""
-    found = ec2.describe_key_pairs(
-        Filters=[{"Name": "key-name", "Values": [resource_name(name)]}],
-        IncludePublicKey=True,
-    )["KeyPairs"]
+def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
+    """What Node and UntrustedInstance have in common."""
+    return {
+        "instance_id": instance["InstanceId"],
+        "state": instance["State"]["Name"],
+        "private_ip": instance.get("PrivateIpAddress") or None,
+        "public_ip": instance.get("PublicIpAddress") or None,
+        "instance_type": instance["InstanceType"],
+        "zone": instance["Placement"]["AvailabilityZone"],
+        "launched_at": _first_launched(instance).astimezone(UTC),
+        "subnet_id": instance.get("SubnetId"),
+        "vpc_id": instance.get("VpcId"),
+        "state_reason": _reason(instance),
+        "market": "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand",
+        "started_at": instance["LaunchTime"].astimezone(UTC),
+        "ran": _tag(instance.get("Tags", []), TAG_RAN),
+        "profile_arn": instance.get("IamInstanceProfile", {}).get("Arn"),
+        "volume_ids": tuple(
+            mapping["Ebs"]["VolumeId"] for mapping in instance.get("BlockDeviceMappings", []) if "Ebs" in mapping
+        ),
+    }
+
+
+def find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
+    """The key pair that has the cluster's name. Raises AwsError.
+
+    By a filter, and not by KeyNames: what is missing is then an empty list, and not an error.
+    """
+    with aws_errors(f"looking for the key pair of cluster {name}"):
+        found = ec2.describe_key_pairs(
+            Filters=[{"Name": "key-name", "Values": [resource_name(name)]}],
+            IncludePublicKey=True,
+        )["KeyPairs"]
     if not found:
         return None
-    from provision.keys import normal_public_key  # noqa: PLC0415 - slow to import: not for who only wants the nodes
-
     key = found[0]
     return KeyPair(
         key_name=key["KeyName"],
@@ -203,9 +306,16 @@ def _find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
     )
 
 
-def _find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
+def normal_public_key(text: str) -> str:
+    """A public key line without its comment and line end, to be compared."""
+    return " ".join(text.split()[:2])
+
+
+def find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
+    """The placement group that has the cluster's name. Raises AwsError."""
     named: FilterTypeDef = {"Name": "group-name", "Values": [resource_name(name)]}
-    found = ec2.describe_placement_groups(Filters=[named])["PlacementGroups"]
+    with aws_errors(f"looking for the placement group of cluster {name}"):
+        found = ec2.describe_placement_groups(Filters=[named])["PlacementGroups"]
     for group in found:
         if group.get("State", "available") not in {"deleting", "deleted"}:
             return PlacementGroup(
@@ -216,13 +326,16 @@ def _find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None
     return None
 
 
-def _find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
-    found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [resource_name(name)]}])
+def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
+    """The security groups that have the cluster's name, at most one in each VPC. Raises AwsError."""
+    with aws_errors(f"looking for the security group of cluster {name}"):
+        found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [resource_name(name)]}])
     groups = sorted(found["SecurityGroups"], key=lambda group: group["GroupId"])
-    return tuple(_security_group(group, name=name) for group in groups)
+    return tuple(read_security_group(group, name=name) for group in groups)
 
 
-def _security_group(group: SecurityGroupTypeDef, *, name: str) -> SecurityGroup:
+def read_security_group(group: SecurityGroupTypeDef, *, name: str) -> SecurityGroup:
+    """A security group as EC2 describes it. name: of the cluster. Pure."""
     rules = group.get("IpPermissions", [])
     ssh = [network for rule in rules if _is_ssh(rule) for network in rule.get("IpRanges", [])]
     return SecurityGroup(

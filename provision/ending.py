@@ -67,7 +67,7 @@ def prepare_down(
     """
     wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
     wait_for_what_was_made(clients.ec2, name=name, files=files, report=report)
-    state = describe_cluster(clients.ec2, name=name)
+    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     plan = _make_plan(clients, state, files=files, urls=tuple(urls))
     return Ending(plan=plan, urls=tuple(urls), local_files=files.exist, ended=tuple(state.ended))
 
@@ -85,7 +85,7 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
     left = rest.look(timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
     while left and len(plans) < MAX_PASSES:
         done: set[Step] = {step for plan in plans for step in plan.steps}
-        state = describe_cluster(clients.ec2, name=name)
+        state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
         further = _make_plan(clients, state, files=files, urls=ending.urls)
         if done.issuperset(further.steps):
             break
@@ -184,7 +184,9 @@ def _find_uploads(clients: Clients, *, name: str, urls: tuple[str, ...]) -> Uplo
 
 def _ask_prices(clients: Clients, plan: Plan) -> Future[Prices]:
     """Begins to ask what the nodes cost, beside the deletion: that must not wait for a price list out of reach."""
-    nodes = [node for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes]
+    nodes = [
+        node for step in plan.steps if isinstance(step, TerminateInstances) for node in (*step.nodes, *step.untrusted)
+    ]
     answer: Future[Prices] = Future()
 
     def ask() -> None:

@@ -1,17 +1,21 @@
-"""What of a cluster is kept on the user's machine. All but the private key can be lost without harm."""
+"""What of a cluster is kept on the user's machine.
+
+All but the private key can be lost: `cluster adopt` takes the nodes back then.
+"""
 
 import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from provision.errors import ClusterError
 from provision.keys import make_private_key, public_key_of
+from provision.membership import KnownInstances
 
 TOKEN_LIFETIME_S = 600.0
 """A launch this old is in EC2's lists, if it took effect. What is not listed then has ended since, and its token
@@ -20,12 +24,27 @@ would bring back the ended instances."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A RunInstances call that may have been made. digest: of its request; started_at: seconds since 1970."""
+    """A RunInstances call that may have been made. digest: of its request; started_at: seconds since 1970.
+
+    instance_ids: what it launched; () until its answer has arrived.
+    """
 
     digest: str
     token: str
     indices: tuple[int, ...]
     started_at: float
+    instance_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Journal:
+    """What this machine launched or adopted. launches: those whose token is still needed; instance_ids: of all others.
+
+    Ids of instances that have ended stay until the cluster is deleted: EC2 never gives an id twice.
+    """
+
+    launches: tuple[Launch, ...] = ()
+    instance_ids: frozenset[str] = frozenset()
 
 
 class ClusterFiles:
@@ -71,23 +90,63 @@ class ClusterFiles:
 
     def launches(self) -> tuple[Launch, ...]:
         """The launches that the last runs began and did not see through. Raises ClusterError."""
+        return self._read_journal().launches
+
+    def known_instances(self) -> KnownInstances:
+        """The instances that this machine launched, adopted or pinned the host key of.
+
+        A private key that cannot be read is as good as none here; whoever uses it gets the error. Raises ClusterError.
+        """
+        journal = self._read_journal()
+        launched = {instance_id for launch in journal.launches for instance_id in launch.instance_ids}
+        public_key = None
+        with suppress(ClusterError):
+            public_key = self.find_public_key()
+        return KnownInstances(
+            instance_ids=journal.instance_ids | launched | self._pinned(),
+            tokens=frozenset(launch.token for launch in journal.launches),
+            public_key=public_key,
+        )
+
+    def note_instances(self, instance_ids: Iterable[str]) -> None:
+        """Remembers instances as this cluster's nodes, on disk before it returns. Raises ClusterError."""
+        journal = self._read_journal()
+        if new := frozenset(instance_ids) - journal.instance_ids:
+            self._write_journal(replace(journal, instance_ids=journal.instance_ids | new))
+
+    def _pinned(self) -> frozenset[str]:
+        """Ids of the instances whose host key is pinned; bootstrap/host_keys.py writes the file, and judges it."""
         try:
-            return tuple(
+            lines = self.known_hosts.read_text(encoding="ascii", errors="replace").splitlines()
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            _cannot(error, "read", self.known_hosts)
+        return frozenset(line.split()[0] for line in lines if line.split())
+
+    def _read_journal(self) -> Journal:
+        try:
+            content = json.loads(self.journal.read_bytes())
+            launches = tuple(
                 Launch(
                     digest=str(entry["digest"]),
                     token=str(entry["token"]),
                     indices=tuple(int(index) for index in entry["indices"]),
                     started_at=float(entry["started_at"]),
+                    instance_ids=tuple(str(instance_id) for instance_id in entry.get("instance_ids", ())),
                 )
-                for entry in json.loads(self.journal.read_bytes())["launches"]
+                for entry in content["launches"]
             )
+            # A journal of a version that did not know adoption has none.
+            ids = frozenset(str(instance_id) for instance_id in content.get("instance_ids", ()))
+            return Journal(launches=launches, instance_ids=ids)
         except FileNotFoundError:
-            return ()
-        except (ValueError, KeyError, TypeError) as error:
+            return Journal()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             # Not to be passed over: its token is what keeps a repeated launch from doubling the cluster.
             raise ClusterError(
                 f"{self.journal} is damaged: {error}",
-                hint=f"look at `cluster status`; when no launch is under way: rm {self.journal}",
+                hint=f"when no launch is under way: rm {self.journal}; then cluster adopt takes the nodes back",
             ) from error
         except OSError as error:
             _cannot(error, "read", self.journal)
@@ -98,21 +157,42 @@ class ClusterFiles:
         A new one is on disk before this returns, so that a crash during the launch cannot lose it.
         digest: of the request. indices: of the nodes launched. now: seconds since 1970. Raises ClusterError.
         """
-        launches = self.launches()
-        for launch in launches:
+        journal = self._read_journal()
+        for launch in journal.launches:
             if launch.digest == digest and now - launch.started_at < TOKEN_LIFETIME_S:
                 return launch.token
         new = Launch(digest=digest, token=str(uuid.uuid4()), indices=indices, started_at=now)
-        self._write_launches((*(launch for launch in launches if launch.digest != digest), new))
+        stale = [launch for launch in journal.launches if launch.digest == digest]
+        left = _drop(journal, stale)
+        self._write_journal(replace(left, launches=(*left.launches, new)))
         return new.token
+
+    def note_launched(self, digest: str, instance_ids: Iterable[str]) -> None:
+        """Remembers what a launch has launched, on disk before it returns. Raises ClusterError."""
+        journal, ids = self._read_journal(), tuple(instance_ids)
+        changed = tuple(
+            replace(launch, instance_ids=ids) if launch.digest == digest else launch for launch in journal.launches
+        )
+        self._write_journal(replace(journal, launches=changed))
 
     def forget_launch(self, digest: str) -> None:
         """Drops one token: its launch was refused."""
-        self._write_launches(tuple(launch for launch in self.launches() if launch.digest != digest))
+        journal = self._read_journal()
+        self._write_journal(_drop(journal, [launch for launch in journal.launches if launch.digest == digest]))
 
-    def forget_launches(self) -> None:
-        """Drops all tokens: what they launched has been seen, or is gone."""
-        self._remove(self.journal)
+    def forget_launches(
+        self, launched: Mapping[str, Collection[str]], *, tokens: Collection[str] | None = None
+    ) -> None:
+        """Drops these tokens, None for all: what they launched has been seen, or is gone. The instances stay known.
+
+        launched: ClientToken -> ids of the instances that EC2 lists. Raises ClusterError.
+        """
+        journal = self._read_journal()
+        dropped = [launch for launch in journal.launches if tokens is None or launch.token in tokens]
+        if dropped:
+            seen = frozenset(each for launch in dropped for each in launched.get(launch.token, ()))
+            left = _drop(journal, dropped)
+            self._write_journal(replace(left, instance_ids=left.instance_ids | seen))
 
     def makings(self) -> dict[str, float]:
         """Kinds of things that may have been made without a token, and when that was begun, in seconds since 1970.
@@ -206,8 +286,11 @@ class ClusterFiles:
         finally:
             os.close(handle)
 
-    def _write_launches(self, launches: tuple[Launch, ...]) -> None:
-        content = {"launches": [asdict(launch) for launch in launches]}
+    def _write_journal(self, journal: Journal) -> None:
+        content = {
+            "launches": [asdict(launch) for launch in journal.launches],
+            "instance_ids": sorted(journal.instance_ids),
+        }
         self._write(self.journal, json.dumps(content, indent=1).encode())
 
     def _make_root(self) -> None:
@@ -241,6 +324,13 @@ class ClusterFiles:
                 os.close(folder)
         except OSError as error:
             _cannot(error, "write", path)
+
+
+def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:
+    """Without these launches; what they are known to have launched stays known."""
+    launched = frozenset(instance_id for launch in dropped for instance_id in launch.instance_ids)
+    kept = tuple(launch for launch in journal.launches if launch not in dropped)
+    return Journal(launches=kept, instance_ids=journal.instance_ids | launched)
 
 
 def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:

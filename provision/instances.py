@@ -1,11 +1,13 @@
 """Carries out the steps about instances that are launched: wait, terminate, roll back."""
 
+from collections.abc import Mapping
+
 from botocore.exceptions import ClientError
 
 from provision.aws import NOT_FOUND_TIMEOUT_S, error_code
 from provision.choices import SshAddress
 from provision.context import Context
-from provision.describe import Instances, describe_instances
+from provision.describe import Instances
 from provision.errors import AwsError, CapacityError
 from provision.model import format_indices
 from provision.progress import Event
@@ -30,15 +32,17 @@ def wait_for_running(step: WaitForRunning, context: Context) -> bool:
     least = len(wanted) if step.least is None else step.least
     seen = set(context.launched)
     ready: set[int] = set()
+    by_token: Mapping[str, frozenset[str]] = {}
 
     def look() -> bool | None:
-        nonlocal ready, wanted
-        instances = describe_instances(context.clients.ec2, name=context.cluster)
+        nonlocal ready, wanted, by_token
+        instances = context.describe_instances()
         live = {node.instance_id for node in instances.live}
+        by_token = instances.by_token
         if not context.launched <= live | instances.ended.keys():
             return None  # EC2 does not list all of them yet
         if failed := sorted(seen & instances.ended.keys()):
-            context.files.forget_launches()  # their token would bring back the ended ones
+            context.files.forget_launches(instances.by_token)  # their token would bring back the ended ones
             left = wanted & {node.index for node in instances.live}
             if len(left) < least:
                 raise _ended_while_starting(failed, instances, context)
@@ -60,7 +64,7 @@ def wait_for_running(step: WaitForRunning, context: Context) -> bool:
             hint="cluster up waits on; cluster down ends all",
         )
     # Not before: until EC2 lists the nodes, the token is what keeps a repeated launch from doubling them.
-    context.files.forget_launches()
+    context.files.forget_launches(by_token)
     return True
 
 
@@ -83,14 +87,14 @@ def roll_back(context: Context) -> None:
             f"AWS did not know the launched instances for {NOT_FOUND_TIMEOUT_S:.0f} s: {', '.join(ids)}",
             hint="cluster down",
         )
-    context.files.forget_launches()
+    context.files.forget_launches({})
     context.launched.clear()
     _wait_until_gone(tuple(ids), context)
 
 
 def terminate_instances(step: TerminateInstances, context: Context) -> bool:
     """Terminates them in one call. False: all are gone."""
-    return _terminate([node.instance_id for node in step.nodes], context)
+    return _terminate([instance.instance_id for instance in (*step.nodes, *step.untrusted)], context)
 
 
 def wait_for_terminated(step: WaitForTerminated, context: Context) -> bool:
@@ -109,8 +113,9 @@ def _terminate(ids: list[str], context: Context) -> bool:
     def terminate() -> bool | None:
         asked = ids
         if refusals:
-            live = describe_instances(context.clients.ec2, name=context.cluster).live
-            asked = [node.instance_id for node in live if node.instance_id in ids]
+            instances = context.describe_instances()
+            live = {instance.instance_id for instance in (*instances.live, *instances.untrusted)}
+            asked = [instance_id for instance_id in ids if instance_id in live]
         try:
             if asked:
                 context.clients.ec2.terminate_instances(InstanceIds=asked)
@@ -132,8 +137,9 @@ def _wait_until_gone(instance_ids: tuple[str, ...], context: Context) -> None:
 
     def look() -> bool | None:
         nonlocal left
-        instances = describe_instances(context.clients.ec2, name=context.cluster)
-        now = {node.instance_id for node in instances.live} | set(instances.ending)
+        instances = context.describe_instances()
+        live = (*instances.live, *instances.untrusted)
+        now = {instance.instance_id for instance in live} | set(instances.ending)
         before, left = left, left & now
         if left and len(left) != len(before):
             context.report(Event(kind="info", what=f"{len(left)} of {len(instance_ids)} instances left"))

@@ -23,8 +23,3 @@ def public_key_of(private_key: bytes) -> str:
     except (TypeError, UnsupportedAlgorithm) as error:  # a passphrase; a key type nobody knows
         raise ValueError(str(error)) from error
     return loaded.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-
-
-def normal_public_key(text: str) -> str:
-    """A public key line without its comment and line end, to be compared."""
-    return " ".join(text.split()[:2])

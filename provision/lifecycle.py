@@ -50,7 +50,7 @@ def prepare_up(clients: Clients, *, wishes: Wishes, files: ClusterFiles, avoid: 
     Raises ConfigError, AwsError, ClusterError: see plan_up and describe_preflight.
     """
     name, config = wishes.name, wishes.config
-    state = describe_cluster(clients.ec2, name=name)
+    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     refuse_impossible(name=name, config=config, state=state)
     caller = describe_caller(clients, config)
     return plan_up(
@@ -72,7 +72,7 @@ def prepare_resize(
     Raises NotFoundError when there is no cluster, and as prepare_up does.
     """
     name, config = wishes.name, wishes.config
-    state = describe_cluster(clients.ec2, name=name)
+    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     if not state.exists:
         raise NotFoundError(f"there is no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")
     caller = describe_caller(clients, config)
@@ -118,7 +118,7 @@ def up(
             plan = replan(avoid)
         else:
             break
-    return describe_cluster(clients.ec2, name=plan.cluster)
+    return describe_cluster(clients.ec2, name=plan.cluster, known=files.known_instances())
 
 
 def _describe_preflight(

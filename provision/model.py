@@ -44,16 +44,14 @@ def tags(*, name: str, owner: str, role: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
-    """An instance of a cluster that has not been told to end.
+class Instance:
+    """An instance with a cluster's tag that has not been told to end.
 
     launched_at: when EC2 first launched it, in UTC; started_at: when it last began to run.
     ran: its tag cluster:ran, see provision/running_time.py. volume_ids: of its disks.
     """
 
     instance_id: str
-    index: int
-    role: Role
     state: InstanceState
     private_ip: str | None
     public_ip: str | None
@@ -69,6 +67,14 @@ class Node:
     profile_arn: str | None = None
     volume_ids: tuple[str, ...] = ()
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node(Instance):
+    """A node of a cluster: an instance that provision/membership.py trusts."""
+
+    index: int
+    role: Role
+
     @property
     def name(self) -> str:
         """What the command line calls it: node-0, node-1, ..."""
@@ -77,6 +83,27 @@ class Node:
     def address(self, kind: SshAddress) -> str | None:
         """The address to reach it at from this machine; None while EC2 has given it none."""
         return self.public_ip if kind == "public" else self.private_ip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UntrustedInstance(Instance):
+    """An instance that carries a cluster's tag and is not one of its nodes: nothing is sent to it.
+
+    owner: its tag cluster:owner, which anyone can choose. is_known: this machine launched, adopted or pinned it.
+    problems: why it cannot be a node, whoever launched it; empty when `cluster adopt` would make it one.
+    """
+
+    owner: str | None
+    image_id: str
+    key_name: str | None
+    group_ids: tuple[str, ...]
+    is_known: bool
+    problems: tuple[str, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """Why it is not trusted, in words."""
+        return "; ".join([*(() if self.is_known else ("not launched by this machine",)), *self.problems])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,13 +190,15 @@ class InstanceProfile:
 class ClusterState:
     """All of one cluster that EC2 knows of.
 
-    nodes: live instances in the order of their index; `ending`: ids of instances that are shutting down.
+    nodes: live instances that are trusted, in the order of their index; untrusted: the other live instances.
+    ending: ids of instances that are shutting down.
     ended: id -> why, for those that are shutting down or terminated and that EC2 still shows.
     security_groups: those that have the cluster's name, at most one in each VPC.
     """
 
     name: str
     nodes: tuple[Node, ...] = ()
+    untrusted: tuple[UntrustedInstance, ...] = ()
     ending: tuple[str, ...] = ()
     ended: Mapping[str, str] = field(default_factory=dict)
     key_pair: KeyPair | None = None

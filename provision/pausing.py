@@ -25,12 +25,12 @@ def prepare_stop(clients: Clients, *, name: str, files: ClusterFiles, report: Re
     After an interrupted `up` it may wait, see wait_for_interrupted_launches.
     """
     wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
-    return plan_stop(describe_cluster(clients.ec2, name=name))
+    return plan_stop(describe_cluster(clients.ec2, name=name, known=files.known_instances()))
 
 
 def prepare_start(clients: Clients, *, name: str, config: ProvisionConfig, files: ClusterFiles) -> Plan:
     """What `start` would do; only reads. Empty when all nodes run. Raises as plan_start does, and AwsError."""
-    state = describe_cluster(clients.ec2, name=name)
+    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     refuse_no_nodes(state, "start")  # before the caller's address is asked for
     return plan_start(
         state,
@@ -40,12 +40,14 @@ def prepare_start(clients: Clients, *, name: str, config: ProvisionConfig, files
     )
 
 
-def prepare_allow(clients: Clients, *, name: str, config: ProvisionConfig) -> tuple[Plan, SecurityGroup, str]:
+def prepare_allow(
+    clients: Clients, *, name: str, config: ProvisionConfig, files: ClusterFiles
+) -> tuple[Plan, SecurityGroup, str]:
     """What `allow` would do, the security group as it is, and the network that is to be let in; only reads.
 
     Raises as plan_allow does, and AwsError.
     """
-    state = describe_cluster(clients.ec2, name=name)
+    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     group = find_group(state)
     ssh_from = describe_caller(clients, config).ssh_from
     return plan_allow(state, ssh_from=ssh_from), group, ssh_from

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 from provision.aws import NOT_FOUND_TIMEOUT_S, aws_words, error_code, not_ours
 from provision.context import Context
-from provision.describe import describe_cluster
+from provision.describe import find_placement_group
 from provision.errors import AwsError
 from provision.model import tags
 from provision.steps import CreatePlacementGroup, DeletePlacementGroup
@@ -36,7 +36,7 @@ def create_placement_group(step: CreatePlacementGroup, context: Context) -> bool
         if error_code(error) != "InvalidPlacementGroup.Duplicate":
             raise
         existing = poll(
-            lambda: describe_cluster(context.clients.ec2, name=context.cluster).placement_group,
+            lambda: find_placement_group(context.clients.ec2, name=context.cluster),
             timeout_s=NOT_FOUND_TIMEOUT_S,
         )
         if existing is None or not existing.ours:

@@ -10,6 +10,7 @@ from provision.model import (
     Caller,
     ClusterState,
     Preflight,
+    UntrustedInstance,
     format_indices,
     profile_name,
     resource_name,
@@ -33,7 +34,8 @@ class Plan:
     """Steps in their order; false when there is nothing to do.
 
     cluster and owner, an ARN, go into tags. caller, preflight and nodes (how many the cluster is to have) are what
-    the plan was made from, for those who read it; preflight is None when nothing is launched.
+    the plan was made from, for those who read it; preflight is None when nothing is launched. left_alone: instances
+    with the cluster's tag that the plan does not touch, because they are not trusted.
     """
 
     cluster: str
@@ -42,6 +44,7 @@ class Plan:
     caller: Caller | None = None
     preflight: Preflight | None = None
     nodes: int = 0
+    left_alone: tuple[UntrustedInstance, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.steps)
@@ -119,6 +122,7 @@ def plan_up(
         caller=caller,
         preflight=preflight,
         nodes=config.nodes,
+        left_alone=state.untrusted,
     )
 
 
@@ -145,7 +149,7 @@ def plan_resize(
         ids = tuple(node.instance_id for node in leaving)
         ending = (TerminateInstances(nodes=leaving), WaitForTerminated(instance_ids=ids))
     if config.nodes == 0:
-        return Plan(cluster=name, steps=ending, owner=caller.owner, caller=caller)
+        return Plan(cluster=name, steps=ending, owner=caller.owner, caller=caller, left_alone=state.untrusted)
     plan = plan_up(
         name=name,
         config=config,
@@ -243,6 +247,9 @@ def _plan_key_pair(*, name: str, state: ClusterState, local_key: str | None) -> 
     any          none         some    refused: nobody can reach these nodes
     ours         another      some    refused: not the key of these nodes
     not ours     any          any     refused
+
+    Untrusted instances that were launched with a key pair of this name count as nodes here: whoever has the cluster's
+    private key may work with them, and another key must not be put in its place.
     """
     key_name = resource_name(name)
     key = state.key_pair
@@ -251,10 +258,11 @@ def _plan_key_pair(*, name: str, state: ClusterState, local_key: str | None) -> 
             f"a key pair {key_name} is there that this program did not make (no tag {TAG_NAME} = {name})",
             hint="give the cluster another name in cluster.toml, or remove the key pair yourself",
         )
-    if state.nodes and (local_key is None or (key is not None and key.public_key != local_key)):
+    using = (*state.nodes, *(instance for instance in state.untrusted if instance.key_name == key_name))
+    if using and (local_key is None or (key is not None and key.public_key != local_key)):
         what = "is not on this machine" if local_key is None else "on this machine is another one"
         raise ClusterError(
-            f"cluster {name} has {len(state.nodes)} nodes, which only its private key can reach; it {what}",
+            f"cluster {name} has {len(using)} nodes, which only its private key can reach; it {what}",
             hint="put the key back, or work from the machine that made it; or end all: cluster down",
         )
     if key is not None and key.public_key == local_key:

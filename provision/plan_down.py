@@ -28,7 +28,9 @@ def plan_down(
     strays: Strays = Strays(),  # noqa: B008 - frozen: nothing a call could leave in it
     local_files: bool = False,
 ) -> Plan:
-    """Everything of the cluster that is ours, in the order in which EC2 lets go of it; empty when it is gone.
+    """Everything that carries the cluster's tag, in the order in which EC2 lets go of it; empty when it is gone.
+
+    By the tag, so that every machine can delete the cluster: instances that are not trusted end, too.
 
     Spot requests that could still launch go before the instances, or one could come behind the back of this plan.
     Groups and profile go when no instance is in them. uploads: of those the dead ones are aborted, the others are
@@ -38,9 +40,10 @@ def plan_down(
     steps: list[Step] = []
     if stale := tuple(request.request_id for request in state.spot_requests if _is_stale(request, state)):
         steps.append(CancelSpotRequests(request_ids=stale))
-    if state.nodes:
-        steps.append(TerminateInstances(nodes=state.nodes))
-    if ids := (*(node.instance_id for node in state.nodes), *state.ending):
+    live = (*state.nodes, *state.untrusted)
+    if live:
+        steps.append(TerminateInstances(nodes=state.nodes, untrusted=state.untrusted))
+    if ids := (*(instance.instance_id for instance in live), *state.ending):
         steps.append(WaitForTerminated(instance_ids=ids))
     steps.extend(_plan_network(state, strays))
     if profile is not None and profile.ours:
@@ -77,5 +80,5 @@ def _plan_network(state: ClusterState, strays: Strays) -> list[Step]:
 
 def _is_stale(request: SpotRequest, state: ClusterState) -> bool:
     """It can still lead to an instance. One that has its instance ends with that: `up` makes one-time requests."""
-    known = {*(node.instance_id for node in state.nodes), *state.ending}
+    known = {*(instance.instance_id for instance in (*state.nodes, *state.untrusted)), *state.ending}
     return request.state != "active" or request.instance_id not in known

@@ -2,6 +2,7 @@
 
 from provision.choices import SshAddress
 from provision.errors import ClusterError, NotFoundError
+from provision.membership import no_nodes
 from provision.model import ClusterState, Node, SecurityGroup, format_indices, resource_name
 from provision.plan import Plan
 from provision.plan_access import plan_ssh_rules
@@ -26,7 +27,7 @@ def plan_stop(state: ClusterState) -> Plan:
     steps: list[Step] = [StopInstances(nodes=awake)] if awake else []
     if waiting := tuple(node.instance_id for node in state.nodes if node.state != "stopped"):
         steps.append(WaitForStopped(instance_ids=waiting))
-    return Plan(cluster=state.name, steps=tuple(steps))
+    return Plan(cluster=state.name, steps=tuple(steps), left_alone=state.untrusted)
 
 
 def plan_start(state: ClusterState, *, ssh_from: str, ssh_address: SshAddress, local_key: str | None) -> Plan:
@@ -49,7 +50,7 @@ def plan_start(state: ClusterState, *, ssh_from: str, ssh_address: SshAddress, l
     late = tuple(node for node in state.nodes if node.state != "running" or node.address(ssh_address) is None)
     if late:
         steps.append(StartInstances(nodes=late, public_address=ssh_address == "public"))
-    return Plan(cluster=state.name, steps=tuple(steps))
+    return Plan(cluster=state.name, steps=tuple(steps), left_alone=state.untrusted)
 
 
 def plan_allow(state: ClusterState, *, ssh_from: str) -> Plan:
@@ -63,7 +64,7 @@ def plan_allow(state: ClusterState, *, ssh_from: str) -> Plan:
 def refuse_no_nodes(state: ClusterState, verb: str) -> None:
     """Raises NotFoundError when the cluster has no nodes. verb: what was to be done to them."""
     if not state.nodes:
-        raise NotFoundError(f"cluster {state.name} has no nodes to {verb}", hint="cluster up")
+        raise no_nodes(state, what=f"to {verb}")
 
 
 def find_group(state: ClusterState) -> SecurityGroup:

@@ -12,7 +12,6 @@ from provision.allocation import STOPPED_BY_CALL
 from provision.aws import error_code, translate_refusal
 from provision.choices import SshAddress
 from provision.context import Context
-from provision.describe import describe_instances
 from provision.errors import AwsError
 from provision.model import TAG_RAN, Node, format_indices
 from provision.progress import Event
@@ -55,7 +54,7 @@ def stop_instances(step: StopInstances, context: Context) -> bool:
         changed = changed or (stopped and bool(running))
         if stopped and not any(node.state == "pending" for node in nodes):
             return True
-        live = describe_instances(context.clients.ec2, name=context.cluster).live
+        live = context.describe_instances().live
         nodes = tuple(node for node in live if node.instance_id in ids)
         return None
 
@@ -74,7 +73,7 @@ def wait_for_stopped(step: WaitForStopped, context: Context) -> bool:
 
     def look() -> bool | None:
         nonlocal left
-        live = describe_instances(context.clients.ec2, name=context.cluster).live
+        live = context.describe_instances().live
         awake = {node.instance_id for node in live if node.state != "stopped"}
         before, left = left, left & awake
         if left and len(left) != len(before):
@@ -103,7 +102,7 @@ def start_instances(step: StartInstances, context: Context) -> bool:
 
     def look() -> bool | None:
         nonlocal ready
-        instances = describe_instances(context.clients.ec2, name=context.cluster)
+        instances = context.describe_instances()
         now = {node.instance_id: node for node in instances.live if node.instance_id in before}
         if failed := _find_failed(before, now, instances.ended, awake):
             raise _stopped_while_starting(failed)

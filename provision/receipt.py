@@ -78,7 +78,7 @@ def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: It
     not say for how long they ran, so that they are not in it, and the bill has to say so.
     """
     steps = [step for plan in plans for step in plan.steps]
-    nodes = [node for step in steps if isinstance(step, TerminateInstances) for node in step.nodes]
+    nodes = [node for step in steps if isinstance(step, TerminateInstances) for node in (*step.nodes, *step.untrusted)]
     waited = {i for step in steps if isinstance(step, WaitForTerminated) for i in step.instance_ids}
     hours = [running_s(node, now=now) / 3600 for node in nodes]
     rates = [prices.get((node.market, node.instance_type, node.zone)) for node in nodes]
@@ -178,7 +178,7 @@ def _deletions(step: Step) -> Iterator[tuple[str, Sequence[str]]]:  # noqa: C901
         case CancelSpotRequests():
             yield "spot request", step.request_ids
         case TerminateInstances():
-            yield "instance", [node.instance_id for node in step.nodes]
+            yield "instance", [instance.instance_id for instance in (*step.nodes, *step.untrusted)]
         case DeleteNetworkInterfaces():
             yield "network interface", step.interface_ids
         case DeleteSecurityGroup():

@@ -72,7 +72,9 @@ def describe_step(step: Step) -> str:  # noqa: C901, PLR0911, PLR0912 - one line
         case WaitForStopped():
             return f"wait until {_count(len(step.instance_ids), 'instance')} {_have(step.instance_ids)} stopped"
         case TerminateInstances():
-            return f"terminate {_count(len(step.nodes), 'node')} ({format_indices(n.index for n in step.nodes)})"
+            nodes = f"{_count(len(step.nodes), 'node')} ({format_indices(n.index for n in step.nodes)})"
+            others = _count(len(step.untrusted), "untrusted instance")
+            return f"terminate {' and '.join([nodes] * bool(step.nodes) + [others] * bool(step.untrusted))}"
         case WaitForTerminated():
             return f"wait until {_count(len(step.instance_ids), 'instance')} {_have(step.instance_ids)} ended"
         case CancelSpotRequests():
@@ -90,7 +92,7 @@ def describe_step(step: Step) -> str:  # noqa: C901, PLR0911, PLR0912 - one line
 def render_plan(plan: Plan) -> str:
     """The plan as `--dry-run` prints it: what was found out, then what would be done."""
     if not plan:
-        return f"cluster {plan.cluster}: nothing to do\n"
+        return "\n".join([f"cluster {plan.cluster}: nothing to do", *_render_left_alone(plan)]) + "\n"
     lines = [f"cluster {plan.cluster}:"]
     if plan.preflight is not None and plan.caller is not None:
         launches = [step for step in plan.steps if isinstance(step, LaunchNodes)]
@@ -106,7 +108,15 @@ def render_plan(plan: Plan) -> str:
         lines.append(f"  {number:>2}. {describe_step(step)}")
         if isinstance(step, TerminateInstances):
             lines.extend(f"      {node.name}  {node.instance_id}  {node.state}" for node in step.nodes)
-    return "\n".join(lines) + "\n"
+            lines.extend(f"      {each.instance_id}  {each.state}  {each.why}" for each in step.untrusted)
+    return "\n".join([*lines, *_render_left_alone(plan)]) + "\n"
+
+
+def _render_left_alone(plan: Plan) -> list[str]:
+    if not plan.left_alone:
+        return []
+    lines = ["  left alone, for they are not trusted (cluster adopt makes nodes of those that can be):"]
+    return [*lines, *(f"      {each.instance_id}  {each.state}  {each.why}" for each in plan.left_alone)]
 
 
 def _have(ids: tuple[str, ...]) -> str:

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from provision.model import Node
+from provision.model import Instance
 
 _RAN = re.compile(r"([0-9]{1,12}),([0-9]{1,12}),([0-9]{1,12})")
 
@@ -31,7 +31,7 @@ class Ran:
     stop: int
 
 
-def running_s(node: Node, *, now: datetime) -> float:
+def running_s(node: Instance, *, now: datetime) -> float:
     """For how many seconds it has run: never less than 0, nor more than since its launch."""
     launched, moment = node.launched_at.timestamp(), now.timestamp()
     longest = max(moment - launched, 0.0)
@@ -48,7 +48,7 @@ def running_s(node: Node, *, now: datetime) -> float:
     return min(max(counted, 0.0), longest)
 
 
-def ran_tag(node: Node, *, now: datetime) -> str:
+def ran_tag(node: Instance, *, now: datetime) -> str:
     """The tag's value for a node that is stopped now.
 
     For one that was to be stopped before and still runs it only moves the end: nothing counts twice.
@@ -65,7 +65,7 @@ def ran_tag(node: Node, *, now: datetime) -> str:
     return f"{before_s},{start},{max(int(now.timestamp()), start)}"
 
 
-def parse_ran(text: str | None, node: Node) -> Ran | None:
+def parse_ran(text: str | None, node: Instance) -> Ran | None:
     """The tag's content; None when there is no tag, or it cannot be true of the node (somebody changed it)."""
     found = _RAN.fullmatch(text or "")
     if found is None:
@@ -76,6 +76,6 @@ def parse_ran(text: str | None, node: Node) -> Ran | None:
     return ran if is_possible else None
 
 
-def _period_start(node: Node) -> int:
+def _period_start(node: Instance) -> int:
     """When it last began to run, in whole seconds since 1970, as EC2 has it."""
     return int((node.started_at or node.launched_at).astimezone(UTC).timestamp())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from provision.describe import describe_cluster, describe_instances
-from provision.files import ClusterFiles
+from provision.describe import find_key_pair, find_launched, find_placement_group, find_security_groups
+from provision.files import ClusterFiles, Launch
 from provision.progress import Event, Report
 from provision.wait import poll
 
@@ -37,16 +38,45 @@ def wait_for_interrupted_launches(
     launches = [launch for launch in files.launches() if launch.digest not in except_digests]
     if not launches:
         return
-    expected = {index for launch in launches for index in launch.indices}
     age_s = time.time() - max(launch.started_at for launch in launches)
 
     def look() -> bool | None:
-        listed = {node.index for node in describe_instances(ec2, name=name).live}
-        return True if expected <= listed else None
+        listed = find_launched(ec2, name=name)
+        return True if all(is_listed(launch, listed.get(launch.token, ())) for launch in launches) else None
 
     if look() is None and age_s < SETTLE_S:
         report(Event(kind="info", what="a launch was interrupted: looking whether AWS carried it out"))
         poll(look, timeout_s=SETTLE_S - max(age_s, 0.0))
+
+
+def forget_seen_launches(ec2: EC2Client, *, name: str, files: ClusterFiles) -> None:
+    """Drops the tokens of launches that EC2 lists; their instances stay known. For whoever holds the cluster's lock.
+
+    EC2 answers a repeated token with the instances of the first call, also when these have ended. A token is needed
+    only until what it launched is listed: from then on nobody repeats the launch by mistake. Returns at once when there
+    is no launch in the journal. Raises AwsError, ClusterError (a damaged journal).
+    """
+    launches = files.launches()
+    if not launches:
+        return
+    listed = find_launched(ec2, name=name)
+    now = time.time()
+    seen = [
+        launch.token
+        for launch in launches
+        if (ids := listed.get(launch.token)) and (is_listed(launch, ids) or now - launch.started_at >= SETTLE_S)
+    ]
+    files.forget_launches(listed, tokens=seen)
+
+
+def is_listed(launch: Launch, ids: Collection[str]) -> bool:
+    """Whether `ids`, the instances that EC2 lists with a launch's token, are all that it launched. Pure.
+
+    A launch whose answer was lost may have been for fewer nodes than it asked for: of that this says no.
+    """
+    if launch.instance_ids:
+        return set(launch.instance_ids) <= set(ids)
+    return len(ids) >= len(launch.indices)
 
 
 def wait_for_what_was_made(ec2: EC2Client, *, name: str, files: ClusterFiles, report: Report) -> None:
@@ -61,11 +91,10 @@ def wait_for_what_was_made(ec2: EC2Client, *, name: str, files: ClusterFiles, re
         return
 
     def look() -> bool | None:
-        state = describe_cluster(ec2, name=name)
         listed = {
-            KEY_PAIR: state.key_pair is not None,
-            SECURITY_GROUP: bool(state.security_groups),
-            PLACEMENT_GROUP: state.placement_group is not None,
+            KEY_PAIR: find_key_pair(ec2, name=name) is not None,
+            SECURITY_GROUP: bool(find_security_groups(ec2, name=name)),
+            PLACEMENT_GROUP: find_placement_group(ec2, name=name) is not None,
         }
         return True if all(listed.get(kind, True) for kind in young) else None
 

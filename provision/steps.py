@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from provision.model import LaunchOption, Node, Quota, Upload
+from provision.model import LaunchOption, Node, Quota, UntrustedInstance, Upload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,9 +186,10 @@ class AbortUploads:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TerminateInstances:
-    """Terminate nodes."""
+    """Terminate nodes. untrusted: other instances that carry the cluster's tag, which end with the whole cluster."""
 
     nodes: tuple[Node, ...]
+    untrusted: tuple[UntrustedInstance, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,10 +1,9 @@
 """The process that asks AWS for `cluster train`: see asking.py, which starts it.
 
-stdin: a Question as one line of JSON. stdout: the cluster's nodes, the job's access to S3 and the survey, pickled one
-after the other, each as soon as it is known; a ClusterError in place of what could not be found out.
+stdin: a Question. stdout: the cluster's nodes, the job's access to S3 and the survey, each as soon as it is known; a
+ClusterError in place of what could not be found out.
 """
 
-import json
 import os
 import pickle
 import sys
@@ -15,13 +14,14 @@ from bootstrap.shelf import cache_dir
 from provision.aws import Clients, make_clients
 from provision.describe import describe_nodes
 from provision.errors import ClusterError
+from provision.model import ClusterState
 from train.asking import Question
 from train.s3.environment import S3Access, find_s3_access
 from train.surveyor import Surveyor
 
 # Of EC2 and S3 all that is asked for here, and what botocore itself asks S3 (which region, a session for S3 Express).
 OPERATIONS = {
-    "ec2": frozenset({"DescribeInstances"}),
+    "ec2": frozenset({"DescribeInstances", "DescribeKeyPairs", "DescribeSecurityGroups"}),
     "s3": frozenset({"ListObjectsV2", "HeadBucket", "GetObject", "CreateSession"}),
 }
 
@@ -36,7 +36,7 @@ def answer(question: Question, out: BinaryIO) -> None:
     surveyor = Surveyor(clients, url=question.url)
     with ThreadPoolExecutor() as pool:
         access = pool.submit(_find_access, question, clients)
-        for find in (lambda: describe_nodes(clients.ec2, name=question.cluster), access.result, surveyor.result):
+        for find in (lambda: _find_nodes(question, clients), access.result, surveyor.result):
             try:
                 write(find(), out)
             except ClusterError as error:
@@ -47,6 +47,10 @@ def write(found: object, out: BinaryIO) -> None:
     """Hand an answer over."""
     pickle.dump(found, out)
     out.flush()
+
+
+def _find_nodes(question: Question, clients: Clients) -> ClusterState:
+    return describe_nodes(clients.ec2, name=question.cluster, known=question.known)
 
 
 def _find_access(question: Question, clients: Clients) -> S3Access:
@@ -61,14 +65,14 @@ def _find_access(question: Question, clients: Clients) -> S3Access:
 
 
 def main() -> None:
-    """Read the question, and answer it; without one there is nothing to do."""
+    """Read the question, and answer it; without a whole one there is nothing to do."""
     try:
-        line = sys.stdin.readline()
-        if line:
-            question = Question(**json.loads(line))
-            os.environ.clear()
-            os.environ.update(question.env)
-            answer(question, sys.stdout.buffer)
+        question: Question = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
+        os.environ.clear()
+        os.environ.update(question.env)
+        answer(question, sys.stdout.buffer)
+    except (EOFError, pickle.UnpicklingError):
+        pass
     except KeyboardInterrupt:  # whoever has asked gets it too, and tells of it
         pass
     except BrokenPipeError:  # nobody wants the answer any more

@@ -4,15 +4,15 @@ boto3 takes half a second of a core before its first call, and as long again goe
 does the two side by side only in two processes. answering.py is what runs in the other one.
 """
 
-import json
 import pickle
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 from provision.errors import ClusterError
+from provision.membership import KnownInstances
 
 if TYPE_CHECKING:
     from provision.model import ClusterState
@@ -28,10 +28,12 @@ PROGRAM = "import gc, sys; gc.disable(); sys.path[:] = {path!r}; import train.an
 class Question:
     """Which cluster, and which job's access and data; instance_profile and url: as [provision] and [data] have them.
 
-    policy, max_duration_s: see find_s3_access. env: the environment that boto3 is to see.
+    known: what this machine knows of the cluster's instances. policy, max_duration_s: see find_s3_access.
+    env: the environment that boto3 is to see.
     """
 
     cluster: str
+    known: KnownInstances
     region: str
     instance_profile: str
     url: str | None
@@ -71,7 +73,7 @@ class Asking:
     def ask(self, question: Question) -> None:
         """Say what is to be found out."""
         with suppress(BrokenPipeError):  # it has ended: the first answer says so
-            self._questions.write(json.dumps(asdict(question)).encode() + b"\n")
+            pickle.dump(question, self._questions)
             self._questions.flush()
 
     def state(self) -> "ClusterState":

@@ -20,7 +20,7 @@ def command(app: App) -> None:
     """
     app.enter_cloud()
     clients = make_clients(app.config.provision.region)
-    plan, group, ssh_from = prepare_allow(clients, name=app.config.name, config=app.config.provision)
+    plan, group, ssh_from = prepare_allow(clients, name=app.config.name, config=app.config.provision, files=app.files)
     apply(plan, clients=clients, files=app.files, report=app.report)
     app.print(render_allowed(group.ssh_from, group.ssh_open_to, ssh_from=ssh_from))
 

@@ -11,9 +11,7 @@ from bootstrap.apply import ReadyNode
 from cluster.app import App, pass_app
 from cluster.job_head import head_of
 from cluster.job_sources import ask_head
-from cluster.session import ready_nodes
-from provision.aws import make_clients
-from provision.describe import describe_cluster
+from cluster.session import describe_and_warn, ready_nodes
 from provision.errors import ClusterError
 from provision.progress import Event
 from train.bench_jobs import choose_counts, choose_workload, measure_kvstore, measure_scaling
@@ -82,7 +80,7 @@ def command(
     workers. The last two are jobs like others. While a job runs nothing is measured.
     """
     app.enter_cloud()
-    state = describe_cluster(make_clients(app.config.provision.region).ec2, name=app.config.name)
+    state = describe_and_warn(app)
     with ready_nodes(app, state) as (nodes, _), closing(head_of(app, nodes)) as head:
         _check_idle(head)
         configured = app.config.train.kv_store

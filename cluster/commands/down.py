@@ -7,7 +7,7 @@ import click
 from cluster.app import App, pass_app
 from cluster.interruption import ask_what_runs, confirm_ending
 from provision.aws import make_clients
-from provision.describe import describe_cluster
+from provision.describe import describe_nodes
 from provision.ending import ROLE, down, prepare_down
 from provision.errors import AwsError, ClusterError
 from provision.leftovers import Resource, Unseen
@@ -32,7 +32,10 @@ def command(app: App, *, yes: bool, as_json: bool) -> None:
     clients = make_clients(config.provision.region)
     urls = [url for url in (config.data.url, config.data.results) if url is not None]
     asks = config.cloud == "aws" and not yes
-    what_runs = ask_what_runs(app, describe_cluster(clients.ec2, name=config.name)) if asks else None
+    what_runs = None
+    if asks:
+        state = describe_nodes(clients.ec2, name=config.name, known=app.files.known_instances())
+        what_runs = ask_what_runs(app, state)
     ending = prepare_down(clients, name=config.name, files=app.files, report=app.report, urls=urls)
     others = app.files.other_hosts.exists()
     if ending:

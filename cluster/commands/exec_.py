@@ -11,9 +11,7 @@ from bootstrap.connection import Host
 from bootstrap.execute import Ending, choose_exit_code, execute
 from cluster.app import App, pass_app
 from cluster.node_output import Collector, LinePrinter
-from cluster.session import choose_nodes, find_host, open_connections
-from provision.aws import make_clients
-from provision.describe import describe_cluster
+from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
 from provision.errors import ClusterError, UsageError
 from provision.model import ClusterState
 
@@ -32,7 +30,7 @@ def command(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str
     if not words:
         raise UsageError("there is no command to run", hint="cluster exec -- COMMAND")
     app.enter_cloud()
-    state = describe_cluster(make_clients(app.config.provision.region).ec2, name=app.config.name)
+    state = describe_and_warn(app)
     if as_json:
         collector = Collector()
         endings = _run(app, state, names, words, collector)

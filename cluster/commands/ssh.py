@@ -7,9 +7,7 @@ import click
 
 from bootstrap.shell import render_ssh_command
 from cluster.app import App, pass_app
-from cluster.session import choose_nodes, find_host, open_connections
-from provision.aws import make_clients
-from provision.describe import describe_cluster
+from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
 from provision.errors import ClusterError, UsageError
 
 
@@ -27,7 +25,7 @@ def command(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
             "cluster ssh opens a shell, and runs no command", hint=f"cluster exec --node {node} -- {' '.join(words)}"
         )
     app.enter_cloud()
-    state = describe_cluster(make_clients(app.config.provision.region).ec2, name=app.config.name)
+    state = describe_and_warn(app)
     host = find_host(app, choose_nodes(state, [node] if node else [])[0])
     with open_connections(app, state) as connections:
         connections.get(host)  # it verifies and pins the host key, and says what is wrong better than ssh does

@@ -26,9 +26,9 @@ def command(app: App, *, as_json: bool) -> None:
     state, prices, job = ClusterState(name=config.name), {}, None
     if app.find_cloud():
         clients = make_clients(config.provision.region)
-        state = describe_cluster(clients.ec2, name=config.name)
+        state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
         find_job = ask_for_job(app, state)
-        prices = dict(describe_node_prices(clients, state.nodes))
+        prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))
         job = find_job()
     status = Status(
         state=state,

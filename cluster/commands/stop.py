@@ -10,7 +10,7 @@ from cluster.interruption import ask_what_runs, confirm_ending
 from cluster.status import render_usd
 from provision.apply import apply
 from provision.aws import make_clients
-from provision.describe import describe_cluster
+from provision.describe import describe_nodes
 from provision.errors import ClusterError, NotFoundError, UsageError
 from provision.pausing import describe_disks_gib, prepare_stop
 from provision.preflight.prices import find_volume_price
@@ -45,7 +45,9 @@ def command(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     name = app.config.name
     clients = make_clients(app.config.provision.region)
     asks = app.config.cloud == "aws" and not yes
-    what_runs = ask_what_runs(app, describe_cluster(clients.ec2, name=name)) if asks else None
+    what_runs = None
+    if asks:
+        what_runs = ask_what_runs(app, describe_nodes(clients.ec2, name=name, known=app.files.known_instances()))
     plan = prepare_stop(clients, name=name, files=app.files, report=app.report)
     app.say(render_plan(plan).rstrip())
     if plan and not confirm_ending(app, "Stop these nodes?", what_runs):
@@ -59,8 +61,9 @@ def command(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
 def stop_job(app: App, words: str | None) -> None:
     """Stop a job, the running one without `words`, or end what one has left. Raises ClusterError's kinds."""
     # boto3 and Fabric are slow to import: not for --nodes, nor for --help.
-    from cluster.job_head import describe, open_head  # noqa: PLC0415
+    from cluster.job_head import open_head  # noqa: PLC0415
     from cluster.job_sources import ask_head  # noqa: PLC0415
+    from cluster.session import describe  # noqa: PLC0415
     from cluster.stopping import end_left, find_left, stop  # noqa: PLC0415
     from train.records import DamagedRecordError, choose_job, find_running  # noqa: PLC0415
     from train.run import render_left  # noqa: PLC0415

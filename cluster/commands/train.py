@@ -43,6 +43,7 @@ def command(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str,
         scope = find_scope(config.train, config.data, command=request.command)
         question = Question(
             cluster=config.name,
+            known=app.files.known_instances(),
             region=provision.region,
             instance_profile=provision.instance_profile,
             url=config.data.url,
@@ -52,12 +53,13 @@ def command(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str,
             env=dict(os.environ),
         )
         asking.ask(question)
-        from cluster.session import ready_nodes  # noqa: PLC0415 - slow to import: beside the asking
+        from cluster.session import ready_nodes, warn_untrusted  # noqa: PLC0415 - slow to import: beside the asking
 
         def find_state() -> "ClusterState":
             from provision.differences import find_differences  # noqa: PLC0415 - as above
 
             state = asking.state()
+            warn_untrusted(app, state)
             for difference in find_differences(provision, state.nodes):
                 app.report(Event(kind="warn", what=difference))
             return state

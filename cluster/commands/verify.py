@@ -9,9 +9,7 @@ import click
 from bootstrap.verify import sort_checks, verify
 from bootstrap.verify_checks import Check, Probe
 from cluster.app import App, pass_app
-from cluster.session import ready_nodes
-from provision.aws import make_clients
-from provision.describe import describe_cluster
+from cluster.session import describe_and_warn, ready_nodes
 from provision.errors import ClusterError
 from train.verify_s3 import plan_s3_check
 
@@ -29,8 +27,7 @@ def command(app: App, *, as_json: bool) -> None:
     """
     app.enter_cloud()
     provision = app.config.provision
-    clients = make_clients(provision.region)
-    state = describe_cluster(clients.ec2, name=app.config.name)
+    state = describe_and_warn(app)
     with ready_nodes(app, state) as (nodes, _):
         s3 = plan_s3_check(
             app.config.data.url,

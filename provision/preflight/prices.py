@@ -18,7 +18,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 
 from provision.aws import Clients
 from provision.choices import Market
-from provision.model import Node
+from provision.model import Instance
 from provision.side_by_side import reading_pool
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Mappin
     }
 
 
-def describe_node_prices(clients: Clients, nodes: Sequence[Node]) -> Mapping[PricedPlace, float | None]:
+def describe_node_prices(clients: Clients, nodes: Sequence[Instance]) -> Mapping[PricedPlace, float | None]:
     """US dollars an hour of nodes as they run, by (market, type, zone); None where it cannot be had. Raises nothing."""
     return describe_prices(clients, {(node.market, node.instance_type, node.zone) for node in nodes})
 

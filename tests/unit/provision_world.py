@@ -178,7 +178,7 @@ class World:
         return down(plan, clients=self.clients, files=self.files, report=silent)
 
     def describe(self) -> ClusterState:
-        return describe_cluster(self.clients.ec2, name=NAME)
+        return describe_cluster(self.clients.ec2, name=NAME, known=self.files.known_instances())
 
     def settled(self) -> ClusterState:
         """The cluster when every list has caught up."""

@@ -5,16 +5,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import boto3
 import pytest
 
 from provision.errors import AwsError, ClusterError, ConfigError
+from provision.membership import KnownInstances
 from provision.model import TAG_NAME
 from s3_server import REGION
 from train.asking import Asking, Question
 
 SECRET = "longlivedsecret"
+TOKEN = "the token of our own launch"
 
 
 # Not in this process, where other tests have another EC2.
@@ -31,20 +34,29 @@ server.stop()
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A server that has a cluster of two nodes."""
+    """A server that has a cluster of two nodes, and two instances with its tag that somebody else launched."""
     words = [sys.executable, "-W", "ignore", "-c", SERVER]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin
         assert server.stdout
         url = server.stdout.readline().strip()
         ec2 = boto3.Session("AKIATEST", SECRET).client("ec2", endpoint_url=url, region_name=REGION)
-        tags = [{"Key": TAG_NAME, "Value": "demo"}]
-        ec2.run_instances(
-            MinCount=2,
-            MaxCount=2,
-            ImageId="ami-12345678",
-            TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+        tags: Any = [{"Key": TAG_NAME, "Value": "demo"}]
+        group = ec2.create_security_group(
+            GroupName="cluster-demo",
+            Description="its nodes",
+            TagSpecifications=[{"ResourceType": "security-group", "Tags": tags}],
         )
+        for token in (TOKEN, "another"):
+            ec2.run_instances(
+                MinCount=2,
+                MaxCount=2,
+                ImageId="ami-12345678",
+                KeyName="cluster-demo",
+                SecurityGroupIds=[group["GroupId"]],
+                ClientToken=token,
+                TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+            )
         yield url
         server.stdin.close()
 
@@ -52,8 +64,10 @@ def url() -> Iterator[str]:
 def question(**env: str) -> Question:
     """As `cluster train` asks, in an environment of these variables; its home takes no files."""
     own = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": "/dev/null"}
+    known = KnownInstances(tokens=frozenset({TOKEN}))
     return Question(
         cluster="demo",
+        known=known,
         region=REGION,
         instance_profile="none",
         url=None,
@@ -71,6 +85,7 @@ def test_all_is_found_out(url: str) -> None:
             ("node-0", "head", "running"),
             ("node-1", "worker", "running"),
         ]
+        assert {instance.why for instance in state.untrusted} == {"not launched by this machine"}
         access = asking.access()
         assert set(access.secrets) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
         assert SECRET not in access.secrets.values()

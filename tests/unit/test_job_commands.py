@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cluster import attach, head_job, job_head, stopping
+from cluster import attach, head_job, job_head, session, stopping
 from cluster.app import App
 from cluster.attach import Interrupts, ask, attend
 from cluster.commands.logs import JsonLines, event_document, replay
@@ -245,7 +245,7 @@ def stop_of(app: App, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeHead
     def stop(answers: StoppedJobs, words: str | None) -> FakeHead:
         fake = FakeHead(answers)
         monkeypatch.setattr(App, "enter_cloud", lambda _: None)
-        monkeypatch.setattr(job_head, "describe", lambda _: running())
+        monkeypatch.setattr(session, "describe", lambda _: running())
         monkeypatch.setattr(job_head, "open_head", lambda *_: nullcontext(fake.make()))
         stop_job(app, words)
         return fake

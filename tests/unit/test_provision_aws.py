@@ -27,6 +27,7 @@ from provision.aws import aws_errors, make_clients
 from provision.describe import describe_cluster
 from provision.errors import AwsError
 from provision.hints import NOT_AWS, RETRY_CODES
+from provision.membership import KnownInstances
 from provision_world import World, make_config
 
 
@@ -135,7 +136,7 @@ def test_an_answer_that_is_none_of_aws(monkeypatch: pytest.MonkeyPatch, status: 
     client = make_clients("us-east-1").ec2
     client.meta.events.register("before-send", answer)
     with pytest.raises(AwsError) as caught:
-        describe_cluster(client, name="demo")
+        describe_cluster(client, name="demo", known=KnownInstances())
     assert caught.value.hint == NOT_AWS
     assert "while looking for the nodes of cluster demo" in caught.value.message
 
@@ -161,7 +162,7 @@ def test_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
     with pytest.raises(AwsError, match="Unable to locate credentials") as caught:
-        describe_cluster(make_clients("us-east-1").ec2, name="demo")
+        describe_cluster(make_clients("us-east-1").ec2, name="demo", known=KnownInstances())
     assert "sandbox" in (caught.value.hint or "")
 
 
@@ -185,7 +186,7 @@ def test_authorities_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setattr("botocore.retries.standard.time.sleep", lambda _: None)
         with pytest.raises(AwsError, match="No such file or directory") as caught:
-            describe_cluster(make_clients("us-east-1").ec2, name="demo")
+            describe_cluster(make_clients("us-east-1").ec2, name="demo", known=KnownInstances())
     assert "AWS_CA_BUNDLE" in (caught.value.hint or "")
 
 
@@ -195,7 +196,7 @@ def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("botocore.retries.standard.time.sleep", lambda _: None)
 
     with pytest.raises(AwsError, match="Could not connect") as caught:
-        describe_cluster(make_clients("us-east-1").ec2, name="demo")
+        describe_cluster(make_clients("us-east-1").ec2, name="demo", known=KnownInstances())
     assert "very-secret" not in f"{caught.value.message} {caught.value.hint}"
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from provision.describe import normal_public_key
 from provision.errors import ClusterError
 from provision.files import TOKEN_LIFETIME_S, ClusterFiles
-from provision.keys import make_private_key, normal_public_key, public_key_of
+from provision.keys import make_private_key, public_key_of
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ def test_allow_moves_the_rule_and_leaves_those_made_by_hand(world: World) -> Non
         GroupName="cluster-demo", IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="192.0.2.0/24"
     )
     config = make_config(ssh_from=OTHER)
-    plan, group, ssh_from = prepare_allow(world.clients, name=NAME, config=config)
+    plan, group, ssh_from = prepare_allow(world.clients, name=NAME, config=config, files=world.files)
     assert (group.ssh_from, ssh_from) == ((CALLER_NETWORK,), OTHER)
 
     apply(plan, clients=world.clients, files=world.files, report=silent)
@@ -186,7 +186,7 @@ def test_allow_moves_the_rule_and_leaves_those_made_by_hand(world: World) -> Non
     now = world.describe().security_group
     assert now is not None
     assert (now.ssh_from, now.ssh_open_to) == ((OTHER,), ("192.0.2.0/24", OTHER))
-    assert not prepare_allow(world.clients, name=NAME, config=config)[0]
+    assert not prepare_allow(world.clients, name=NAME, config=config, files=world.files)[0]
 
 
 def test_start_from_another_address_lets_that_one_in(world: World) -> None:

@@ -225,7 +225,7 @@ def test_all_clusters_of_the_region_are_listed(world: World) -> None:
     ec2.create_key_pair(KeyName="other")
     world.calls.made.clear()
 
-    demo, empty = describe_clusters(ec2)
+    demo, empty = describe_clusters(ec2, known=lambda _: world.files.known_instances())
 
     assert len(world.calls.made) == 3
     assert (demo.name, len(demo.nodes), demo.ending) == (NAME, 2, 0)

@@ -1,0 +1,140 @@
+"""Decides which instances are nodes of a cluster. Pure; provision/describe.py reads what it decides on.
+
+The tag cluster:name is a claim: anyone in the account who may run tagged instances can make it. A node receives the
+code, the job's credentials and the `--env` values, so an instance has to meet all three conditions:
+
+    known here    the cluster's key pair    its security group    the instance is
+    yes           yes                       yes                   a node
+    no            yes                       yes                   untrusted; `cluster adopt` makes it a node
+    any           no                        any                   untrusted; `cluster adopt` refuses it
+    any           any                       no                    untrusted; `cluster adopt` refuses it
+
+Known here: this machine launched it, adopted it, or has pinned its host key.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from provision.errors import NotFoundError
+from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInstance, resource_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownInstances:
+    """What this machine knows of a cluster's instances.
+
+    instance_ids: of those that it launched, adopted or pinned the host key of. tokens: ClientTokens of launches whose
+    answer it never saw. public_key: the public half of the private key here; None when there is none that can be read.
+    """
+
+    instance_ids: frozenset[str] = frozenset()
+    tokens: frozenset[str] = frozenset()
+    public_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """What EC2 says about an instance that carries the cluster's tag."""
+
+    instance_id: str
+    reservation_id: str
+    key_name: str | None
+    group_ids: frozenset[str]
+    client_token: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Membership:
+    """What an instance needs to be a node of the cluster `name`.
+
+    key_problem: why the key pair of the cluster's name in EC2 is not the cluster's; None when it is, or is missing.
+    group_ids: of the cluster's security groups.
+    """
+
+    name: str
+    key_problem: str | None
+    group_ids: frozenset[str]
+    known: KnownInstances
+
+
+def find_membership(
+    *, name: str, key_pair: KeyPair | None, groups: Iterable[SecurityGroup], known: KnownInstances
+) -> Membership:
+    """What an instance needs, with the key pair and the groups that have the cluster's name."""
+    return Membership(
+        name=name,
+        key_problem=_find_key_problem(key_pair, known.public_key),
+        group_ids=frozenset(group.group_id for group in groups if group.ours),
+        known=known,
+    )
+
+
+def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[str]:
+    """The ids of the instances that this machine launched, adopted or pinned.
+
+    A token counts only while all instances that carry it are of one RunInstances call: EC2 lets the same token be used
+    once in each zone (https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html), and anyone who may
+    describe instances can read it.
+    """
+    reservations: dict[str | None, set[str]] = {}
+    for claim in claims:
+        reservations.setdefault(claim.client_token, set()).add(claim.reservation_id)
+    return frozenset(
+        claim.instance_id
+        for claim in claims
+        if claim.instance_id in known.instance_ids
+        or (claim.client_token in known.tokens and len(reservations[claim.client_token]) == 1)
+    )
+
+
+def find_problems(claim: Claim, membership: Membership) -> tuple[str, ...]:
+    """Why an instance cannot be a node of the cluster, whoever launched it; empty when it can."""
+    wanted = resource_name(membership.name)
+    problems = []
+    if claim.key_name != wanted:
+        has = "it has no key pair" if claim.key_name is None else f"its key pair is {claim.key_name!r}"
+        problems.append(f"{has}, not {wanted!r}")
+    elif membership.key_problem is not None:
+        problems.append(membership.key_problem)
+    if not claim.group_ids & membership.group_ids:
+        ours = ", ".join(sorted(membership.group_ids)) or f"{wanted}, which does not exist"
+        theirs = ", ".join(sorted(claim.group_ids)) or "none"
+        problems.append(f"its security group is {theirs}, not {ours}")
+    return tuple(problems)
+
+
+def find_tokens(claims: Iterable[Claim]) -> Mapping[str, frozenset[str]]:
+    """ClientToken -> the ids of the instances that were launched with it."""
+    found: dict[str, set[str]] = {}
+    for claim in claims:
+        if claim.client_token is not None:
+            found.setdefault(claim.client_token, set()).add(claim.instance_id)
+    return {token: frozenset(ids) for token, ids in found.items()}
+
+
+def no_nodes(state: ClusterState, *, what: str = "") -> NotFoundError:
+    """The error for a cluster without nodes. what: ends the sentence, such as "to stop"."""
+    if state.untrusted:
+        return NotFoundError(
+            f"cluster {state.name} has no nodes that this machine launched; {describe_untrusted(state.untrusted)}",
+            hint="cluster adopt",
+        )
+    return NotFoundError(f"cluster {state.name} has no nodes{f' {what}' if what else ''}", hint="cluster up")
+
+
+def describe_untrusted(instances: Collection[UntrustedInstance]) -> str:
+    """How many instances of a cluster are not trusted, and which, as the end of a sentence about the cluster."""
+    ids = [instance.instance_id for instance in instances]
+    listed = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+    counted = "1 instance with its tag is" if len(ids) == 1 else f"{len(ids)} instances with its tag are"
+    return f"{counted} not trusted: {listed}"
+
+
+def _find_key_problem(key_pair: KeyPair | None, public_key: str | None) -> str | None:
+    if key_pair is None:
+        return None
+    if not key_pair.ours:
+        return f"the key pair {key_pair.key_name!r} in EC2 does not carry the cluster's tag"
+    if public_key is not None and key_pair.public_key not in {None, public_key}:
+        return f"the key pair {key_pair.key_name!r} in EC2 is not the one on this machine"
+    return None

@@ -1,0 +1,193 @@
+"""Instances that carry a cluster's tag and that this machine did not launch: they receive nothing until adopted.
+
+Anyone in the account who may run tagged instances can make one. What reaches them is counted on their own side: in the
+number of TCP connections that their network namespace has accepted.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from project import Project
+from sandbox import control
+from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_image, wait_for
+
+pytestmark = pytest.mark.sandbox
+
+TAGGED: Any = [{"Name": "tag:cluster:name", "Values": ["demo"]}]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intruder:
+    """An instance with the cluster's tags; pid: of its host's first process."""
+
+    instance_id: str
+    pid: int
+
+    def accepted_connections(self) -> int:
+        """How many TCP connections anything on it has accepted since it booted."""
+        names, values = [
+            line.split()[1:] for line in Path(f"/proc/{self.pid}/net/snmp").read_text().splitlines() if "Tcp: " in line
+        ]
+        return int(dict(zip(names, values, strict=True))["PassiveOpens"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intruders:
+    """Three instances that claim to be node-2: each says so with the tags that `cluster up` makes.
+
+    other_group: the cluster's key pair, outside its security group. other_key: inside the group, with another key pair.
+    alike: key pair and group are the cluster's, as a colleague's `up` would launch it, or a careful attacker.
+    """
+
+    other_group: Intruder
+    other_key: Intruder
+    alike: Intruder
+
+    @property
+    def all(self) -> tuple[Intruder, ...]:
+        return self.other_group, self.other_key, self.alike
+
+    def connections(self) -> list[int]:
+        return [intruder.accepted_connections() for intruder in self.all]
+
+
+@pytest.fixture
+def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """EC2 of the sandbox that the two nodes are in, as anyone in the account sees it."""
+    info = control.find_running(two_nodes.directory)
+    assert info is not None
+    enter(
+        RunningSandbox(project_dir=two_nodes.directory, info=info, environment=control.environment(info)), monkeypatch
+    )
+    return boto3.client("ec2")
+
+
+@pytest.fixture
+def intruders(two_nodes: Project, ec2: Any, ssh: Ssh) -> Iterator[Intruders]:
+    [ours] = ec2.describe_security_groups(Filters=TAGGED)["SecurityGroups"]
+    node = find_nodes(ec2)[0]
+    ec2.import_key_pair(KeyName="mine", PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
+    own = ec2.create_security_group(GroupName="mine", Description="mine", VpcId=ours["VpcId"])["GroupId"]
+    ec2.authorize_security_group_ingress(GroupId=own, IpProtocol="-1", CidrIp="0.0.0.0/0")
+    tags = {tag["Key"]: tag["Value"] for tag in node["Tags"]} | {"cluster:index": "2"}
+    ids = [
+        ec2.run_instances(
+            ImageId=find_image(), MinCount=1, MaxCount=1, InstanceType=node["InstanceType"], SubnetId=node["SubnetId"],
+            KeyName=key, SecurityGroupIds=[group],
+            TagSpecifications=[{
+                "ResourceType": "instance", "Tags": [{"Key": name, "Value": value} for name, value in tags.items()]
+            }],
+        )["Instances"][0]["InstanceId"]
+        for key, group in (("cluster-demo", own), ("mine", ours["GroupId"]), ("cluster-demo", ours["GroupId"]))
+    ]  # fmt: skip
+    try:
+        wait_for(ec2, "instance_running", ids)
+        pids = {host.instance_id: host.pid for host in control.describe(two_nodes.directory).hosts}
+        made = [Intruder(instance_id=each, pid=pids[each] or 0) for each in ids]
+        yield Intruders(other_group=made[0], other_key=made[1], alike=made[2])
+    finally:
+        ec2.terminate_instances(InstanceIds=ids)
+        wait_for(ec2, "instance_terminated", ids)
+        ec2.delete_key_pair(KeyName="mine")
+        ec2.delete_security_group(GroupId=own)
+
+
+def find_nodes(ec2: Any) -> list[Any]:
+    running = [*TAGGED, {"Name": "instance-state-name", "Values": ["running"]}]
+    return [i for r in ec2.describe_instances(Filters=running)["Reservations"] for i in r["Instances"]]
+
+
+def nodes_of(project: Project) -> list[str]:
+    return [node["name"] for node in json.loads(project.run("status", "--json").stdout)["nodes"]]
+
+
+def test_ec2_says_how_an_instance_was_launched(ec2: Any) -> None:
+    nodes = find_nodes(ec2)
+    [group] = ec2.describe_security_groups(Filters=TAGGED)["SecurityGroups"]
+    tokens = {instance["ClientToken"] for instance in nodes}
+    assert len(tokens) == 1
+    assert len(tokens.pop()) == 36
+    assert {instance["KeyName"] for instance in nodes} == {"cluster-demo"}
+    assert [instance["SecurityGroups"] for instance in nodes] == [
+        [{"GroupId": group["GroupId"], "GroupName": "cluster-demo"}]
+    ] * 2
+
+
+def test_what_others_launched_receives_nothing_until_it_is_adopted(two_nodes: Project, intruders: Intruders) -> None:
+    before = intruders.connections()
+
+    done = two_nodes.run("exec", "--", "true")
+    assert "3 instances" in done.stderr
+    program = "import os, mxnet; mxnet.kv.create('dist_sync'); print('secret', os.environ['SECRET'])"
+    job = two_nodes.run("train", "-n", "3", "--env", "SECRET=s3cr3t", "--", "python", "-c", program)
+    assert job.stdout.count("secret s3cr3t") == 3
+    assert "3 instances with its tag are not trusted" in job.stderr
+    assert "has no node node-2" in two_nodes.run("ssh", "node-2", code=1).stderr
+    two_nodes.run("verify")
+    assert "there was nothing to do" in two_nodes.run("up").stderr
+
+    assert nodes_of(two_nodes) == ["node-0", "node-1"]
+    assert intruders.connections() == before
+
+
+def test_adopt_takes_what_could_be_a_node_and_resize_leaves_the_others_alone(
+    two_nodes: Project, intruders: Intruders, ec2: Any
+) -> None:
+    other_group, other_key, alike = (each.instance_id for each in intruders.all)
+    status = two_nodes.run("status").stdout
+    for each in (other_group, other_key, alike):
+        assert each in status
+    assert "not launched by this machine" in status
+    assert "cluster adopt" in status
+
+    refused = two_nodes.run("adopt", "--yes", other_key, code=1).stderr
+    assert "its key pair is 'mine', not 'cluster-demo'" in refused
+    assert "--yes" in two_nodes.run("adopt", alike, code=2).stderr
+    assert nodes_of(two_nodes) == ["node-0", "node-1"]
+
+    answer = json.loads(two_nodes.run("adopt", "--yes", "--json").stdout)
+    assert {each["instance_id"]: each["adopted"] for each in answer} == {
+        other_group: False, other_key: False, alike: True,
+    }  # fmt: skip
+    assert "security group" in next(each for each in answer if each["instance_id"] == other_group)["why"]
+    assert nodes_of(two_nodes) == ["node-0", "node-1", "node-2"]
+    others = intruders.other_group.accepted_connections(), intruders.other_key.accepted_connections()
+    assert two_nodes.run("exec", "--", "echo", "hello").stdout.count("hello") == 3
+
+    left = two_nodes.run("resize", "2").stderr
+    assert "left alone" in left
+    assert other_group in left
+    states = {i["InstanceId"]: i["State"]["Name"] for i in describe(ec2, [other_group, other_key, alike])}
+    assert states == {other_group: "running", other_key: "running", alike: "terminated"}
+    assert (intruders.other_group.accepted_connections(), intruders.other_key.accepted_connections()) == others
+
+
+def test_a_second_laptop_adopts_the_cluster(two_nodes: Project, tmp_path: Path) -> None:
+    """It has the project and, of the first laptop's files, the private key alone."""
+    [key] = (two_nodes.directory / "state").rglob("id_ed25519")
+    place = tmp_path / "state" / key.relative_to(two_nodes.directory / "state")
+    place.parent.mkdir(parents=True, mode=0o700)
+    shutil.copy(key, place)
+    second = Project(two_nodes.directory, env={"XDG_STATE_HOME": str(tmp_path / "state")})
+
+    for words in (["exec", "--", "true"], ["train"], ["ssh"], ["jobs"]):
+        told = second.run(*words, code=1).stderr
+        assert "no nodes that this machine launched" in told
+        assert "cluster adopt" in told
+    assert nodes_of(second) == []
+    launching = second.run("up", "--dry-run").stdout
+    assert "cluster adopt" in launching
+    assert "left alone" in launching
+
+    second.run("adopt", "--yes")
+
+    assert nodes_of(second) == ["node-0", "node-1"]
+    assert second.run("exec", "--", "echo", "hello").stdout.count("hello") == 2
+    assert "nothing to adopt" in second.run("adopt", "--yes").stderr
