@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from bootstrap.shelf import cache_dir, check_cache
 from cluster.app import App
+from cluster.config import load_config
 from cluster.interruption import ask_what_runs, confirm_ending
 from cluster.status import render_nodes
 from provision.aws import Clients
@@ -16,6 +17,18 @@ from provision.steps import LaunchNodes, TerminateInstances
 from train.payload import find_shadowed
 
 Prepare = Callable[[frozenset[str]], Plan]
+
+
+def override_nodes(app: App, nodes: int) -> int:
+    """Have the command line say how many nodes the cluster has; how many cluster.toml says. Raises ConfigError.
+
+    min_nodes goes with the file's nodes: of fewer nodes all are needed.
+    """
+    of_file = load_config(app.config_path).provision
+    app.overrides["provision.nodes"] = nodes
+    if of_file.min_nodes != "all" and of_file.min_nodes > nodes:
+        app.overrides["provision.min_nodes"] = "all"
+    return of_file.nodes
 
 
 def find_wishes(app: App) -> Wishes:

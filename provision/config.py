@@ -79,8 +79,8 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
     min_nodes: Annotated[
         Literal["all"] | Annotated[int, Meta(ge=1, le=MAX_NODES)],
         Meta(
-            description='"all": as many as `nodes`, or none. A number: so many are good enough where there is no '
-            "capacity for all.",
+            description='"all": as many as `nodes`, or none. A number, at most `nodes`: so many are good enough where '
+            "there is no capacity for all.",
         ),
     ] = "all"
     capacity_wait_s: Annotated[
@@ -162,6 +162,8 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
         for key, listed in (("instance_types", all_types(self)), ("market", self.market)):
             if not listed or len(set(listed)) != len(listed):
                 yield f"{key} has the same twice, or nothing: {', '.join(listed) or '[]'}"
+        if self.min_nodes != "all" and self.min_nodes > self.nodes:
+            yield f"min_nodes = {self.min_nodes} is more than nodes = {self.nodes}: at most nodes can be good enough"
         if self.ssh_address == "private" and self.ssh_from == "auto":
             yield (
                 'ssh_address = "private" needs ssh_from to say a network such as "10.0.0.0/16": "auto" is '

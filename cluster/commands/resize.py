@@ -3,8 +3,7 @@
 import click
 
 from cluster.app import App, pass_app
-from cluster.bring_up import bring_up, find_wishes
-from cluster.config import load_config
+from cluster.bring_up import bring_up, find_wishes, override_nodes
 from provision.aws import make_clients
 from provision.choices import MAX_NODES
 from provision.lifecycle import prepare_resize
@@ -23,8 +22,7 @@ def command(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool
     highest numbers end, with their disks. 0 ends all, and keeps what costs nothing, so that `cluster up` or
     `cluster resize N` goes on with it.
     """
-    asked = load_config(app.config_path).provision.nodes
-    app.overrides["provision.nodes"] = nodes
+    asked = override_nodes(app, nodes)
     app.enter_cloud()
     clients = make_clients(app.config.provision.region)
     wishes = find_wishes(app)

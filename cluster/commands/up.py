@@ -3,7 +3,7 @@
 import click
 
 from cluster.app import App, pass_app
-from cluster.bring_up import bring_up, find_wishes
+from cluster.bring_up import bring_up, find_wishes, override_nodes
 from provision.aws import make_clients
 from provision.config import all_types
 from provision.lifecycle import prepare_up
@@ -28,7 +28,7 @@ def command(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, ye
     completes it.
     """
     if nodes is not None:
-        app.overrides["provision.nodes"] = nodes
+        override_nodes(app, nodes)
     config = app.config
     find_script(config.train.script, project_dir=app.project_dir)  # rather now than when the nodes are paid for
     for instance_type in all_types(config.provision):

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from cluster.app import App
+from cluster.bring_up import override_nodes
 from cluster.config import ClusterConfig, load_config, parse_config
 from provision.errors import ConfigError
 
@@ -171,3 +173,11 @@ def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
     assert load_config(path, {"provision.nodes": 4, "train.kv_store": "local"}).provision.nodes == 4
     with pytest.raises(ConfigError, match=r"provision\.nodes = -3"):
         load_config(path, {"provision.nodes": -3})
+
+
+@pytest.mark.parametrize(("nodes", "min_nodes"), [(0, "all"), (1, "all"), (2, 2), (8, 2)])
+def test_min_nodes_goes_with_the_nodes_of_the_file(tmp_path: Path, nodes: int, min_nodes: str | int) -> None:
+    (tmp_path / "cluster.toml").write_text('name = "demo"\n[provision]\nnodes = 4\nmin_nodes = 2\n')
+    app = App(config_path=tmp_path / "cluster.toml")
+    assert override_nodes(app, nodes) == 4
+    assert (app.config.provision.nodes, app.config.provision.min_nodes) == (nodes, min_nodes)

@@ -105,6 +105,12 @@ def test_private_addresses_need_a_network() -> None:
     assert make(ssh_address="private", ssh_from="10.0.0.0/16").ssh_from == "10.0.0.0/16"
 
 
+def test_more_nodes_cannot_be_good_enough_than_are_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"min_nodes = 7 is more than nodes = 1: at most nodes can be good enough"):
+        make(min_nodes=7, nodes=1)
+    assert make(min_nodes=7, nodes=7).min_nodes == 7
+
+
 def test_frozen() -> None:
     with pytest.raises(AttributeError, match="immutable"):
         ProvisionConfig().nodes = 3  # type: ignore[misc]

@@ -63,10 +63,11 @@ class Provisioning(RuleBasedStateMachine):
     @rule(nodes=st.integers(1, MOST_NODES), least=st.sampled_from(["all", "all", 1, 2]))
     def up(self, nodes: int, least: Any) -> None:
         self.most = max(self.most, nodes)
+        least = least if least == "all" else min(least, nodes)
         if self.succeeds(self.world.up, make_config(nodes=nodes, min_nodes=least, market=["spot", "on-demand"])):
             indices = [node.index for node in self.world.settled().nodes]
             assert len(indices) == len(set(indices))
-            assert (nodes if least == "all" else min(nodes, least)) <= len(indices) <= nodes
+            assert (nodes if least == "all" else least) <= len(indices) <= nodes
             if least == "all":
                 assert indices == list(range(nodes))
 

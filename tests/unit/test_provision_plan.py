@@ -311,7 +311,7 @@ def test_no_placement_group_where_no_type_takes_one() -> None:
     [
         (0, 4, "all", 4),
         (0, 4, 2, 2),
-        (0, 4, 9, 4),
+        (0, 4, 4, 4),
         (1, 4, 2, 1),
         (2, 4, 2, 0),
         (3, 4, "all", 1),
