@@ -159,13 +159,17 @@ def _sort_out(found: list[_Found], membership: Membership) -> Instances:
     known = find_known(claims, membership.known)
     by_state = [(each, each.instance["State"]["Name"]) for each in found]
     live = [(each, find_problems(each.claim, membership)) for each, state in by_state if state in LIVE_STATES]
-    trusted = [each for each, problems in live if each.claim.instance_id in known and not problems]
+    trusted = {
+        each.claim.instance_id: each.instance
+        for each, problems in live
+        if each.claim.instance_id in known and not problems
+    }
     return Instances(
-        live=number_nodes(each.instance for each in trusted),
+        live=number_nodes(trusted.values()),
         untrusted=tuple(
             _untrusted(each, is_known=each.claim.instance_id in known, problems=problems)
             for each, problems in sorted(live, key=lambda pair: _age_order(pair[0].instance))
-            if each not in trusted
+            if each.claim.instance_id not in trusted
         ),
         ending=tuple(sorted(each.claim.instance_id for each, state in by_state if state == "shutting-down")),
         ended={

@@ -23,7 +23,8 @@ from provision.plan import (
 )
 from provision.preflight.caller import describe_caller
 from provision.preflight.describe import describe_preflight
-from provision.progress import Event, Report
+from provision.progress import Event, Report, silent
+from provision.settle import wait_for_interrupted_launches
 from provision.steps import Step
 
 Replan = Callable[[frozenset[str]], Plan]
@@ -65,13 +66,21 @@ def prepare_up(clients: Clients, *, wishes: Wishes, files: ClusterFiles, avoid: 
 
 
 def prepare_resize(
-    clients: Clients, *, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str] = frozenset()
+    clients: Clients,
+    *,
+    wishes: Wishes,
+    files: ClusterFiles,
+    avoid: frozenset[str] = frozenset(),
+    report: Report = silent,
 ) -> Plan:
     """What `resize` to `wishes.config.nodes` would do; only reads. Empty when it has that size.
 
+    After an interrupted launch of nodes that are to end now it may wait, see wait_for_interrupted_launches.
     Raises NotFoundError when there is no cluster, and as prepare_up does.
     """
     name, config = wishes.name, wishes.config
+    if any(index >= config.nodes for launch in files.launches() for index in launch.indices):
+        wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     if not state.exists:
         raise NotFoundError(f"there is no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")

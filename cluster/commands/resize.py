@@ -29,7 +29,7 @@ def command(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool
     done = bring_up(
         app,
         clients,
-        lambda avoid: prepare_resize(clients, wishes=wishes, files=app.files, avoid=avoid),
+        lambda avoid: prepare_resize(clients, wishes=wishes, files=app.files, avoid=avoid, report=app.report),
         dry_run=dry_run,
         yes=yes,
         keep_failed=keep_failed,

@@ -191,3 +191,23 @@ def test_killed_at_every_point(
     record_property("result", f"{scene.verb}: {points} points, {kills} processes killed, {len(wrong)} leaks or doubles")
     assert points > 10
     assert not wrong, "\n".join(wrong)
+
+
+def test_terminated_instances_do_not_come_back(
+    empty_account: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 answers a repeated ClientToken with the instances of the first call, also when these have ended."""
+    enter(empty_account, monkeypatch)
+    read_descriptions()
+    up = Act(verb="up", name="token", nodes=2, files=tmp_path / "token")
+    changes = find_changes(run(up).points)
+    end("token", tmp_path)
+    launch = Kill(point=changes.index("RunInstances"), before=False, changes=True)
+
+    assert run(up, launch).killed
+    run(up)
+    run(Act(verb="resize", name="token", nodes=0, files=up.files))
+    run(up)
+
+    assert find_resources("token") == complete(2)
+    end("token", tmp_path)

@@ -179,3 +179,12 @@ def test_a_token_is_forgotten_once_its_nodes_are_seen_and_ended(world: World) ->
     assert [node.index for node in state.nodes] == [0, 1]
     assert not first & {node.instance_id for node in state.nodes}
     assert world.files.launches() == ()
+
+
+def test_a_resize_to_nothing_ends_what_an_interrupted_launch_has_launched(late_world: World) -> None:
+    kill_after_launch(late_world)
+
+    late_world.resize(make_config(nodes=0))
+
+    assert late_world.settled().nodes == ()
+    assert late_world.resources()["instances"] == 0

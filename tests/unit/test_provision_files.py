@@ -16,6 +16,7 @@ from provision.describe import normal_public_key
 from provision.errors import ClusterError
 from provision.files import TOKEN_LIFETIME_S, ClusterFiles
 from provision.keys import make_private_key, public_key_of
+from provision.membership import KnownInstances
 
 
 @pytest.fixture
@@ -91,8 +92,34 @@ def test_a_token_is_kept_for_its_request_until_it_is_forgotten(files: ClusterFil
     ]
     files.forget_launch("b")
     assert token(files, "a") == first
-    files.forget_launches()
+    files.forget_launches({})
     assert token(files, "a") != first
+
+
+def test_what_was_launched_stays_known_when_its_token_is_forgotten(files: ClusterFiles) -> None:
+    """Whichever way a launch ends: its answer was seen, it was found by its token, its request was made anew."""
+    answered, found, _ = (token(files, digest) for digest in ("answered", "found", "left"))
+    files.note_launched("answered", ["i-1"])
+    files.note_launched("left", ["i-4"])
+    assert files.known_instances().instance_ids == {"i-1", "i-4"}
+    assert files.known_instances().tokens == {launch.token for launch in files.launches()}
+
+    files.forget_launches({answered: {"i-1"}, found: {"i-2", "i-3"}}, tokens={answered, found})
+    assert [launch.digest for launch in files.launches()] == ["left"]
+    assert files.known_instances().instance_ids == {"i-1", "i-2", "i-3", "i-4"}
+    token(files, "left", now=1000.0 + TOKEN_LIFETIME_S + 1)
+    files.note_instances(["i-5"])
+
+    assert ClusterFiles(files.root).known_instances().instance_ids == {"i-1", "i-2", "i-3", "i-4", "i-5"}
+
+
+def test_pinned_host_keys_and_the_private_key_are_known(files: ClusterFiles) -> None:
+    assert files.known_instances() == KnownInstances()
+    public_key = files.make_key()
+    files.known_hosts.write_text("i-1 ssh-ed25519 AAAA\n\ni-2 ssh-ed25519 BBBB\n")
+    assert files.known_instances() == KnownInstances(instance_ids=frozenset({"i-1", "i-2"}), public_key=public_key)
+    files.private_key.write_text("damaged")
+    assert files.known_instances().public_key is None
 
 
 def test_a_token_that_is_too_old_is_not_used_again(files: ClusterFiles) -> None:
