@@ -89,7 +89,7 @@ def as_root() -> Iterator[None]:
 
 
 def give_back(folders: Iterable[Path]) -> None:
-    """Give the caller what root owns in folders of his, as after a release whose commands stayed root under sudo.
+    """Give the caller what root owns in these folders, as after a release whose commands stayed root under sudo.
 
     Call it after become_caller. Follows no symbolic link below the last folder that is the caller's already, and leaves
     files with several hard links as they are: they may be others' files.
@@ -101,7 +101,7 @@ def give_back(folders: Iterable[Path]) -> None:
 
 
 def find_repair(path: Path, folders: Iterable[Path]) -> str | None:
-    """The command that gives this user a path below his home, when the path is out of reach because it is root's.
+    """The command that gives this user a path below the home folder that is out of reach because root owns it.
 
     folders: the program's own; they are repaired in whole, together. None when the cause is another one.
     """
