@@ -30,3 +30,9 @@ def test_a_host_that_does_not_answer_is_told_as_such() -> None:
     assert search(refused).read(time.monotonic() + 20) == [[0, "could not be searched: no route"]]
     silent = ["/bin/sh", "-c", "exec sleep 60", "sh"]
     assert search(silent).read(time.monotonic() + 0.2) == [[0, "could not be searched: no answer"]]
+
+
+@pytest.mark.parametrize("said", ["[", "[1]", "[[1]]", '[["1", "x"]]', "[[1, 2]]", "[[NaN, 1]]", "[" * 50_000])
+def test_a_host_that_answers_with_something_else_is_told_as_one_that_could_not_be_searched(said: str) -> None:
+    answers = ["/bin/sh", "-c", f"printf '%s\\n' '{said}'", "sh"]
+    assert search(answers).read(time.monotonic() + 20) == [[0, "could not be searched: no answer"]]

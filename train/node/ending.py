@@ -81,4 +81,17 @@ class Search(object):
             out, said = self._child.communicate()
         last = out.decode("utf-8", "replace").strip().rpartition("\n")[2]
         answered = self._child.returncode == 0 and last.startswith("[")
-        return json.loads(last) if answered else None, said.decode("utf-8", "replace").strip()
+        return parse_found(last) if answered else None, said.decode("utf-8", "replace").strip()
+
+
+def parse_found(text):
+    """What role.py says that it could not end, [[pid, command line], ...]; None where that cannot be understood."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) and all(map(is_process, found)) else None
+
+
+def is_process(one):
+    return isinstance(one, list) and len(one) == 2 and isinstance(one[0], int) and isinstance(one[1], str)

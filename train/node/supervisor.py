@@ -147,7 +147,7 @@ class Supervisor(object):
         role = connection.owner
         try:
             message = json.loads(line.decode("utf-8"))
-        except ValueError:  # a login shell's own
+        except (ValueError, RecursionError):  # a login shell's own, or a damaged node's
             return
         if not isinstance(message, dict):  # a number is JSON, too
             return
