@@ -8,7 +8,7 @@ from collections import defaultdict
 from bootstrap.execute import Stream
 from cluster.terminal import escape_line, escape_output
 
-LONGEST_LINE_BYTES = 1 << 20
+LONGEST_LINE_BYTES = 4 << 20
 """A longer line is shown in pieces of this size."""
 KEPT_BYTES = 8 << 20
 """Of each stream of each node, for --json: its end."""
