@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from provision.user_folders import state_folder
 
 _MAX_LINES = 20_000
 """Of one file: a run of a million downloads does not leave them all in one that grows until its end."""
+_NEW_S = 60.0
+"""For so long an empty file may be one that is just being made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,8 +117,10 @@ class DownloadJournal:
             self._full, self._notes = [], None
 
     def _begin_file(self) -> Notes:
-        if self._notes is not None:
+        if self._notes is not None and self._notes.partials:
             self._full.append(self._notes)
+        elif self._notes is not None:
+            self._notes.close()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._folder / f"{uuid4().hex}.download"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -137,11 +142,14 @@ class DownloadJournal:
             except BlockingIOError:
                 os.close(descriptor)
                 continue
-            text = path.read_text("utf-8") if os.fstat(descriptor).st_nlink else ""
-            if text:
+            status = os.fstat(descriptor)
+            if status.st_size and status.st_nlink:
+                text = path.read_text("utf-8")
                 found.append(Notes(path, descriptor, _parse(text), text.count("\n")))
-            else:
-                os.close(descriptor)  # just made, and not locked yet, or just deleted
+                continue
+            if time.time() - status.st_mtime > _NEW_S:
+                path.unlink(missing_ok=True)  # its run was killed before anything was noted
+            os.close(descriptor)  # else just made, and not locked yet, or just deleted
         return found
 
     def find_partials(self) -> set[Path]:

@@ -53,12 +53,14 @@ class PartialFiles:
 
     def _take(self, partial: Partial, parent: Path, download: Download | None) -> None:
         """Resume it with this download, or delete it."""
-        is_same = download is not None and partial == self._note(download, partial.name)
-        if download is not None and is_same and download.destination not in self._earlier:
-            self.journal.begin(partial)
-            self._earlier[download.destination] = partial
-        else:
-            self._remove(parent / partial.name)
+        if download is not None and partial == self._note(download, partial.name):
+            found = self._earlier.setdefault(download.destination, partial)
+            if found is partial:
+                self.journal.begin(partial)
+                return
+            if found == partial:
+                return  # noted twice, by a run that was killed when it had just taken it over
+        self._remove(parent / partial.name)
 
     def _remove(self, path: Path) -> None:
         try:
@@ -66,7 +68,7 @@ class PartialFiles:
         except FileNotFoundError:
             return
         try:
-            _remove_own(path.name, parent)
+            _remove_file(path.name, parent)
         finally:
             os.close(parent)
 
@@ -80,6 +82,7 @@ class PartialFiles:
                 descriptor = _open_own(earlier.name, parent)
                 if descriptor is not None:
                     return PartialFile(self, download, earlier, parent, descriptor)
+                _remove_file(earlier.name, parent)
                 self.journal.end(earlier)
             partial = self._note(download, f".cluster-get-{secrets.token_hex(16)}")
             self.journal.begin(partial)
@@ -169,7 +172,7 @@ class PartialFile:
 
     def remove(self) -> None:
         """Nobody wants it."""
-        _remove_own(self._partial.name, self._parent)
+        _remove_file(self._partial.name, self._parent)
         self._files.journal.end(self._partial)
         self._close()
 
@@ -186,26 +189,24 @@ def _find(name: str, parent: int) -> os.stat_result | None:
         return None
 
 
-def _is_own(status: os.stat_result) -> bool:
-    """Whether it can be a file that this user has made, and nobody has linked it to elsewhere."""
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
-
-
 def _open_own(name: str, parent: int) -> int | None:
     """A temporary file of an earlier run; None where there is none any more, or something else is called so."""
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
     except OSError:
-        return None  # gone, a link, or made unreadable: a new one is made
-    if _is_own(os.fstat(descriptor)):
+        return None  # gone, or a link
+    status = os.fstat(descriptor)
+    # Another user's could be changed by its owner later on, and one with two names may be a file of ours elsewhere.
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1:
         return descriptor
     os.close(descriptor)
     return None
 
 
-def _remove_own(name: str, parent: int) -> None:
+def _remove_file(name: str, parent: int) -> None:
+    """Delete a temporary file; what somebody has put in its place stays, unless it is a file as well."""
     found = _find(name, parent)
-    if found is not None and _is_own(found):
+    if found is not None and stat.S_ISREG(found.st_mode):
         os.unlink(name, dir_fd=parent)
 
 
