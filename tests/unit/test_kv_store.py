@@ -86,6 +86,16 @@ def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: JobH
     assert job_host.record()["warnings"] == []
 
 
+def test_a_warning_is_withdrawn_when_the_workers_dismiss_the_servers(job_host: JobHost) -> None:
+    """They have hidden what ps-lite says, and used their kv-store all the same."""
+    order = order_of(job_host, until('"warnings": ["', meanwhile=SAYS), lines=(TRAINS,))
+    order["env"]["WORKER"] += until('"warnings": []')
+    order["env"]["SERVER"] = order["env"]["SCHEDULER"] = SAYS + until('"warnings": ["')
+    result, log = job_host.run(order)
+    assert result["state"] == "done"
+    assert [len(each) for each in warnings_in(log)] == [1, 0]
+
+
 @pytest.mark.parametrize(
     "more",
     [

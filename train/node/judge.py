@@ -176,6 +176,8 @@ class Judge(object):
         """A process has ended."""
         workers = self._roster.of("worker")
         is_done = sum(1 for one in workers if one.exit_code == 0) == self._order["workers"]
+        if self._are_dismissed():  # by workers that have connected to them, whatever those have said of it
+            self._warn("kv-store", None)
         if role.failed and is_done:
             self._say(self._roster.describe_exit(role) + ", when all workers had done their work")
         elif role.failed:
