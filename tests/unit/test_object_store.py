@@ -338,7 +338,7 @@ def test_attempts_end() -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "body", "said"),
     [
-        (403, {}, refusal("AccessDenied"), "403 AccessDenied.*cluster iam-policy"),
+        (403, {}, refusal("AccessDenied"), "403 AccessDenied.*what the job's credentials may do"),
         (403, {}, b"", "403 AccessDenied"),
         (301, {"x-amz-bucket-region": "eu-central-1"}, b"", r"in eu-central-1, and eu-west-1 was asked.*region in clu"),
         (301, {}, refusal("PermanentRedirect"), "in another region than eu-west-1"),
