@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from cluster.commands.adopt import choose, render_candidates
+from cluster.listing import render_clusters
 from provision.errors import ClusterError, NotFoundError
+from provision.listing import ClusterSummary
 from provision.membership import Claim, KnownInstances, find_known, find_membership, find_problems, no_nodes
 from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInstance
-from provision_world import LAUNCHED_AT, NAME, World, make_config
+from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node
 
 OURS = KeyPair(key_name="cluster-demo", public_key="ssh-ed25519 AAAA", ours=True)
 KEY = "ssh-ed25519 AAAA"
@@ -205,3 +208,27 @@ def test_a_node_that_was_taken_out_of_the_group_is_a_node_no_more(world: World) 
     assert state.nodes == (first,)
     assert [each.is_known for each in state.untrusted] == [True]
     assert "its security group is" in state.untrusted[0].why
+
+
+def test_a_list_warns_of_clusters_whose_key_is_here() -> None:
+    clusters = [ClusterSummary(name=name, untrusted=(make_untrusted(),)) for name in ("demo", "lab")]
+    shown = render_clusters(clusters, region="us-east-1", prices={}, keys_here={"demo"}, now=LAUNCHED_AT).splitlines()
+    assert shown[3:] == ["demo: 1 instance with its tag is not trusted: i-9 (cluster status says why)"]
+    assert shown[1].split()[1:3] == ["1", "running"]
+
+
+def test_adopt_chooses_among_what_is_not_trusted() -> None:
+    one, other = make_untrusted(), make_untrusted(instance_id="i-8", problems=("its key pair is 'mine'",))
+    state = ClusterState(name=NAME, nodes=(make_node(0),), untrusted=(one, other))
+    assert choose(state, ()) == (one, other)
+    assert choose(state, ("i-8",)) == (other,)
+    with pytest.raises(NotFoundError, match="i-0 is node-0 of cluster demo already"):
+        choose(state, ("i-0",))
+    with pytest.raises(NotFoundError, match="has no instance i-7"):
+        choose(state, ("i-7",))
+
+
+def test_what_an_instance_says_of_itself_cannot_write_to_the_terminal() -> None:
+    shown = render_candidates([make_untrusted(owner="arn:aws:iam::1:user/\x1b]0;eve\x07", key_name="\x1b[2J")])
+    assert "\x1b" not in shown
+    assert "\x07" not in shown

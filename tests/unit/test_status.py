@@ -268,6 +268,7 @@ def test_a_list_as_json() -> None:
         "usd_per_hour": 0.17,
         "owner": "arn:aws:iam::123456789012:user/ada",
         "key_here": True,
+        "untrusted": [],
     }
     assert (lab["usd_per_hour"], lab["ending"], rest["launched_at"], rest["key_here"]) == (None, 2, None, False)
 
