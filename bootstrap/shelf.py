@@ -17,7 +17,6 @@ from typing import Any
 
 from provision.errors import ClusterError
 from provision.progress import Event, Report
-from provision.user_folders import cache_folder
 
 MANIFEST = "bundle.json"
 
@@ -40,11 +39,6 @@ class BundleFile:
     def name(self) -> str:
         """The file's name; for a wheel it is part of its meaning."""
         return self.path.name
-
-
-def cache_dir() -> Path:
-    """Where fetched wheels are kept. Raises ClusterError."""
-    return cache_folder()
 
 
 def check_cache(cache: Path) -> None:

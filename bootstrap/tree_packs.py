@@ -18,7 +18,7 @@ FORGOTTEN_AFTER_S = 24 * 3600.0
 
 
 class TreePacks:
-    """For any thread. A context manager; cache: bootstrap.shelf.cache_dir(), on whose disk the packs are.
+    """For any thread. A context manager; cache: provision.user_folders.cache_folder(), on whose disk the packs are.
 
     trees: all that the nodes are to have after this command.
     """

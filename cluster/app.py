@@ -46,7 +46,7 @@ class App:
         from provision.files import ClusterFiles  # noqa: PLC0415 - as above
 
         if self.config.cloud == "aws":
-            return ClusterFiles(state_dir() / "aws" / self.config.provision.region / self.config.name)
+            return ClusterFiles(state_folder() / "aws" / self.config.provision.region / self.config.name)
         return ClusterFiles(sandbox_files_dir(self.project_dir) / self.config.name)
 
     def enter_cloud(self, *, start_sandbox: bool = False) -> None:
@@ -163,16 +163,11 @@ def dump_json(value: Any) -> str:
     return json.dumps(value, indent=2, default=str).replace("\x7f", "\\u007f")
 
 
-def state_dir() -> Path:
-    """Where clusters' files are kept. Raises ClusterError."""
-    return state_folder()
-
-
 def sandbox_files_dir(project_dir: Path) -> Path:
     """The files of the clusters in the sandbox of a folder; they go with the sandbox."""
     from sandbox.marks import place_of  # noqa: PLC0415 - only a sandbox user pays for it
 
-    return state_dir() / f"sandbox-{place_of(project_dir).id}"
+    return state_folder() / f"sandbox-{place_of(project_dir).id}"
 
 
 pass_app = click.make_pass_decorator(App)

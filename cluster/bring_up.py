@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bootstrap.shelf import cache_dir, check_cache
+from bootstrap.shelf import check_cache
 from cluster.app import App
 from cluster.config import load_config
 from cluster.interruption import ask_what_runs, confirm_ending
@@ -14,6 +14,7 @@ from provision.plan import Plan
 from provision.progress import Event
 from provision.render import render_plan
 from provision.steps import LaunchNodes, TerminateInstances
+from provision.user_folders import cache_folder
 from train.payload import find_shadowed
 
 Prepare = Callable[[frozenset[str]], Plan]
@@ -52,7 +53,7 @@ def bring_up(
     config = app.config
     plan = prepare(frozenset())
     if any(isinstance(step, LaunchNodes) for step in plan.steps):
-        check_cache(cache_dir())  # rather now than when the nodes are paid for
+        check_cache(cache_folder())  # rather now than when the nodes are paid for
     shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)
     if shadowed is not None:
         app.report(Event(kind="warn", what=shadowed))

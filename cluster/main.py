@@ -10,12 +10,12 @@ from pathlib import Path
 
 import click
 
-from cluster.app import App, state_dir
+from cluster.app import App
 from cluster.lazy_group import LazyGroup
 from cluster.terminal import print_bytes_unchanged, write
 from provision.errors import ClusterError
 from provision.sudo import become_caller, find_repair, give_back
-from provision.user_folders import correct_home
+from provision.user_folders import cache_folder, correct_home, state_folder
 
 # Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3, Fabric or rich.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -86,7 +86,7 @@ def run() -> int:
     # SIGTERM ends a command as Ctrl-C does, so that what it holds is let go in the same way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if become_caller():
-        give_back(_own_folders())
+        give_back((cache_folder(), state_folder()))
         give_back(_bytecode_folders())
     try:
         code = cli.main(standalone_mode=False)
@@ -117,12 +117,6 @@ def run() -> int:
     return code if isinstance(code, int) else 0
 
 
-def _own_folders() -> tuple[Path, Path]:
-    from bootstrap.shelf import cache_dir  # noqa: PLC0415 - only under sudo, or on the way to an error
-
-    return cache_dir(), state_dir()
-
-
 def _bytecode_folders() -> set[Path]:
     """Where Python has kept what it has compiled of this program."""
     cached = (getattr(module, "__cached__", None) for module in tuple(sys.modules.values()))
@@ -132,7 +126,7 @@ def _bytecode_folders() -> set[Path]:
 def _repair(error: BaseException | None) -> str | None:
     """What to run when a file is out of reach since a command under sudo left it to root."""
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
-        return find_repair(Path(error.filename), _own_folders())
+        return find_repair(Path(error.filename), (cache_folder(), state_folder()))
     return None
 
 

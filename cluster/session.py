@@ -109,7 +109,7 @@ def _prepare(
 ) -> tuple[tuple["ReadyNode", ...], str]:
     # Slow to import: beside the connections that have been begun.
     from bootstrap.apply import Trees, bootstrap  # noqa: PLC0415
-    from bootstrap.shelf import cache_dir  # noqa: PLC0415
+    from provision.user_folders import cache_folder  # noqa: PLC0415
     from train.payload import collect_trees  # noqa: PLC0415
 
     config = app.config
@@ -119,7 +119,7 @@ def _prepare(
         sync=config.bootstrap.sync,
         exclude=config.bootstrap.exclude,
         project_dir=app.project_dir,
-        cache=cache_dir(),
+        cache=cache_folder(),
         report=app.report,
     )
     connections.pins.keep_only(host.instance_id for host in hosts)
@@ -129,7 +129,7 @@ def _prepare(
         config=config.bootstrap,
         trees=Trees(code=payload.code, project=payload.project),
         connections=connections,
-        cache=cache_dir(),
+        cache=cache_folder(),
         report=app.report,
         store=open_store(config, report=app.report),
     )

@@ -10,11 +10,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
-from bootstrap.shelf import cache_dir
 from provision.aws import Clients, make_clients
 from provision.describe import describe_nodes
 from provision.errors import ClusterError
 from provision.model import ClusterState
+from provision.user_folders import cache_folder
 from train.asking import Question
 from train.s3.environment import S3Access, find_s3_access
 from train.surveyor import Surveyor
@@ -29,7 +29,7 @@ OPERATIONS = {
 def answer(question: Question, out: BinaryIO) -> None:
     """Ask for everything side by side, and write the answers in their order."""
     try:
-        clients = make_clients(question.region, kept=cache_dir(), operations=OPERATIONS)
+        clients = make_clients(question.region, kept=cache_folder(), operations=OPERATIONS)
     except ClusterError as error:
         write(error, out)
         return

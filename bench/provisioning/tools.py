@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bootstrap.shelf import cache_dir
+from provision.user_folders import cache_folder
 
 INSTALL_TIMEOUT_S = 600.0
 
@@ -19,7 +19,7 @@ def install(name: str, *requirements: str) -> Path:
 
     Raises InstallError.
     """
-    root = cache_dir() / "bench" / name
+    root = cache_folder() / "bench" / name
     done = root / ".installed"
     wanted = "\n".join(requirements)
     if done.exists() and done.read_text() == wanted:

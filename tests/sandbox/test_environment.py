@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.shelf import cache_dir
 from project import REPOSITORY, Project
+from provision.user_folders import cache_folder
 
 pytestmark = pytest.mark.sandbox
 
@@ -84,8 +84,8 @@ def test_a_wheel_that_was_damaged_on_this_machine_is_fetched_anew(node: Project,
 def copy_cache(copy: Path, *, damage: str) -> list[Path]:
     """The wheels of the usual cache, linked to; those of that name have one other bit, and are returned."""
     damaged = []
-    for path in [path for folder in ("bundles", "resolved", "wheels") for path in (cache_dir() / folder).rglob("*")]:
-        place = copy / path.relative_to(cache_dir())
+    for path in [path for folder in ("bundles", "resolved", "wheels") for path in (cache_folder() / folder).rglob("*")]:
+        place = copy / path.relative_to(cache_folder())
         place.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             place.mkdir(exist_ok=True)

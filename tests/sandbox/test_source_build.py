@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.shelf import cache_dir
 from project import REPOSITORY, Project
+from provision.user_folders import cache_folder
 from source_repository import commit, git, write_repository
 
 pytestmark = pytest.mark.sandbox
@@ -54,8 +54,8 @@ def nodes(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     cache = folder / "cache" / "cluster"
     cache.mkdir(parents=True)
     for name in ("bundles", "resolved", "wheels"):
-        (cache_dir() / name).mkdir(parents=True, exist_ok=True)
-        (cache / name).symlink_to(cache_dir() / name)
+        (cache_folder() / name).mkdir(parents=True, exist_ok=True)
+        (cache / name).symlink_to(cache_folder() / name)
     project = Project(folder, env={"XDG_CACHE_HOME": str(folder / "cache")})
     configure(project, repository, ref="v1.7.x")
     try:

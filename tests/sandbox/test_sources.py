@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bootstrap.shelf import cache_dir
 from index_server import Index, serve_index
 from project import REPOSITORY, Project
+from provision.user_folders import cache_folder
 
 pytestmark = pytest.mark.sandbox
 
@@ -22,7 +22,7 @@ def wheels(two_nodes: Project, tmp_path: Path) -> Path:
     """The wheels of the user's usual cache: `two_nodes` has fetched all that are needed."""
     folder = tmp_path / "wheels"
     folder.mkdir()
-    for wheel in [*cache_dir().glob("bundles/*/*.whl"), *cache_dir().glob("wheels/*/*.whl")]:
+    for wheel in [*cache_folder().glob("bundles/*/*.whl"), *cache_folder().glob("wheels/*/*.whl")]:
         if not (folder / wheel.name).exists():
             (folder / wheel.name).symlink_to(wheel)
     return folder

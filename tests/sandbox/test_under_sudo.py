@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.shelf import cache_dir
 from project import REPOSITORY
 from provision import sudo
+from provision.user_folders import cache_folder
 
 pytestmark = pytest.mark.sandbox
 
@@ -143,7 +143,7 @@ def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
     description = user.project / "cluster.toml"
     description.write_text(description.read_text().replace("nodes = 2", "nodes = 1"))
     # What an earlier release kept there under sudo is accepted, and given back.
-    shutil.copytree(cache_dir(), user.home / CACHE, symlinks=True)
+    shutil.copytree(cache_folder(), user.home / CACHE, symlinks=True)
     user.leave_to_root(Path(".cache"))
     sandbox = user.home / STATE / f"sandbox-{json.loads(user.sudo('sandbox', 'status', '--json').stdout)['id']}"
     assert user.root_owned() == []

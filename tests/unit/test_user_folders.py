@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.shelf import cache_dir
-from cluster.app import state_dir
 from project import Project
 from provision.errors import ClusterError
-from provision.user_folders import correct_home, home_folder
+from provision.user_folders import cache_folder, correct_home, home_folder, state_folder
 from s3_server import S3Server, shared_server
 from train.s3 import journal
 
@@ -38,9 +36,9 @@ REAL_HOME = Path(pwd.getpwuid(os.getuid()).pw_dir)
 @pytest.mark.parametrize(
     ("variable", "find", "below"),
     [
-        ("XDG_STATE_HOME", state_dir, ".local/state"),
+        ("XDG_STATE_HOME", state_folder, ".local/state"),
         ("XDG_STATE_HOME", lambda: journal.find_journal()._folder.parent, ".local/state"),
-        ("XDG_CACHE_HOME", cache_dir, ".cache"),
+        ("XDG_CACHE_HOME", cache_folder, ".cache"),
     ],
     ids=["state", "journal", "cache"],
 )

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from bootstrap.shelf import cache_dir
 from provision.errors import ClusterError, UsageError
+from provision.user_folders import cache_folder
 from train.s3.url import is_s3, parse_url
 
 INDEX_FOLDER = "index"
@@ -192,7 +192,7 @@ def _open_remote(folder: str, folders: Sequence[str], bucket: Bucket, *, replace
 @contextmanager
 def _open_work(url: str) -> Iterator[Path]:
     """A folder on this machine for what goes to `url`, gone in the end; what killed runs have left goes, too."""
-    base = cache_dir() / "packing"
+    base = cache_folder() / "packing"
     mine = base / hashlib.sha256(url.encode()).hexdigest()[:16]
     try:
         base.mkdir(parents=True, exist_ok=True)

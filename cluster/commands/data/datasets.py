@@ -47,7 +47,7 @@ def fetch(app: App, *, name: str, destination: str, shards: int | None, create_b
 
 
 def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | None, create_bucket: bool) -> None:
-    from bootstrap.shelf import cache_dir  # noqa: PLC0415 - not for --help
+    from provision.user_folders import cache_folder  # noqa: PLC0415 - not for --help
     from train.data.fetch import workplace  # noqa: PLC0415 - the same
     from train.s3 import operations  # noqa: PLC0415 - s3fs is slow to import
 
@@ -56,7 +56,7 @@ def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | 
     # Before anything is downloaded: what can be known to go wrong after it.
     there = _list_records(url, region=app.config.provision.region, create_bucket=create_bucket)
     _refuse_others(dataset, url, there, shards=shards)
-    with workplace(cache_dir() / "datasets" / dataset.name) as work:
+    with workplace(cache_folder() / "datasets" / dataset.name) as work:
         written = _fetch(app, dataset, work, shards=shards)
         began = time.monotonic()
         with transfer_progress(app) as progress:
@@ -99,13 +99,13 @@ def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shar
 
 
 def _fetch(app: App, dataset: Dataset, work: Path, *, shards: int | None) -> Written:
-    from bootstrap.shelf import cache_dir  # noqa: PLC0415 - not for --help
+    from provision.user_folders import cache_folder  # noqa: PLC0415 - not for --help
     from train.data import fetch as fetching  # noqa: PLC0415 - the same
 
     if dataset.sources:
         app.say(f"{dataset.name}: {dataset.title}; a download of {decimal(dataset.size_bytes)}")
     with _download_bar(app, dataset) as bar:
-        return fetching.fetch(dataset, work, shards=shards, cache=cache_dir(), report=app.report, advance=bar)
+        return fetching.fetch(dataset, work, shards=shards, cache=cache_folder(), report=app.report, advance=bar)
 
 
 @contextmanager
