@@ -14,6 +14,8 @@ from train.placement import Placement
 
 INSTANCE_CREDENTIALS_S = 6 * 3600
 """How long those of an instance profile are valid at most; a job that starts may find them half used up."""
+SHORT_S = 2 * 3600
+"""Credentials that end sooner are warned of in a job that has no time limit: AWS gives some for an hour alone."""
 _STAGE = 'set [data] mode = "stage"'
 _PYTHON_READERS = re.compile(r"\b(ImageRecordDataset|RecordFileDataset|MXIndexedRecordIO|ImageIter|ImageDetIter)\b")
 _OF_NODES = f'set [provision] instance_profile = "auto", and {_STAGE.removeprefix("set ")}'
@@ -100,7 +102,7 @@ def guess_ranks(placement: Placement) -> list[str]:
 def reading_warnings(
     reading: Reading, config: TrainConfig, *, credentials_left_s: float | None = None
 ) -> tuple[str, ...]:
-    """What the user should know of a job that uses what cannot read so, or is to run longer than it can read.
+    """What the user should know of a job that uses what cannot read so, or that may run longer than its credentials.
 
     credentials_left_s: as plan_reading has it.
     """
@@ -114,6 +116,11 @@ def reading_warnings(
         said.append(
             f'train.max_duration = "{config.max_duration}": the credentials that this job uses S3 with end before, '
             f"after {render_left(limit_s)}, and cannot be renewed: {todo}"
+        )
+    elif wanted_s is None and credentials_left_s is not None and credentials_left_s < SHORT_S:
+        said.append(
+            f"the credentials of this job end in {render_left(credentials_left_s)}, and cannot be renewed: after that "
+            f"the job can neither read nor write S3. For a longer job, {todo}"
         )
     return tuple(said)
 

@@ -84,7 +84,8 @@ def test_mxnet_is_not_made_to_read_what_it_cannot() -> None:
 @pytest.mark.parametrize(
     ("max_duration", "options", "said"),
     [
-        ("none", {"credentials_left_s": 3600.0}, None),  # said beside where S3 is
+        ("none", {"credentials_left_s": 3600.0}, "end in 1 h"),
+        ("none", {"credentials_left_s": 2 * 3600.0}, None),  # said beside where S3 is
         ("2h", {"credentials_left_s": 3600.0}, "after 1 h"),
         ("1h", {"credentials_left_s": 3600.0}, None),
         ("2h", {}, None),
@@ -94,7 +95,8 @@ def test_mxnet_is_not_made_to_read_what_it_cannot() -> None:
 )
 def test_a_job_longer_than_its_credentials(max_duration: str, options: dict[str, Any], said: str | None) -> None:
     config = TrainConfig(max_duration=max_duration)
-    warnings = reading_warnings(plan_reading(DataConfig(), library=READS, **options), config)
+    left_s = options.get("credentials_left_s")
+    warnings = reading_warnings(plan_reading(DataConfig(), library=READS, **options), config, credentials_left_s=left_s)
     assert [said in warning for warning in warnings if said] == [True] * (said is not None)
     assert reading_warnings(plan_reading(DataConfig(mode="stage"), library=READS, **options), config) == ()
 
