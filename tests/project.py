@@ -22,7 +22,7 @@ class Project:
 
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
-    command: str = CLUSTER
+    command: str = field(default=CLUSTER, kw_only=True)
 
     def environment(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CLUSTER_"))}
