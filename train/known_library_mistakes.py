@@ -65,8 +65,8 @@ LIBRARIES = (
     Mistake(
         "Compression not supported with PushPull",
         "since MXNet 1.7, Module and Trainer cannot compress gradients, whatever their settings: leave it out; "
-        'or set [bootstrap] mxnet = "mxnet==1.6.0" (V100: "mxnet-cu90==1.6.0.post0"); or call push and pull instead of '
-        "pushpull in a script of your own",
+        'or set `[bootstrap] mxnet = "mxnet==1.6.0"` (V100: "mxnet-cu90==1.6.0.post0"); or call push and pull instead '
+        "of pushpull in a script of your own",
     ),
     Mistake(
         "USE_DIST_KVSTORE=1",

@@ -80,7 +80,7 @@ RESOURCES = (
 
 DOWNLOAD = (
     "the node cannot resolve the names of hosts on the internet: download the file on this machine, then send it with "
-    "[bootstrap] sync, or with cluster data put and read it from s3://"
+    "`[bootstrap] sync`, or with `cluster data put FILE s3://BUCKET/` and read it there"
 )
 
 # How those who download say that a host's name is not known.

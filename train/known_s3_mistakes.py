@@ -55,7 +55,8 @@ S3 = (
         "AccessDenied",
         "S3 refuses: a job may read `[data] url` and what its arguments and variables name, write `[data] results`, "
         "and delete nothing, as far as you may (`cluster verify`, `cluster iam-policy`); with "
-        '`[provision] instance_profile = "auto"` it may use `[data]` alone, after `cluster up`',
+        '`[provision] instance_profile = "auto"` it may use `[data] url` and `[data] results` alone, after '
+        "`cluster up`",
         pattern=r"\bAccessDenied\b",
     ),
     Mistake(
@@ -81,8 +82,9 @@ S3 = (
     ),
     Mistake(
         "S3_ACCESS_KEY_ID to use S3",
-        "MXNet got no credentials for s3://: a job has some where `[data]`, its arguments or its variables name a "
-        "place in S3, as in `cluster train --env MORE=s3://BUCKET/`; `cluster verify` shows whether there are any",
+        "MXNet got no credentials for s3://: a job has some where `[data] url`, `[data] results`, its arguments or "
+        "its variables name a place in S3, as in `cluster train --env MORE=s3://BUCKET/`; `cluster verify` shows "
+        "whether there are any",
     ),
     Mistake(
         " Could not resolve host: ",

@@ -65,6 +65,9 @@ def toml(nodes: Project) -> Iterator[str]:
     kept = (nodes.directory / "cluster.toml").read_text()
     text = re.sub(r"^args = .*$", f'args = ["{URL}"]', kept, flags=re.MULTILINE)
     text = text.replace("# sync = []", 'sync = ["saves_on_a_node.py"]')
+    # Programs name these places in their own text, of which a job's credentials know nothing.
+    text = text.replace("[train]\n", f'[train]\nenv = {{ ALSO_READ = "{INDEXED_URL}" }}\n')
+    text = re.sub(r"^# results = .*$", f'results = "{SAVED_URL}"', text, flags=re.MULTILINE)
     yield re.sub(r"^script = .*$", 'script = "ids_on_a_node.py"', text, flags=re.MULTILINE)
     nodes.write(kept)
 

@@ -24,11 +24,20 @@ def nodes(two_nodes: Project) -> Project:
     return two_nodes
 
 
-def train_with(nodes: Project, options: list[str], *words: str, script: str = "train_mnist.py", code: int = 0) -> str:
-    """Run `cluster train` with a script's options; its two outputs together."""
+def train_with(
+    nodes: Project,
+    options: list[str],
+    *words: str,
+    script: str = "train_mnist.py",
+    results: str | None = None,
+    code: int = 0,
+) -> str:
+    """Run `cluster train` with a script's options and [data] results; its two outputs together."""
     path = nodes.directory / "cluster.toml"
     kept = path.read_text()
     text = re.sub(r"^args = .*$", lambda _: f"args = {json.dumps(options)}", kept, flags=re.MULTILINE)
+    if results is not None:
+        text = re.sub(r"^# results = .*$", f'results = "{results}"', text, flags=re.MULTILINE)
     nodes.write(re.sub(r"^script = .*$", f'script = "{script}"', text, flags=re.MULTILINE))
     try:
         done = nodes.run("train", *words, code=code)
@@ -140,7 +149,8 @@ def test_mxnet_reads_what_our_writer_writes_and_writes_what_our_reader_reads(nod
         print("copied", count)
     """
     (nodes.directory / "copy_records.py").write_text(textwrap.dedent(script))
-    assert f"copied {len(payloads)}" in train_with(nodes, [], script="copy_records.py")
+    folder = "s3://cluster-demo/records/"
+    assert f"copied {len(payloads)}" in train_with(nodes, [], script="copy_records.py", results=folder)
     nodes.run("data", "get", "s3://cluster-demo/records/theirs.rec", str(tmp_path / "theirs.rec"))
     assert (tmp_path / "theirs.rec").read_bytes() == (tmp_path / "ours.rec").read_bytes()
 

@@ -71,7 +71,7 @@ def held_get(
 def has_bytes(folder: Path, before: set[Path]) -> bool:
     """Whether the first MiB of something new is there."""
     new = set(folder.iterdir()) - before if folder.is_dir() else ()
-    return any(path.is_file() and any(path.open("rb").read(MIB)) for path in new)
+    return any(path.is_file() and read_begin(path) == LARGE[:MIB] for path in new)
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
