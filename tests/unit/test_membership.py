@@ -8,6 +8,7 @@ import pytest
 
 from cluster.commands.adopt import choose, render_candidates
 from cluster.listing import render_clusters
+from cluster.terminal import escape
 from provision.errors import ClusterError, NotFoundError
 from provision.listing import ClusterSummary
 from provision.membership import Claim, KnownInstances, find_known, find_membership, find_problems, no_nodes
@@ -229,6 +230,9 @@ def test_adopt_chooses_among_what_is_not_trusted() -> None:
 
 
 def test_what_an_instance_says_of_itself_cannot_write_to_the_terminal() -> None:
-    shown = render_candidates([make_untrusted(owner="arn:aws:iam::1:user/\x1b]0;eve\x07", key_name="\x1b[2J")])
-    assert "\x1b" not in shown
-    assert "\x07" not in shown
+    harmless = render_candidates([make_untrusted(owner="eve", key_name="eve")])
+    shown = render_candidates([make_untrusted(owner="arn:aws:iam::1:user/\x1b]0;eve\x07\nnode-0", key_name="\x1b[2J")])
+    assert len(shown.splitlines()) == len(harmless.splitlines())  # it cannot look like another instance
+    on_a_terminal = escape(shown)
+    assert r"\x1b]0;eve\x07\nnode-0" in on_a_terminal
+    assert on_a_terminal.replace("\n", "").isprintable()
