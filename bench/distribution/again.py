@@ -28,7 +28,8 @@ def main() -> None:
     app = App(config_path=Path(sys.argv[1]))
     app.overrides["provision.nodes"] = int(sys.argv[2])
     app.enter_cloud()
-    state = describe_cluster(make_clients(app.config.provision.region).ec2, name=app.config.name)
+    ec2 = make_clients(app.config.provision.region).ec2
+    state = describe_cluster(ec2, name=app.config.name, known=app.files.known_instances())
     rounds: dict[str, Callable[[App, ClusterState], bool]] = {
         "cluster": by_cluster, "Fabric, true": by_fabric, "OpenSSH, true": by_openssh
     }  # fmt: skip
