@@ -19,6 +19,8 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.server import DomainDispatcherApplication, ThreadedMotoServer, create_backend_app
 from werkzeug.serving import make_server
 
+from project import Project
+
 REGION = "eu-west-1"
 
 
@@ -137,3 +139,19 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server
     """One for all tests of a file: import it, and reset it after each."""
     with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
         yield server
+
+
+@pytest.fixture
+def server(shared_server: S3Server) -> Iterator[S3Server]:
+    """The shared server, empty again after the test."""
+    yield shared_server
+    shared_server.reset()
+
+
+@pytest.fixture
+def project(server: S3Server, tmp_path: Path) -> Project:
+    """A folder whose commands use the server."""
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    made = Project(tmp_path, {"AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path), **keys})
+    made.write('name = "x"\ncloud = "aws"\n')
+    return made

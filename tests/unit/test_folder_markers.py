@@ -1,28 +1,13 @@
 """Objects whose names end with a slash: without content they stand for a folder, with content they are objects."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from project import Project
-from s3_server import S3Server, shared_server
+from s3_server import S3Server, project, server, shared_server
 
-__all__ = ["shared_server"]
-
-
-@pytest.fixture
-def server(shared_server: S3Server) -> Iterator[S3Server]:
-    yield shared_server
-    shared_server.reset()
-
-
-@pytest.fixture
-def project(server: S3Server, tmp_path: Path) -> Project:
-    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
-    project = Project(tmp_path, {"AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path), **keys})
-    project.write('name = "x"\ncloud = "aws"\n')
-    return project
+__all__ = ["project", "server", "shared_server"]
 
 
 def read(folder: Path) -> dict[str, bytes]:

@@ -14,29 +14,15 @@ import pytest
 
 from project import CLUSTER, Project
 from s3_proxies import holding_proxy
-from s3_server import S3Server, shared_server
+from s3_server import S3Server, project, server, shared_server
 
-__all__ = ["shared_server"]
+__all__ = ["project", "server", "shared_server"]
 
 MIB = 2**20
 LARGE = random.Random(14).randbytes(40 * MIB)
 FIRST_HELD = 30 * MIB
 """Behind the first parts of an object of that size, whatever the size of a part is."""
 ANOTHER_USER = 65534
-
-
-@pytest.fixture
-def server(shared_server: S3Server) -> Iterator[S3Server]:
-    yield shared_server
-    shared_server.reset()
-
-
-@pytest.fixture
-def project(server: S3Server, tmp_path: Path) -> Project:
-    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
-    project = Project(tmp_path, {"AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path), **keys})
-    project.write('name = "x"\ncloud = "aws"\n')
-    return project
 
 
 @pytest.fixture

@@ -2,15 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from project import Project
-from s3_server import S3Server, shared_server
+from s3_server import S3Server, project, server, shared_server
 
-__all__ = ["shared_server"]
+__all__ = ["project", "server", "shared_server"]
 
 LARGER_THAN_ITS_SIZE = "/proc/self/status"  # 0 bytes, as all of /proc
 SMALLER_THAN_ITS_SIZE = "/sys/kernel/mm/transparent_hugepage/enabled"  # 4096 bytes, as all of /sys
@@ -21,20 +20,6 @@ with open(sys.argv[1], "ab", 0) as file:
         file.write(b"0123456789" * 100)
         time.sleep(0.0005)
 """
-
-
-@pytest.fixture
-def server(shared_server: S3Server) -> Iterator[S3Server]:
-    yield shared_server
-    shared_server.reset()
-
-
-@pytest.fixture
-def project(server: S3Server, tmp_path: Path) -> Project:
-    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
-    project = Project(tmp_path, {"AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path), **keys})
-    project.write('name = "x"\ncloud = "aws"\n')
-    return project
 
 
 @pytest.mark.parametrize(
