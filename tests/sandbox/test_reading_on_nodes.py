@@ -188,7 +188,8 @@ def test_staging_needs_no_keys_but_the_nodes_own(project: Project) -> None:
     project.run("up")
     done = project.run("train", "--kv-store", "local", "-n", "1", "--", "python", "keyless.py")
     assert "] READ" in done.stdout
-    assert "the nodes' instance profile; read from files staged on the nodes" in done.stderr
+    assert "read from files staged on the nodes" in done.stderr
+    assert "credentials: those of the nodes' instance profile" in done.stderr
     assert "cannot renew" not in done.stdout + done.stderr
 
 
