@@ -155,10 +155,10 @@ def test_mxnet_reads_what_our_writer_writes_and_writes_what_our_reader_reads(nod
     assert (tmp_path / "theirs.rec").read_bytes() == (tmp_path / "ours.rec").read_bytes()
 
 
-def run_program(nodes: Project, program: str, *words: str) -> str:
+def run_program(nodes: Project, program: str, *words: str, results: str | None = None) -> str:
     """Run a program of on_nodes/ with the nodes' MXNet, on the head alone; its output."""
     shutil.copy(Path(__file__).parent / "on_nodes" / program, nodes.directory)
-    return train_with(nodes, list(words), "-n", "1", "--kv-store", "local", script=program)
+    return train_with(nodes, list(words), "-n", "1", "--kv-store", "local", script=program, results=results)
 
 
 def test_every_network_trains_and_is_as_large_as_published(nodes: Project) -> None:
@@ -225,7 +225,8 @@ def test_workers_that_do_not_find_the_same_checkpoint_do_not_train(nodes: Projec
     ],
 )
 def test_a_training_killed_while_it_saves_goes_on(nodes: Project, prefix: str, rounds: int) -> None:
-    output = run_program(nodes, "kills_on_a_node.py", prefix, str(rounds))
+    results = "s3://cluster-demo/models/" if prefix.startswith("s3://") else None
+    output = run_program(nodes, "kills_on_a_node.py", prefix, str(rounds), results=results)
     assert f"{rounds} kills survived" in output
 
 
