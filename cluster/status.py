@@ -89,7 +89,7 @@ def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
     """Lines about the instances with the cluster's tag that are not its nodes, and why; none without any."""
     if not instances:
         return []
-    lines = ["", "not nodes, and nothing is sent to them (cluster adopt makes nodes of those that can be):"]
+    lines = ["", "not nodes, and nothing is sent to them (to adopt those that you know: cluster adopt):"]
     lines += [f"  {each.instance_id}  {each.state}  {each.instance_type}  {each.why}" for each in instances]
     return [*lines, ""]
 

@@ -163,7 +163,7 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
             if not listed or len(set(listed)) != len(listed):
                 yield f"{key} has the same twice, or nothing: {', '.join(listed) or '[]'}"
         if self.min_nodes != "all" and self.min_nodes > self.nodes:
-            yield f"min_nodes = {self.min_nodes} is more than nodes = {self.nodes}: at most nodes can be good enough"
+            yield f"min_nodes = {self.min_nodes} is greater than nodes = {self.nodes}"
         if self.ssh_address == "private" and self.ssh_from == "auto":
             yield (
                 'ssh_address = "private" needs ssh_from to say a network such as "10.0.0.0/16": "auto" is '

@@ -115,7 +115,7 @@ def render_plan(plan: Plan) -> str:
 def _render_left_alone(plan: Plan) -> list[str]:
     if not plan.left_alone:
         return []
-    lines = ["  left alone, for they are not trusted (cluster adopt makes nodes of those that can be):"]
+    lines = ["  left alone because they are not trusted (to adopt those that you know: cluster adopt):"]
     return [*lines, *(f"      {each.instance_id}  {each.state}  {each.why}" for each in plan.left_alone)]
 
 

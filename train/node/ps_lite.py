@@ -7,6 +7,7 @@ import re
 
 # The path depends on how MXNet was compiled: "src/van.cc" up to 1.7, "../3rdparty/ps-lite/src/van.cc" since 1.8.
 VERBOSE = re.compile(rb"\[\d\d:\d\d:\d\d\] (?:.*/)?(?:van|\w+_van)\.(?:cc|h):\d+: (.*)")
+OWN = re.compile(r"\[\d\d:\d\d:\d\d\] (?:\S*/)?(?:\w*van|resender|postoffice)\.(?:cc|h):")
 RANK = re.compile(rb"([WS])\[(\d+)\] is connected to others")
 BOUND = re.compile(rb"Bind to role=(?:worker|server),.* ip=([0-9a-fA-F.:]+), port=(\d+)")
 FAILURE = re.compile(rb"(?i)fail|error|warn|fatal|cannot|unable")
@@ -25,6 +26,11 @@ def read(line):
     if bound:
         return {"bound": [bound.group(1).decode(), int(bound.group(2))]}
     return {}
+
+
+def is_own(text):
+    """Whether a line, as text, is one of ps-lite's own, such as "Resend": it may print those for ever."""
+    return text.startswith("[") and OWN.match(text) is not None
 
 
 def is_failure(line):

@@ -10,8 +10,9 @@ look.
 Python 3.6 and later, standard library only.
 """
 
-import re
 import time
+
+import ps_lite
 
 LOOK_EVERY_S = 10.0
 LOOKS = 6  # at least so many within stall_timeout
@@ -25,8 +26,6 @@ PACE = 3.0  # times the longest time without progress so far: then the user is t
 LEAST_CPU_S, LEAST_CPU_SHARE = 0.03, 0.002
 LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
 LONGEST_COMMAND = 60  # characters of a command line that are told
-# What ps-lite itself prints, such as "Resend": it may do so for ever.
-PS_LITE = re.compile(r"\[\d\d:\d\d:\d\d\] \S*src/(\./)?(\w*van|resender|postoffice)\.(cc|h):")
 
 
 def patience_s(found, pace_s, limit_s):
@@ -101,7 +100,7 @@ class Stalls(object):
 
     def hear_line(self, role, text):
         """A worker has printed something."""
-        if self._is_watching and not (text.startswith("[") and PS_LITE.match(text)):
+        if self._is_watching and not ps_lite.is_own(text):
             now = time.monotonic()
             self._lines_at[role.number] = now
             self._looks.pop(role.number, None)
