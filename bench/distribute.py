@@ -135,7 +135,7 @@ One file that cannot be compressed, to sandbox nodes whose links are shaped in e
 machine's end share its cores. The nodes keep the file in memory, since all of them would share one disk. In turn in
 every round; what takes more than a minute in fewer rounds, as the column says: one round is no median.
 
-- cluster: `Distribution` of bootstrap/distribute.py from the first ssh connection to the last node having the file
+- cluster: `Distribution` (bootstrap/transfer/distribute.py) from the first ssh connection to the last node having it
   under its SHA-256; Python's start and the file's digest, known from the manifest, apart. The uplink of this machine is
   not shaped, so the first node's link is what a single node waits for.
 - rsync: scp to the head, then from there `rsync -az` to all others at the same time, which is what launch.py does with

@@ -13,7 +13,7 @@ from sklearn.datasets import load_sample_images
 
 from bench.rounds import interleave
 
-sys.path += [str(Path(__file__).parents[1] / "tests" / "unit")]
+sys.path += [str(Path(__file__).parents[1] / "tests" / "support" / "hosts")]
 from real_mxnet import real_mxnet, run_mxnet
 
 CLUSTER = str(Path(sys.executable).parent / "cluster")

@@ -12,7 +12,7 @@ from typing import Any
 
 import boto3
 
-from provision.progress import silent
+from foundation.progress import silent
 from sandbox import control
 from sandbox.config import SandboxConfig
 

@@ -23,8 +23,8 @@ _ENDPOINT = ("AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
 _CLUSTER, _S5CMD, _AWS = BIN / "cluster", (BIN / "s5cmd", "--log", "error"), BIN / "aws"
 NOTES = """Each command as it is typed, from the start of its process to its end, against bench/s3_sink.py: an S3 in a
 process of its own on this machine, which drops what is put and serves what is got from one file by sendfile, so that it
-is not the bottleneck. All over plain HTTP. `cluster` sends and compares CRC-32; s5cmd's uploads carry MD5 and SHA-256,
-its downloads are not verified. Every put is to names that are not there yet.
+is not the bottleneck. All over plain HTTP. `cluster` sends SHA-256, and compares on get what S3 keeps (here CRC-32);
+s5cmd's uploads carry MD5 and SHA-256, its downloads are not verified. Every put is to names that are not there yet.
 "Each answer 20 ms late": the sink sleeps before it answers, as S3 takes its time; that shows how many requests are on
 their way at once. Peaks of memory are upper bounds: the kernel counts what the benchmark's own process had, too."""
 LATENCY_MS = 20

@@ -1,36 +1,32 @@
-"""From running nodes to nodes that can train: all side by side, each as soon as it can be reached."""
+"""Sets up all nodes at the same time, each as soon as it can be reached."""
 
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bootstrap.agents import BaseChangedError
-from bootstrap.built import Builds, Built
-from bootstrap.bundle import Bundle, Bundles
 from bootstrap.config import BootstrapConfig
-from bootstrap.connection import Host, NodeConnection
-from bootstrap.connections import Connections
-from bootstrap.cuda import find_warnings
-from bootstrap.distribute import Distribution, SetUp
-from bootstrap.facts import NodeFacts, gather_facts
-from bootstrap.host_keys import HostKeyPins
-from bootstrap.internal_ssh import authorize_script, authorized_line, known_hosts_text
-from bootstrap.plan import NodeStep, PlaceTree, RunSetup, SendFile, plan_node, plan_setup
-from bootstrap.pythons import ChosenPython, choose_python
-from bootstrap.script import render_script, silence_s
-from bootstrap.setup import setup_digest
-from bootstrap.shelf import BundleFile
-from bootstrap.side_by_side import on_all
-from bootstrap.source import choose_packages
-from bootstrap.sources import Sources, Store, choose_fetch
-from bootstrap.tree import Tree
-from bootstrap.tree_packs import TreePacks
-from bootstrap.wheels import choose_wheels
-from provision.errors import ClusterError
-from provision.progress import Event, Report
+from bootstrap.environment.bundle import Bundle, Bundles
+from bootstrap.environment.cuda import find_warnings
+from bootstrap.environment.facts import NodeFacts, gather_facts
+from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.plan import NodeStep, PlaceTree, RunSetup, SendFile, plan_node, plan_setup, setup_digest
+from bootstrap.environment.pythons import ChosenPython, choose_python
+from bootstrap.environment.script import render_script, silence_s
+from bootstrap.environment.source_build import Builds, Built, choose_packages
+from bootstrap.environment.wheels import choose_wheels
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.host_keys import HostKeyPins
+from bootstrap.ssh.login_keys import authorize_script, authorized_line, known_hosts_text
+from bootstrap.transfer.distribute import Distribution, SetUp
+from bootstrap.transfer.sources import Sources
+from bootstrap.transfer.tree import Tree, TreeArchives
+from foundation.errors import ClusterError
+from foundation.progress import Event, Report
 
 SCRIPT = "the script that sets the node up"
 
@@ -55,14 +51,14 @@ class ReadyNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trees:
-    """What every node gets beside its environment. project: the user's own files, None when there are none."""
+    """The files that every node gets in addition to its environment. project: the user's own, or None."""
 
     code: Tree
     project: Tree | None
 
     @property
     def all(self) -> tuple[Tree, ...]:
-        """Those that there are."""
+        """All trees that exist."""
         return (self.code,) if self.project is None else (self.code, self.project)
 
 
@@ -75,28 +71,27 @@ def bootstrap(
     connections: Connections,
     cache: Path,
     report: Report,
-    store: Store | None = None,
 ) -> tuple[ReadyNode, ...]:
     """Make every host ready to train; a second run finds nothing to do. In the order of `hosts`.
 
-    store: where [bootstrap] distribute = "s3" puts wheels. Raises ClusterError (or one below it) that names every node
-    that failed. A file that nodes refuse, because it was damaged on this machine, is fetched anew, once.
+    Raises ClusterError (or one below it) that names every node that failed. A file that nodes refuse
+    because it is damaged on this machine is fetched again, once.
     """
 
     def make_ready(damaged: list[BundleFile]) -> tuple[ReadyNode, ...]:
         ready: dict[str, ReadyNode] = {}
-        sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch, store=store)
+        sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch)
         with (
             Distribution(report=report, sources=sources, damaged=damaged) as distribution,
-            TreePacks(trees.all, cache=cache) as packs,
+            TreeArchives(trees.all, cache=cache) as archives,
         ):
-            bundles = Bundles(cache, report, choose_fetch(config.distribute, config.fetch))
+            bundles = Bundles(cache, report, "head" if config.distribute == "pypi" else config.fetch)
             builds = Builds(config, cache=cache, distribution=distribution, find_tools=bundles.get, report=report)
             work = _Bootstrap(
                 cluster=cluster,
                 config=config,
                 trees=trees,
-                packs=packs,
+                archives=archives,
                 connections=connections,
                 bundles=bundles,
                 builds=builds,
@@ -108,7 +103,7 @@ def bootstrap(
                 with builds.awaited(host):
                     ready[host.instance_id] = work.prepare(host)
 
-            on_all(hosts, prepare, name=lambda host: host.name)
+            on_all(hosts, prepare)
         return tuple(ready[host.instance_id] for host in hosts)
 
     damaged: list[BundleFile] = []
@@ -119,19 +114,19 @@ def bootstrap(
             raise
         report(Event(kind="warn", what=f"{damaged[0].path} was damaged; it is removed, and fetched anew"))
         nodes = make_ready([])
-    # Hosts of the user's own are other_hosts.py's to connect.
+    # other_hosts.py connects the user's own hosts.
     _connect_nodes([node for node in nodes if not node.host.spec], pins=connections.pins, report=report)
     return nodes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Bootstrap:
-    """What the set-ups of all nodes have in common."""
+    """What the set-ups of all nodes share."""
 
     cluster: str
     config: BootstrapConfig
     trees: Trees
-    packs: TreePacks
+    archives: TreeArchives
     connections: Connections
     bundles: Bundles
     builds: Builds
@@ -182,7 +177,7 @@ class _Bootstrap:
         )
 
     def _find_bundle(self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, node: str) -> Bundle:
-        """What the environment is made of, with warnings of what it will lack. Raises ClusterError."""
+        """The files of the node's environment; reports what it will lack as warnings. Raises ClusterError."""
         mxnet, packages, file = self.config.mxnet, self.config.packages, None
         if built is not None:
             mxnet, packages, file = built.label, (*built.requirements, *packages), built.file
@@ -194,35 +189,32 @@ class _Bootstrap:
     def _set_up(self, connection: NodeConnection, facts: NodeFacts, steps: Sequence[NodeStep], *, done: str) -> None:
         started = time.monotonic()
         name = connection.host.name
-        wanted = self._plan_set_up(facts, steps, bases=facts.trees)
+        wanted = self._plan_set_up(facts, steps)
         size_mb = sum(file.size_bytes for file in wanted.files) / 1e6
         self.report(Event(kind="start", what=f"taking {size_mb:.0f} MB and setting up", where=name))
-        try:
-            self.distribution.set_up(connection, wanted)
-        except BaseChangedError:  # by a job that wrote into a tree that was to be built upon
-            self.distribution.set_up(connection, self._plan_set_up(facts, steps, bases=()))
+        self.distribution.set_up(connection, wanted)
         self.report(Event(kind="done", what=done, where=name, duration_s=time.monotonic() - started))
 
-    def _plan_set_up(self, facts: NodeFacts, steps: Sequence[NodeStep], *, bases: Collection[str]) -> SetUp:
-        """What the agent gets and does. Raises ClusterError when files cannot be packed."""
+    def _plan_set_up(self, facts: NodeFacts, steps: Sequence[NodeStep]) -> SetUp:
+        """The files and tasks for the agent. Raises ClusterError when files cannot be packed."""
         files = [step.file for step in steps if isinstance(step, SendFile)]
         script = {
             "kind": "script",
             "what": "[bootstrap] setup" if any(isinstance(step, RunSetup) for step in steps) else SCRIPT,
-            "text": render_script(steps),
+            "text": render_script(steps, python=facts.python),
             "silence_s": silence_s(steps),
         }
         tasks: list[dict[str, Any]] = [script] if any(not isinstance(step, PlaceTree) for step in steps) else []
         for step in steps:
             if isinstance(step, PlaceTree):
-                file, task = self.packs.pack(step.tree, bases)
+                file, task = self.archives.write(step.tree)
                 files.append(file)
                 tasks.append(task)
         return SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks)
 
 
 def find_cluster_key(head: ReadyNode) -> str:
-    """The public half of the head's key for the others. Raises NodeCommandError, ConnectError."""
+    """The public key with which the head logs in to the other nodes. Raises NodeCommandError, ConnectError."""
     return head.facts.cluster_key or head.connection.run("cat .cluster/ssh/id_ed25519.pub").stdout.strip()
 
 
@@ -234,12 +226,17 @@ def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Rep
 
     def connect_node(node: ReadyNode) -> None:
         is_head = node is head
-        script = authorize_script(node.facts, line=line, known_hosts=text if is_head else None)
+        script = authorize_script(
+            authorized=node.facts.authorized,
+            line=line,
+            known_hosts_sha256=node.facts.known_hosts_sha256,
+            known_hosts=text if is_head else None,
+        )
         if script:
             node.connection.run(script, timeout_s=60, what="the script that lets the head in")
             report(Event(kind="done", what="may be reached by the head", where=node.host.name))
 
-    on_all(nodes, connect_node, name=lambda node: node.host.name)
+    on_all(nodes, connect_node)
 
 
 def _pinned_keys(nodes: Sequence[ReadyNode], pins: HostKeyPins) -> Mapping[str, tuple[str, str]]:

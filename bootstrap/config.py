@@ -1,12 +1,10 @@
 """[bootstrap] of cluster.toml: what every node gets."""
 
-from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from provision.settings import Settings, Shape
+from foundation.settings import Settings, Shape
 
 # All to be matched in full.
 PYTHON_PATTERN = r"auto|3\.([89]|1[0-2])|/[A-Za-z0-9._/-]+"
@@ -17,8 +15,7 @@ OPTION_PATTERN = r"[A-Z][A-Za-z0-9_]*=[A-Za-z0-9 ._/+,:=-]*"
 # Without a password: it would be in the list of processes of the head.
 SOURCE_URL_PATTERN = r"(https://[A-Za-z0-9.-]+(:[0-9]+)?|file://)/[A-Za-z0-9._~/+-]+"
 SOURCE_URL = "https://github.com/apache/mxnet.git"
-FOLDER_URL_PATTERN = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
-Distribute = Literal["chain", "s3", "pypi"]
+Distribute = Literal["chain", "pypi"]
 Fetch = Literal["auto", "here", "head"]
 
 
@@ -64,14 +61,6 @@ def check_pattern(pattern: str) -> str:
     return pattern
 
 
-def check_store(url: str) -> str:
-    """A store as it is; pure. Raises ValueError for a folder that S3's tools would take for another."""
-    parts = url.removeprefix("s3://").removesuffix("/").split("/")
-    if not {"", ".", ".."}.isdisjoint(parts):
-        raise ValueError('a part of it is empty, "." or ".."')
-    return url
-
-
 def check_command(command: str) -> str:
     """One entry of setup as it is; pure. Raises ValueError for what no shell can run."""
     if not command.strip():
@@ -88,7 +77,7 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         str,
         Shape(PYTHON_PATTERN),
         Meta(
-            description='"auto" takes the image\'s own Python where it is 3.8 to 3.12, and brings one along where not; '
+            description='"auto" takes the image\'s own Python where it is 3.9 to 3.12, and brings one along where not; '
             'or a version, such as "3.11"; or the absolute path of a Python on the nodes',
         ),
     ] = "auto"
@@ -145,8 +134,8 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
     distribute: Annotated[
         Distribute,
         Meta(
-            description='how wheels reach the nodes: "chain", each node gives them on to the next; "s3", each takes '
-            'them from store; "pypi", each takes them from the package index',
+            description='how wheels reach the nodes: "chain", each node gives them on to the next; "pypi", each '
+            "takes them from the package index",
         ),
     ] = "chain"
     fetch: Annotated[
@@ -156,12 +145,3 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
             "first node, where it can and this machine does not have them already",
         ),
     ] = "auto"
-    store: Annotated[
-        Annotated[str, Shape(FOLDER_URL_PATTERN), check_store] | None,
-        Meta(description='the folder in S3 for distribute = "s3": "s3://BUCKET/FOLDER/"'),
-    ] = None
-
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - defaults count as what is said
-        """What is wrong between settings."""
-        if self.distribute == "s3" and self.store is None:
-            yield 'distribute = "s3" needs store = "s3://BUCKET/FOLDER/", a folder in S3 for the wheels'

@@ -1,32 +1,30 @@
-"""`cluster train` while a job runs: its output, and what Ctrl-C is to do to it."""
+"""`cluster train`: hands the job to the head, attaches to its output, and handles Ctrl-C."""
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from cluster.app import App
-from cluster.job_head import end_from_here
-from cluster.stopping import stop
-from provision.errors import ClusterError, JobError
-from train.events import Result
-from train.head import Head, HeadGoneError, Talk
-from train.run import STOPPED, Follower, Started, check_result, render_left, submit
-
-if TYPE_CHECKING:
-    from cluster.live import JobDisplay
+from cluster.jobs import end_from_here, end_job
+from cluster.views.live import JobDisplay
+from foundation.errors import ClusterError, JobError
+from train.follow.events import Result
+from train.follow.head import Head, HeadGoneError, Talk
+from train.follow.run import STOPPED, Follower, Started, check_result, render_left, submit
+from train.job.protocol import Order
 
 Choice = Literal["stop", "leave", "continue"]
 QUESTION = "Stop the job, or leave it running? [stop/leave/continue] "
 
 
 class Interrupts:
-    """SIGINT and SIGTERM while a job is looked after. A context manager, for the main thread.
+    """SIGINT and SIGTERM while attached to a job. A context manager, for the main thread.
 
-    The first one is remembered until `look` raises it as KeyboardInterrupt: so nothing is torn that is being read or
-    written. A second one that comes before is raised at once: what is being written may never end.
+    The first signal is remembered until `look` raises it as KeyboardInterrupt, so that no read or write is cut short.
+    A second signal is raised immediately, because a write may never finish.
     """
 
     def __init__(self) -> None:
@@ -48,12 +46,12 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def forget(self) -> None:
-        """Wait for the next one."""
+        """Forget the remembered signal."""
         self.number = 0
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """In the block each signal is raised as it comes."""
+        """Within the block, signals are raised immediately."""
         before = {number: signal.signal(number, signal.default_int_handler) for number in self._before}
         try:
             yield
@@ -68,32 +66,30 @@ class Interrupts:
         self.number = number
 
 
-def start(app: App, head: Head, order: Mapping[str, Any], *, talk: Talk | None = None) -> None:
-    """Hand a job over and leave it: `--detach`. talk: see train.run.submit; raises as that does."""
+def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> None:
+    """Submit a job and return (`--detach`). talk: see train.follow.run.submit; raises as that does."""
     started = submit(head, order, follow=False, talk=talk)
     app.print(started.id)
     waits = " when the one that runs has ended" if started.state == "queued" else ""
     app.say(
-        f"job {started.id} ({order['name']}) runs on {head.name}{waits}: cluster logs -f {started.id} follows it, "
+        f"job {started.id} ({order.name}) runs on {head.name}{waits}: cluster logs -f {started.id} follows it, "
         f"cluster stop {started.id} ends it"
     )
 
 
-def attend(app: App, head: Head, order: Mapping[str, Any], *, plain: bool, talk: Talk | None = None) -> int:
-    """Hand a job over and follow it to its end; 0, or 130 when it was left running or taken back.
+def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None = None) -> int:
+    """Submit a job and follow it to its end; returns 0, or 130 when it was left running or withdrawn.
 
-    talk: see train.run.submit. plain: without a view at the bottom of the terminal.
-    Raises JobError with the exit code of the first process that failed, and as train.run.submit does.
+    talk: see train.follow.run.submit. plain: without a view at the bottom of the terminal.
+    Raises JobError with the exit code of the first process that failed, and as submit does.
     """
     with Interrupts() as interrupts:
         started = _submit(head, order, talk)
         if interrupts.number:  # before it was known to have begun
-            stop(app, head, started.id)
+            end_job(app, head, started.id)
             app.say(f"interrupted: job {started.id} was not begun, or ended at once")
             return STOPPED
-        from cluster.live import JobDisplay  # noqa: PLC0415 - while the head starts the job
-
-        display = JobDisplay(app, plain=plain, title=f"job {order['name']}", head=head.name)
+        display = JobDisplay(app, plain=plain, title=f"job {order.name}", head=head.name)
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
             result = attendance.follow(started.talk, queued=started.state == "queued")
@@ -115,21 +111,21 @@ def attend(app: App, head: Head, order: Mapping[str, Any], *, plain: bool, talk:
     return 0
 
 
-def _submit(head: Head, order: Mapping[str, Any], talk: Talk | None) -> Started:
+def _submit(head: Head, order: Order, talk: Talk | None) -> Started:
     try:
         return submit(head, order, follow=True, talk=talk)
     except KeyboardInterrupt:  # the second one: the head does not answer
         raise JobError(
-            f"interrupted: it is not known whether job {order['job']} was begun",
+            f"interrupted: it is not known whether job {order.job} was begun",
             exit_code=STOPPED,
-            hint=f"cluster jobs, cluster stop {order['job']}",
+            hint=f"cluster jobs, cluster stop {order.job}",
         ) from None
 
 
 class _Attendance:
-    """Following a job, and asking what to do when somebody interrupts that."""
+    """Follows a job, and asks what to do when the user interrupts."""
 
-    def __init__(self, app: App, head: Head, job: str, display: "JobDisplay", interrupts: Interrupts) -> None:
+    def __init__(self, app: App, head: Head, job: str, display: JobDisplay, interrupts: Interrupts) -> None:
         self._app = app
         self._head = head
         self._job = job
@@ -144,20 +140,20 @@ class _Attendance:
                 return self._follower.run(talk)
             except KeyboardInterrupt:
                 if queued and self._follower.reader.state == "queued":
-                    return stop(self._app, self._head, self._job, say=self._display.say).result
+                    return end_job(self._app, self._head, self._job, say=self._display.say).result
                 choice = self._choose()
                 if choice == "leave":
                     return None
                 self._interrupts.forget()
                 if choice == "stop":
                     self._display.say(f"stopping job {self._job}")
-                    stopped = stop(self._app, self._head, self._job, say=self._display.say)
+                    stopped = end_job(self._app, self._head, self._job, say=self._display.say)
                     if not stopped.by_head:
                         return stopped.result
             talk = None
 
     def _choose(self) -> Choice:
-        """What is to be done; without a terminal nobody can say it, and SIGTERM asks nobody."""
+        """Ask what to do; without a terminal, and on SIGTERM, the job is left running."""
         if self._interrupts.number == signal.SIGTERM or not can_ask():
             return "leave"
         with self._display.paused(), self._interrupts.at_once():
@@ -174,7 +170,7 @@ def can_ask() -> bool:
 
 
 def ask() -> Choice:
-    """Ask at the terminal until there is an answer; its end is "leave". Raises KeyboardInterrupt."""
+    """Ask at the terminal until there is a valid answer; end of input means "leave". Raises KeyboardInterrupt."""
     while True:
         sys.stderr.write(QUESTION)
         sys.stderr.flush()
@@ -193,7 +189,7 @@ def _runs_on(job: str) -> str:
 
 
 def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
-    """What is told when the head is lost: the job has ended there, and is ended on all other nodes."""
+    """The error for a lost head; ends the job's processes on all other nodes first."""
     left = end_from_here(app, job)
     said = f"\n  not known to have ended: {render_left(left)}" if left else "; no process of it is left on other nodes"
     return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint="cluster status")

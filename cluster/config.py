@@ -1,4 +1,4 @@
-"""cluster.toml -> ClusterConfig: every mistake is refused before anything happens, with what is allowed."""
+"""Reads cluster.toml into a ClusterConfig, and rejects mistakes with what is allowed."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from bootstrap.config import BootstrapConfig
+from foundation.errors import ConfigError
+from foundation.settings import Settings, Shape, check
 from provision.config import NAME_PATTERN, ProvisionConfig
-from provision.errors import ConfigError
-from provision.settings import Settings, Shape, check
 from sandbox.config import SandboxConfig
-from train.config import DataConfig, JobFile, TrainConfig
+from train.job.config import DataConfig, JobFile, TrainConfig
 
 FILE_NAME = "cluster.toml"
 
@@ -75,7 +75,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
     """Check a parsed TOML table; `source` is named in errors. Pure. Raises ConfigError.
 
-    An override that is a table, such as {"train.env": {"A": "1"}}, is laid over the file's, name by name.
+    An override that is a table, such as {"train.env": {"A": "1"}}, is merged into the file's, name by name.
     """
     merged: dict[str, Any] = {key: dict(v) if isinstance(v, dict) else v for key, v in table.items()}
     for dotted, value in (overrides or {}).items():
@@ -88,7 +88,7 @@ def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[st
 
 
 def _find_given(overrides: Mapping[str, Any]) -> Iterator[str]:
-    """The dotted keys that are the command line's: of a table that is laid over the file's, those of its names."""
+    """The dotted keys that the command line sets; a table that is merged into the file's counts name by name."""
     for dotted, value in overrides.items():
         if isinstance(value, dict):
             yield from (f"{dotted}.{name}" for name in value)

@@ -1,8 +1,6 @@
-"""Hosts of the user's own in a job of the cluster: found before it, told to end, and taken back with the cluster.
+"""Hosts of the user's own in a job: found before it starts, stopped with it, and cleaned up by `cluster down`."""
 
-Loaded only where there are any.
-"""
-
+import shlex
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -11,9 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bootstrap.apply import ReadyNode
-from bootstrap.connection import Host, NodeConnection, quote_command
-from bootstrap.connections import Connections
-from bootstrap.other_hosts import (
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.other_hosts import (
     KEPT,
     SCRIPT_TIMEOUT_S,
     Memory,
@@ -26,16 +25,16 @@ from bootstrap.other_hosts import (
     remember,
     render_release,
 )
-from bootstrap.side_by_side import on_all
-from bootstrap.user_ssh import Route, Spec, connect, find_route, load_ssh_config, parse_spec
+from bootstrap.ssh.user_ssh import Route, Spec, connect, find_route, load_ssh_config, parse_spec
 from cluster.app import App
-from provision.errors import ClusterError
-from provision.leftovers import Resource, Unseen
-from provision.progress import Event
-from provision.user_folders import home_folder
-from train.head import SILENCE_S, found_program_command
-from train.payload import code_digest
-from train.run import RemoteEnd
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from foundation.user_folders import home_folder
+from provision.resources.resource import Resource, Unseen
+from train.engines import ENGINES
+from train.follow.head import SILENCE_S, found_program_command
+from train.follow.run import RemoteEnd
+from train.job.payload import code_digest
 
 if TYPE_CHECKING:
     import paramiko
@@ -44,19 +43,19 @@ KIND = "set-up of a host of yours"
 
 
 class UserSsh:
-    """How this machine's user reaches hosts of his own. For any thread, once `config` was read."""
+    """How this machine's user reaches their own hosts. Thread-safe once `config` was read."""
 
     @cached_property
     def config(self) -> "paramiko.SSHConfig":
-        """His ssh_config, with the system's. Raises ClusterError."""
+        """The user's ssh_config, with the system's. Raises ClusterError."""
         return load_ssh_config(home_folder())
 
     def connect(self, host: Host) -> NodeConnection:
-        """Connect to a host that was found here. Raises ConnectError, ClusterError."""
+        """Connect to a host that `host` returned. Raises ConnectError, ClusterError."""
         return connect(host, spec=_spec_of(host.spec), config=self.config)
 
     def host(self, text: str, *, address: str = "") -> tuple[Host, Route]:
-        """A host as it is named, and the way there. address: what the cluster's nodes reach it at."""
+        """A host and the route to it. address: where the cluster's nodes reach it."""
         spec = _spec_of(text)
         route = find_route(spec, self.config)
         name = spec.host if spec.port in {None, 22} else f"{spec.host}:{spec.port}"
@@ -81,7 +80,7 @@ def _spec_of(text: str) -> Spec:
 
 
 class OtherHosts:
-    """Those among the lines of one hostfile."""
+    """The hosts of the user's own in one hostfile."""
 
     def __init__(self, app: App, lines: Sequence[str]) -> None:
         self._app = app
@@ -95,10 +94,12 @@ class OtherHosts:
         Raises ConfigError for what is no host, or none that a job could use.
         """
         others = []
-        for line in choose_others(self._lines, nodes, launcher=self._app.config.train.launcher):
+        launcher = self._app.config.train.launcher
+        why_not = ENGINES[launcher].is_for_nodes_alone
+        for line in choose_others(self._lines, nodes, launcher=launcher, why_not=why_not):
             host, route = self._ssh.host(line)
             address = _find_address(host.address)
-            if address is None and route.proxied:  # a name of the network there, which the head may know as well
+            if address is None and route.proxied:  # a name in the network behind the proxy, which the head may resolve
                 address = _ask_for_address(connections.get(nodes[0]), host.address)
             if address is None:
                 raise no_such_host(line, host.address, nodes)
@@ -107,7 +108,7 @@ class OtherHosts:
         return tuple(others)
 
     def connect(self, host: Host) -> NodeConnection:
-        """Connect to one, and remember it before anything is done there. Raises ConnectError, ClusterError."""
+        """Connect to a host, and remember it before anything is changed there. Raises ConnectError, ClusterError."""
         connection = self._ssh.connect(host)
         self._memory.keep([remember(host, key=connection.host_key)])
         return connection
@@ -119,7 +120,7 @@ class OtherHosts:
 
 
 def _find_address(name: str) -> str | None:
-    """Its IPv4 address, which is what ps-lite knows alone."""
+    """The IPv4 address; ps-lite supports no other."""
     try:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -128,7 +129,7 @@ def _find_address(name: str) -> str | None:
 
 
 def _ask_for_address(head: NodeConnection, name: str) -> str | None:
-    said = head.run(quote_command(["getent", "ahostsv4", name]), check=False, timeout_s=SCRIPT_TIMEOUT_S)
+    said = head.run(shlex.join(["getent", "ahostsv4", name]), check=False, timeout_s=SCRIPT_TIMEOUT_S)
     return said.stdout.split()[0] if said.stdout.split() else None
 
 
@@ -138,13 +139,13 @@ def memory_of(app: App) -> Memory:
 
 
 def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
-    """Remember that a job runs on these, before it does. Raises ClusterError."""
+    """Remember, before a job starts, that it runs on these hosts. Raises ClusterError."""
     memory_of(app).keep([remember(host, jobs=(job,)) for host in hosts])
 
 
 def ends_of_job(app: App, job: str) -> tuple[RemoteEnd, ...]:
-    """What ends a job's processes on the other hosts that it runs on."""
-    command = found_program_command("role.py", ["end", job], digest=code_digest())
+    """What ends a job's processes on the user's own hosts."""
+    command = found_program_command("role", ["end", job], digest=code_digest())
     _, known = memory_of(app).read()
     ssh = UserSsh()
     return tuple(
@@ -163,9 +164,9 @@ def _runner(ssh: UserSsh, entry: Remembered, command: str) -> Callable[[], str]:
 
 
 def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
-    """Take back what the cluster has on other hosts: where it is gone, and where not, and what to type.
+    """Remove what the cluster has on the user's own hosts; returns the cleaned hosts, and the others with a command.
 
-    What could not be reached stays remembered: the next `cluster down` tries again. Raises ClusterError.
+    Hosts that could not be reached stay remembered, and the next `cluster down` tries again. Raises ClusterError.
     """
     memory = memory_of(app)
     mark, known = memory.read()
@@ -177,8 +178,8 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
         try:
             host, _ = ssh.host(entry.spec, address=entry.address)
             with closing(ssh.connect(host)) as connection:
-                for job in entry.jobs:  # its head is gone, and what may still run there ends before its files go
-                    words = found_program_command("role.py", ["end", job], digest=code_digest())
+                for job in entry.jobs:  # the head is gone: end what may still run before deleting its files
+                    words = found_program_command("role", ["end", job], digest=code_digest())
                     connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
                 script = render_release(mark)
                 said = connection.run(script, timeout_s=SCRIPT_TIMEOUT_S, what="the script that cleans up")
@@ -192,6 +193,6 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
         what = "its key is taken out; ~/.cluster stays, for another cluster uses it" if kept else "left clean"
         app.report(Event(kind="done", what=what, where=host.name))
 
-    on_all(known, release_one, name=lambda entry: entry.spec)
+    on_all(known, release_one)
     memory.forget([resource.resource_id for resource in done])
     return tuple(done), tuple(left)

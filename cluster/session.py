@@ -6,49 +6,46 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from bootstrap.connection import Host
-from bootstrap.connections import Connections
-from bootstrap.first_contact import Console
-from bootstrap.host_keys import HostKeyPins
-from bootstrap.private_key import load_private_key
+from bootstrap.apply import ReadyNode, Trees, bootstrap
+from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.host_keys import Console, HostKeyPins
+from bootstrap.ssh.login_keys import load_private_key
 from cluster.app import App
-from provision.errors import ClusterError, NotFoundError
+from cluster.other_hosts import OtherHosts
+from foundation.errors import ClusterError, NotFoundError
+from foundation.files import one_at_a_time
+from foundation.progress import Event
+from foundation.user_folders import cache_folder
+from provision.aws.clients import Clients, make_clients
+from provision.describe import describe_nodes
 from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Node
-from provision.one_at_a_time import one_at_a_time
-from provision.progress import Event, Report
+from provision.resources.console import find_host_fingerprints, find_last_console_lines
+from train.job.payload import collect_trees
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-
-    from bootstrap.apply import ReadyNode
-    from cluster.config import ClusterConfig
-    from cluster.other_hosts import OtherHosts
-    from train.s3.store import S3Store
 
 BOOT_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 15.0
 
 
-def describe(app: App) -> ClusterState:
-    """The cluster's nodes as EC2 has them. Call enter_cloud first."""
-    # Slow to import; `cluster train` needs them only when a connection breaks.
-    from provision.aws import make_clients  # noqa: PLC0415
-    from provision.describe import describe_nodes  # noqa: PLC0415
-
-    ec2 = make_clients(app.config.provision.region).ec2
-    return describe_nodes(ec2, name=app.config.name, known=app.files.known_instances())
+def describe(app: App, clients: Clients | None = None) -> ClusterState:
+    """The cluster's nodes as EC2 has them. Call enter_cloud first. clients: those that were made already."""
+    clients = clients or make_clients(app.config.provision.region)
+    return describe_nodes(clients.ec2, name=app.config.name, known=app.files.known_instances())
 
 
 def describe_and_warn(app: App) -> ClusterState:
-    """As describe; says which instances with the cluster's tag are left out."""
+    """As describe; warns of instances with the cluster's tag that are left out."""
     state = describe(app)
     warn_untrusted(app, state)
     return state
 
 
 def warn_untrusted(app: App, state: ClusterState) -> None:
-    """Say which instances with the cluster's tag are left out; without nodes, the error for that says it."""
+    """Warn of instances with the cluster's tag that are left out; without nodes, the error names them."""
     if state.nodes and state.untrusted:
         what = (
             f"cluster {state.name}: {describe_untrusted(state.untrusted)}; nothing is sent there (see cluster status)"
@@ -63,37 +60,31 @@ def ready_nodes(
     *,
     wait_s: float = ANSWER_TIMEOUT_S,
     hostfile: Sequence[str] = (),
-) -> Iterator[tuple[tuple["ReadyNode", ...], str]]:
+) -> Iterator[tuple[tuple[ReadyNode, ...], str]]:
     """Connect to a cluster's nodes and bring them up to date; the nodes, head first, and the script's path on each.
 
-    state: a function finds it out meanwhile: then the nodes are first tried where they were the last time.
+    state: or a function that returns it; then connecting starts meanwhile, at the addresses of the last time.
     wait_s: how long nodes may take to answer, in seconds. hostfile: lines that may name hosts of the user's own, which
-    are brought up to date as well, and come last. The connections end with the block.
+    are set up as well, and come last. The connections are closed with the block.
     Raises NotFoundError when there is no cluster, ConfigError for a line that names no host, ClusterError for what goes
     wrong on the nodes.
     """
     config = app.config
     if app.files.find_public_key() is None:
-        find_hosts(app, state() if callable(state) else state)  # that there is no cluster counts first
+        find_hosts(app, state() if callable(state) else state)  # raises first when there is no cluster
         raise ClusterError(
             f"the private key of cluster {config.name} is not on this machine ({app.files.private_key})",
             hint="run this where the cluster was made, or cluster down",
         )
-    pins = HostKeyPins(app.files.known_hosts)
-    console = open_console(config.provision.region)
-    others = None
-    if hostfile:
-        from cluster.other_hosts import OtherHosts  # noqa: PLC0415 - not for those who have none
-
-        others = OtherHosts(app, hostfile)
+    others = OtherHosts(app, hostfile) if hostfile else None
     with Connections(
         private_key=app.files.private_key,
-        pins=pins,
-        console=console,
+        pins=HostKeyPins(app.files.known_hosts),
+        console=open_console(config.provision.region),
         wait_s=wait_s,
         connect_to_other=others.connect if others is not None else None,
     ) as connections:
-        # Two at once would write the same files there.
+        # Two commands at once would write the same files on the nodes.
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
             if callable(state):
                 connections.begin(_last_hosts(app), python=config.bootstrap.python)
@@ -105,13 +96,8 @@ def _prepare(
     app: App,
     state: ClusterState | Callable[[], ClusterState],
     connections: Connections,
-    others: "OtherHosts | None",
-) -> tuple[tuple["ReadyNode", ...], str]:
-    # Slow to import: beside the connections that have been begun.
-    from bootstrap.apply import Trees, bootstrap  # noqa: PLC0415
-    from provision.user_folders import cache_folder  # noqa: PLC0415
-    from train.payload import collect_trees  # noqa: PLC0415
-
+    others: OtherHosts | None,
+) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
     hosts = find_hosts(app, state() if callable(state) else state)
     payload = collect_trees(
@@ -119,7 +105,6 @@ def _prepare(
         sync=config.bootstrap.sync,
         exclude=config.bootstrap.exclude,
         project_dir=app.project_dir,
-        cache=cache_folder(),
         report=app.report,
     )
     connections.pins.keep_only(host.instance_id for host in hosts)
@@ -131,18 +116,17 @@ def _prepare(
         connections=connections,
         cache=cache_folder(),
         report=app.report,
-        store=open_store(config, report=app.report),
     )
     if others is not None:
         others.let_head_in(nodes)
-    with suppress(ClusterError):  # on a full disk, say: without it the next command takes a little longer
+    with suppress(ClusterError):  # such as a full disk; only the next command's start is slower
         app.files.keep_addresses({host.instance_id: host.address for host in hosts})
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"
 
 
 def _last_hosts(app: App) -> tuple[Host, ...]:
-    """The nodes as far as they can be known without EC2."""
+    """The nodes at their last known addresses."""
     user = app.config.provision.user
     return tuple(
         Host(name=id_, instance_id=id_, address=address, private_ip=address, user=user, is_head=False)
@@ -150,55 +134,47 @@ def _last_hosts(app: App) -> tuple[Host, ...]:
     )
 
 
-def open_store(config: "ClusterConfig", *, report: Report) -> "S3Store | None":
-    """The folder in S3 that wheels are distributed from; None where they come another way. Raises UsageError."""
-    if config.bootstrap.distribute != "s3" or config.bootstrap.store is None:
-        return None
-    from train.s3.store import S3Store  # noqa: PLC0415 - s3fs is slow to import: not for those who do not use it
-
-    return S3Store(config.bootstrap.store, region=config.provision.region, report=report)
-
-
 def open_console(region: str) -> Console:
-    """The consoles of a region's instances. For any thread; a client is made only if one of them is asked for."""
+    """The consoles of a region's instances. Thread-safe; the client is made on first use."""
     making = threading.Lock()
-
-    @cache
-    def make_ec2() -> "EC2Client":
-        from provision.aws import make_clients  # noqa: PLC0415 - boto3 is slow to import, and mostly not needed
-
-        return make_clients(region).ec2
+    made = cache(lambda: make_clients(region).ec2)
 
     def ec2() -> "EC2Client":
-        with making:  # a cache alone would let every thread make a client
-            return make_ec2()
+        with making:  # otherwise several threads would each make a client
+            return made()
 
-    def find_fingerprints(instance_id: str) -> frozenset[str]:
-        from provision.console import find_host_fingerprints  # noqa: PLC0415 - as above
-
-        return find_host_fingerprints(ec2(), instance_id)
-
-    def find_last_lines(instance_id: str) -> tuple[str, ...]:
-        from provision.console import find_last_console_lines  # noqa: PLC0415 - as above
-
-        return find_last_console_lines(ec2(), instance_id)
-
-    return Console(find_fingerprints=find_fingerprints, find_last_lines=find_last_lines)
+    return Console(
+        find_fingerprints=lambda instance_id: find_host_fingerprints(ec2(), instance_id),
+        find_last_lines=lambda instance_id: find_last_console_lines(ec2(), instance_id),
+    )
 
 
 def find_hosts(app: App, state: ClusterState) -> tuple[Host, ...]:
     """The running nodes as ssh sees them, head first. Raises NotFoundError, ClusterError."""
-    if not state.nodes:
-        raise no_nodes(state)
-    stopped = [node for node in state.nodes if node.state != "running"]
+    nodes = choose_nodes(state)
+    stopped = [node for node in nodes if node.state != "running"]
     if stopped:
         listed = ", ".join(f"{node.name} ({node.state})" for node in stopped)
         raise ClusterError(f"not all nodes of cluster {state.name} are running: {listed}", hint="cluster start")
-    ordered: Sequence[Node] = sorted(state.nodes, key=lambda node: (node.role != "head", node.index))
-    return tuple(_host(node, app) for node in ordered)
+    return tuple(find_host(app, node) for node in nodes)
 
 
-def _host(node: Node, app: App) -> Host:
+def choose_nodes(state: ClusterState, names: Sequence[str] = ()) -> tuple[Node, ...]:
+    """The nodes of these names, or all of them, head first. Raises NotFoundError, which lists the names."""
+    if not state.nodes:
+        raise no_nodes(state)
+    known = [node.name for node in sorted(state.nodes, key=lambda node: node.index)]
+    for name in names:
+        if name not in known:
+            raise NotFoundError(f"cluster {state.name} has no node {name}", hint=f"one of: {', '.join(known)}")
+    ordered = sorted(state.nodes, key=lambda node: (node.role != "head", node.index))
+    return tuple(node for node in ordered if not names or node.name in names)
+
+
+def find_host(app: App, node: Node) -> Host:
+    """A running node as ssh sees it. Raises ClusterError when it is not running, or cannot be reached from here."""
+    if node.state != "running":
+        raise ClusterError(f"{node.name} ({node.instance_id}) is {node.state}", hint="cluster start")
     address = node.address(app.config.provision.ssh_address)
     if address is None or node.private_ip is None:
         raise ClusterError(
@@ -215,29 +191,9 @@ def _host(node: Node, app: App) -> Host:
     )
 
 
-def choose_nodes(state: ClusterState, names: Sequence[str] = ()) -> tuple[Node, ...]:
-    """The nodes of these names, or all of them, head first. Raises NotFoundError, which lists the names."""
-    if not state.nodes:
-        raise no_nodes(state)
-    known = {node.name for node in state.nodes}
-    for name in names:
-        if name not in known:
-            listed = ", ".join(node.name for node in sorted(state.nodes, key=lambda node: node.index))
-            raise NotFoundError(f"cluster {state.name} has no node {name}", hint=f"one of: {listed}")
-    ordered = sorted(state.nodes, key=lambda node: (node.role != "head", node.index))
-    return tuple(node for node in ordered if not names or node.name in names)
-
-
-def find_host(app: App, node: Node) -> Host:
-    """A running node as ssh sees it. Raises ClusterError when it is not running, or cannot be reached from here."""
-    if node.state != "running":
-        raise ClusterError(f"{node.name} ({node.instance_id}) is {node.state}", hint="cluster start")
-    return _host(node, app)
-
-
 @contextmanager
 def open_connections(app: App, state: ClusterState, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Connections]:
-    """Connections to a cluster's nodes, without setting anything up there. They end with the block.
+    """Connections to a cluster's nodes, without setting them up. They are closed with the block.
 
     wait_s: how long a node may take to answer, in seconds. Raises ClusterError when the private key cannot be used.
     """

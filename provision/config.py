@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from provision.choices import MAX_NODES, Market, SshAddress
-from provision.errors import ConfigError
-from provision.settings import ALONE, Settings, Shape
+from foundation.errors import ConfigError
+from foundation.settings import ALONE, Settings, Shape
+from provision.model import MAX_NODES, Market, SshAddress
 
 NAME_PATTERN: re.Pattern[str] = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """A cluster's name, to be matched in full: it becomes part of EC2 names, tags, file and host names."""

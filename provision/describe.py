@@ -1,16 +1,18 @@
-"""Reads a cluster from EC2's tags. Only reads; few calls, whatever the number of nodes.
+"""Reads a cluster, or all clusters of a region, from EC2's tags. Only reads; few calls, whatever the number of nodes.
 
 A tag does not make an instance a node: provision/membership.py decides that, for everything that is read here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from provision.aws import aws_errors
+from foundation.thread_pool import bounded_pool
+from provision.aws.clients import aws_errors
+from provision.config import NAME_PATTERN
 from provision.membership import (
     Claim,
     KnownInstances,
@@ -26,28 +28,26 @@ from provision.model import (
     TAG_OWNER,
     TAG_RAN,
     ClusterState,
+    Instance,
     KeyPair,
     Node,
-    PlacementGroup,
     SecurityGroup,
     UntrustedInstance,
     parse_indices,
     resource_name,
 )
-from provision.side_by_side import reading_pool
+from provision.plan import Context
+from provision.resources.key_pair import find_key_pair, normal_public_key
+from provision.resources.resource import find_tag, tagged
+from provision.resources.security_group import find_security_groups, read_security_group
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import (
         FilterTypeDef,
         InstanceTypeDef,
-        IpPermissionOutputTypeDef,
-        SecurityGroupTypeDef,
-        TagTypeDef,
     )
 
-SSH_RULE = "cluster: ssh"
-"""Description of the ssh rules that this program makes, by which it knows them again."""
 
 LIVE_STATES = ("pending", "running", "stopping", "stopped")
 _PAGE_SIZE = 1000
@@ -78,33 +78,33 @@ class _Found:
 def describe_cluster(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
     """Everything of the cluster `name` that EC2 has, a half-made one included.
 
-    known: what this machine knows of its instances. Four calls, and one more per further 1000 instances. Raises
+    known: what this machine knows of its instances. Three calls, and one more per further 1000 instances. Raises
     AwsError.
     """
     found = _find_tagged(ec2, name=name)
     # Read after the instances: lists lag, and these are older than the instances that use them.
     key_pair, groups = find_key_pair(ec2, name=name), find_security_groups(ec2, name=name)
-    instances = _sort_out(found, find_membership(name=name, key_pair=key_pair, groups=groups, known=known))
-    return ClusterState(
-        name=name,
-        nodes=instances.live,
-        untrusted=instances.untrusted,
-        ending=instances.ending,
-        ended=instances.ended,
-        key_pair=key_pair,
-        security_groups=groups,
-        placement_group=find_placement_group(ec2, name=name),
-    )
+    return _state(name, found, key_pair, groups, known)
 
 
 def describe_nodes(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
     """The cluster's nodes, with its key pair and security groups: three calls, side by side. Raises AwsError."""
-    with reading_pool() as pool:
+    with bounded_pool() as pool:
         reading_key = pool.submit(find_key_pair, ec2, name=name)
         reading_groups = pool.submit(find_security_groups, ec2, name=name)
         reading_instances = pool.submit(_find_tagged, ec2, name=name)
     found = reading_instances.result()
     key_pair, groups = reading_key.result(), reading_groups.result()
+    return _state(name, found, key_pair, groups, known)
+
+
+def _state(
+    name: str,
+    found: list[_Found],
+    key_pair: KeyPair | None,
+    groups: tuple[SecurityGroup, ...],
+    known: KnownInstances,
+) -> ClusterState:
     instances = _sort_out(found, find_membership(name=name, key_pair=key_pair, groups=groups, known=known))
     return ClusterState(
         name=name,
@@ -122,25 +122,38 @@ def describe_instances(ec2: EC2Client, *, membership: Membership) -> Instances:
     return _sort_out(_find_tagged(ec2, name=membership.name), membership)
 
 
+def describe_now(context: Context) -> Instances:
+    """The cluster's instances while a plan is carried out: one read, and another one the first time. Raises AwsError.
+
+    The key pair is not looked at again: the plan has refused one that is not the cluster's.
+    """
+    ec2, name = context.clients.ec2, context.cluster
+    if context.groups is None:
+        context.groups = find_security_groups(ec2, name=name)
+    membership = find_membership(name=name, key_pair=None, groups=context.groups, known=context.files.known_instances())
+    if context.made_group_id is not None:
+        membership = replace(membership, group_ids=membership.group_ids | {context.made_group_id})
+    return describe_instances(ec2, membership=membership)
+
+
 def find_launched(ec2: EC2Client, *, name: str) -> Mapping[str, frozenset[str]]:
     """ClientToken -> ids of a cluster's instances, the ended ones that EC2 still shows included. Raises AwsError."""
     return find_tokens(found.claim for found in _find_tagged(ec2, name=name))
 
 
-def sort_out(instances: Iterable[tuple[str, InstanceTypeDef]], membership: Membership) -> Instances:
-    """Which instances are nodes. instances: each with the id of its reservation. Pure."""
-    return _sort_out([_claimed(reservation_id, instance) for reservation_id, instance in instances], membership)
-
-
 def _find_tagged(ec2: EC2Client, *, name: str) -> list[_Found]:
-    pages = ec2.get_paginator("describe_instances")
     with aws_errors(f"looking for the nodes of cluster {name}"):
-        return [
-            _claimed(reservation["ReservationId"], instance)
-            for page in pages.paginate(Filters=[_tagged(name)], PaginationConfig={"PageSize": _PAGE_SIZE})
-            for reservation in page["Reservations"]
-            for instance in reservation["Instances"]
-        ]
+        return _find_instances(ec2, tagged(name))
+
+
+def _find_instances(ec2: EC2Client, wanted: FilterTypeDef) -> list[_Found]:
+    pages = ec2.get_paginator("describe_instances")
+    return [
+        _claimed(reservation["ReservationId"], instance)
+        for page in pages.paginate(Filters=[wanted], PaginationConfig={"PageSize": _PAGE_SIZE})
+        for reservation in page["Reservations"]
+        for instance in reservation["Instances"]
+    ]
 
 
 def _claimed(reservation_id: str, instance: InstanceTypeDef) -> _Found:
@@ -206,24 +219,6 @@ def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
     )
 
 
-def find_interfaces(ec2: EC2Client, *, group_id: str) -> tuple[str, ...]:
-    """Network interfaces that are in a security group, each with what it is of."""
-    interfaces = ec2.describe_network_interfaces(Filters=[{"Name": "group-id", "Values": [group_id]}])
-    return tuple(
-        f"{interface['NetworkInterfaceId']} of "
-        f"{interface.get('Attachment', {}).get('InstanceId') or interface.get('Description') or 'nothing'}"
-        for interface in interfaces["NetworkInterfaces"]
-    )
-
-
-def _tagged(name: str) -> FilterTypeDef:
-    return {"Name": f"tag:{TAG_NAME}", "Values": [name]}
-
-
-def _tag(tags: Iterable[TagTypeDef], key: str) -> str | None:
-    return next((tag["Value"] for tag in tags if tag["Key"] == key), None)
-
-
 def _first_launched(instance: InstanceTypeDef) -> datetime:
     """When it was first launched.
 
@@ -242,7 +237,7 @@ def _age_order(instance: InstanceTypeDef) -> tuple[datetime, int, str]:
 
 
 def _claimed_index(instance: InstanceTypeDef) -> int | None:
-    indices = parse_indices(_tag(instance.get("Tags", []), TAG_INDEX) or "")
+    indices = parse_indices(find_tag(instance.get("Tags", []), TAG_INDEX) or "")
     position = instance.get("AmiLaunchIndex", 0)
     return indices[position] if position < len(indices) else None
 
@@ -257,7 +252,7 @@ def _node(instance: InstanceTypeDef, *, index: int, head: bool) -> Node:
 
 def _untrusted(found: _Found, *, is_known: bool, problems: tuple[str, ...]) -> UntrustedInstance:
     return UntrustedInstance(
-        owner=_tag(found.instance.get("Tags", []), TAG_OWNER),
+        owner=find_tag(found.instance.get("Tags", []), TAG_OWNER),
         image_id=found.instance["ImageId"],
         key_name=found.claim.key_name,
         group_ids=tuple(sorted(found.claim.group_ids)),
@@ -282,7 +277,7 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
         "state_reason": _reason(instance),
         "market": "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand",
         "started_at": instance["LaunchTime"].astimezone(UTC),
-        "ran": _tag(instance.get("Tags", []), TAG_RAN),
+        "ran": find_tag(instance.get("Tags", []), TAG_RAN),
         "profile_arn": instance.get("IamInstanceProfile", {}).get("Arn"),
         "volume_ids": tuple(
             mapping["Ebs"]["VolumeId"] for mapping in instance.get("BlockDeviceMappings", []) if "Ebs" in mapping
@@ -290,77 +285,86 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
     }
 
 
-def find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
-    """The key pair that has the cluster's name. Raises AwsError.
+# --- all clusters of a region
 
-    By a filter, and not by KeyNames: what is missing is then an empty list, and not an error.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterSummary:
+    """A cluster. nodes and untrusted: live instances, see provision/membership.py; ending: how many are shutting down.
+
+    owner: an ARN, None when unknown.
+    public_key: of its key pair in EC2 as `type body`, None when there is none.
     """
-    with aws_errors(f"looking for the key pair of cluster {name}"):
-        found = ec2.describe_key_pairs(
-            Filters=[{"Name": "key-name", "Values": [resource_name(name)]}],
-            IncludePublicKey=True,
-        )["KeyPairs"]
-    if not found:
-        return None
-    key = found[0]
-    return KeyPair(
-        key_name=key["KeyName"],
-        public_key=normal_public_key(key["PublicKey"]) if key.get("PublicKey") else None,
-        ours=_tag(key.get("Tags", []), TAG_NAME) == name,
+
+    name: str
+    nodes: tuple[Node, ...] = ()
+    untrusted: tuple[UntrustedInstance, ...] = ()
+    ending: int = 0
+    owner: str | None = None
+    public_key: str | None = None
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """All live instances with the cluster's tag: all of them cost money."""
+        return (*self.nodes, *self.untrusted)
+
+
+def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances]) -> tuple[ClusterSummary, ...]:
+    """Every cluster that has instances, a security group or a key pair, by name.
+
+    known: what this machine knows of the instances of a cluster, by the cluster's name.
+    A tag cluster:name whose value cannot be the name of a cluster is somebody else's. Three calls, and one more per
+    further 1000 instances or groups. Raises AwsError.
+    """
+    carriers: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_NAME]}
+    with aws_errors("looking for clusters"):
+        found = _find_instances(ec2, carriers)
+        pages = ec2.get_paginator("describe_security_groups")
+        pages_of_groups = pages.paginate(Filters=[carriers], PaginationConfig={"PageSize": _PAGE_SIZE})
+        groups = [group for page in pages_of_groups for group in page["SecurityGroups"]]
+        keys = ec2.describe_key_pairs(Filters=[carriers], IncludePublicKey=True)["KeyPairs"]
+    instances = [each for each in found if each.instance["State"]["Name"] != "terminated"]
+    owners: dict[str, str | None] = {}
+    for tags in (thing.get("Tags", []) for thing in (*keys, *groups, *(each.instance for each in instances))):
+        name = find_tag(tags, TAG_NAME) or ""
+        if NAME_PATTERN.fullmatch(name):
+            owners[name] = find_tag(tags, TAG_OWNER) or owners.get(name)
+    return tuple(
+        _summary(
+            name,
+            owner=owners[name],
+            instances=[each for each in instances if _is_of(name, each.instance)],
+            public_keys=[key["PublicKey"] for key in keys if _is_of(name, key) and key.get("PublicKey")],
+            groups=[
+                read_security_group(each, name=name) for each in groups if each["GroupName"] == resource_name(name)
+            ],
+            known=known(name),
+        )
+        for name in sorted(owners)
     )
 
 
-def normal_public_key(text: str) -> str:
-    """A public key line without its comment and line end, to be compared."""
-    return " ".join(text.split()[:2])
-
-
-def find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
-    """The placement group that has the cluster's name. Raises AwsError."""
-    named: FilterTypeDef = {"Name": "group-name", "Values": [resource_name(name)]}
-    with aws_errors(f"looking for the placement group of cluster {name}"):
-        found = ec2.describe_placement_groups(Filters=[named])["PlacementGroups"]
-    for group in found:
-        if group.get("State", "available") not in {"deleting", "deleted"}:
-            return PlacementGroup(
-                group_name=group["GroupName"],
-                group_id=group.get("GroupId", ""),
-                ours=_tag(group.get("Tags", []), TAG_NAME) == name,
-            )
-    return None
-
-
-def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
-    """The security groups that have the cluster's name, at most one in each VPC. Raises AwsError."""
-    with aws_errors(f"looking for the security group of cluster {name}"):
-        found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [resource_name(name)]}])
-    groups = sorted(found["SecurityGroups"], key=lambda group: group["GroupId"])
-    return tuple(read_security_group(group, name=name) for group in groups)
-
-
-def read_security_group(group: SecurityGroupTypeDef, *, name: str) -> SecurityGroup:
-    """A security group as EC2 describes it. name: of the cluster. Pure."""
-    rules = group.get("IpPermissions", [])
-    ssh = [network for rule in rules if _is_ssh(rule) for network in rule.get("IpRanges", [])]
-    return SecurityGroup(
-        group_id=group["GroupId"],
-        vpc_id=group.get("VpcId", ""),
-        ours=_tag(group.get("Tags", []), TAG_NAME) == name,
-        ssh_from=tuple(sorted(network["CidrIp"] for network in ssh if network.get("Description") == SSH_RULE)),
-        ssh_open_to=tuple(sorted(network["CidrIp"] for network in ssh)),
-        open_to_members=_names(rules, group["GroupId"]),
-        egress_to_members=_names(group.get("IpPermissionsEgress", []), group["GroupId"]),
+def _summary(
+    name: str,
+    *,
+    owner: str | None,
+    instances: list[_Found],
+    public_keys: list[str],
+    groups: list[SecurityGroup],
+    known: KnownInstances,
+) -> ClusterSummary:
+    public_key = normal_public_key(public_keys[0]) if public_keys else None
+    key_pair = KeyPair(key_name=resource_name(name), public_key=public_key, ours=True) if public_keys else None
+    sorted_out = _sort_out(instances, find_membership(name=name, key_pair=key_pair, groups=groups, known=known))
+    return ClusterSummary(
+        name=name,
+        nodes=sorted_out.live,
+        untrusted=sorted_out.untrusted,
+        ending=len(sorted_out.ended),
+        owner=owner,
+        public_key=public_key,
     )
 
 
-def _names(rules: Iterable[IpPermissionOutputTypeDef], group_id: str) -> bool:
-    """Whether one of the rules allows everything with the members of a group."""
-    return any(
-        rule.get("IpProtocol") == "-1"
-        and any(pair.get("GroupId") == group_id for pair in rule.get("UserIdGroupPairs", []))
-        for rule in rules
-    )
-
-
-def _is_ssh(rule: IpPermissionOutputTypeDef) -> bool:
-    return rule.get("IpProtocol") == "tcp" and rule.get("FromPort") == rule.get("ToPort") == 22
+def _is_of(name: str, thing: Any) -> bool:
+    return find_tag(thing.get("Tags", []), TAG_NAME) == name

@@ -8,15 +8,28 @@ import json
 import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from provision.errors import ClusterError
-from provision.keys import make_private_key, public_key_of
+import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+)
+
+from foundation.errors import ClusterError
+from foundation.file_lock import locked
+from foundation.files import UNFINISHED, write_whole
 from provision.membership import KnownInstances
 
+T = TypeVar("T")
 TOKEN_LIFETIME_S = 600.0
 """A launch this old is in EC2's lists, if it took effect. What is not listed then has ended since, and its token
 would bring back the ended instances."""
@@ -115,7 +128,7 @@ class ClusterFiles:
             self._write_journal(replace(journal, instance_ids=journal.instance_ids | new))
 
     def _pinned(self) -> frozenset[str]:
-        """Ids of the instances whose host key is pinned; bootstrap/host_keys.py writes the file, and judges it."""
+        """Ids of the instances whose host key is pinned; bootstrap/ssh/host_keys.py writes the file, and judges it."""
         try:
             lines = self.known_hosts.read_text(encoding="ascii", errors="replace").splitlines()
         except FileNotFoundError:
@@ -125,31 +138,9 @@ class ClusterFiles:
         return frozenset(line.split()[0] for line in lines if line.split())
 
     def _read_journal(self) -> Journal:
-        try:
-            content = json.loads(self.journal.read_bytes())
-            launches = tuple(
-                Launch(
-                    digest=str(entry["digest"]),
-                    token=str(entry["token"]),
-                    indices=tuple(int(index) for index in entry["indices"]),
-                    started_at=float(entry["started_at"]),
-                    instance_ids=tuple(str(instance_id) for instance_id in entry.get("instance_ids", ())),
-                )
-                for entry in content["launches"]
-            )
-            # A journal of a version that did not know adoption has none.
-            ids = frozenset(str(instance_id) for instance_id in content.get("instance_ids", ()))
-            return Journal(launches=launches, instance_ids=ids)
-        except FileNotFoundError:
-            return Journal()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            # Not to be passed over: its token is what keeps a repeated launch from doubling the cluster.
-            raise ClusterError(
-                f"{self.journal} is damaged: {error}",
-                hint=f"when no launch is under way: rm {self.journal}; then cluster adopt takes the nodes back",
-            ) from error
-        except OSError as error:
-            _cannot(error, "read", self.journal)
+        # Not to be passed over: its token is what keeps a repeated launch from doubling the cluster.
+        hint = f"when no launch is under way: rm {self.journal}; then cluster adopt takes the nodes back"
+        return self._read_json(self.journal, Journal, hint=hint) or Journal()
 
     def client_token(self, digest: str, *, indices: tuple[int, ...], now: float) -> str:
         """The ClientToken of a launch: that of an interrupted run for the same request, else a new one.
@@ -199,32 +190,22 @@ class ClusterFiles:
 
         Raises ClusterError.
         """
-        try:
-            return {str(kind): float(at) for kind, at in json.loads(self.making.read_bytes()).items()}
-        except FileNotFoundError:
-            return {}
-        except (ValueError, AttributeError, TypeError) as error:
-            raise ClusterError(
-                f"{self.making} is damaged: {error}", hint=f"wait a minute, then: rm {self.making}"
-            ) from error
-        except OSError as error:
-            _cannot(error, "read", self.making)
+        return self._read_json(self.making, dict[str, float], hint=f"wait a minute, then: rm {self.making}") or {}
 
     def note_making(self, kind: str, *, now: float) -> None:
         """Notes, on disk before it returns, that something of a kind is about to be made. Raises ClusterError."""
-        self._write(self.making, json.dumps({**self.makings(), kind: now}).encode())
+        self._write(self.making, msgspec.json.encode({**self.makings(), kind: now}))
 
     def forget_making(self, kind: str) -> None:
         """It is deleted again."""
         makings = self.makings()
         if makings.pop(kind, None) is not None:
-            self._write(self.making, json.dumps(makings).encode())
+            self._write(self.making, msgspec.json.encode(makings))
 
     def forget(self) -> None:
         """Removes all files of the cluster, and the folder unless something else is in it."""
-        for path in self._all:
+        for path in (*self._all, *self.root.glob(f"{UNFINISHED}*")):  # a killed run leaves what it was writing
             self._remove(path)
-            self._remove(path.with_name(f"{path.name}.new"))
         try:
             if self.root.is_dir() and not any(self.root.iterdir()):
                 self.root.rmdir()
@@ -266,32 +247,57 @@ class ClusterFiles:
         The lock is the kernel's: it ends with the process that holds it, however that ends.
         """
         self._make_root()
-        try:
-            handle = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            _cannot(error, "write", self.lock_file)
-        try:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                handle = stack.enter_context(locked(self.lock_file, wait=False))
             except BlockingIOError as error:
-                holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+                holder = self.lock_file.read_text(errors="replace").strip() or "unknown"
                 raise ClusterError(
                     f"another command is changing this cluster (process {holder}, lock {self.lock_file})",
                     hint="wait until it has ended",
                 ) from error
+            except OSError as error:
+                _cannot(error, "write", self.lock_file)
             os.ftruncate(handle, 0)
             with suppress(OSError):  # it is for the message above alone: `down` has to work on a full disk, too
                 os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
             yield
+
+    def find_command_at_work(self) -> int | None:
+        """The process that holds the lock; None when nobody does, as far as this user may look.
+
+        The lock itself is tried only while the process that wrote its id there lives: trying means holding it for a
+        moment, and an `up` at that moment would be refused.
+        """
+        try:
+            handle = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, PermissionError):
+            return None
+        try:
+            text = os.pread(handle, 32, 0).decode(errors="replace").strip()
+            if not text.isdecimal() or not _lives(int(text)):
+                return None
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(text)
+        else:
+            return None
         finally:
             os.close(handle)
 
+    def _read_json(self, path: Path, kind: type[T], *, hint: str) -> T | None:
+        """A file's content; None when there is no file. hint: for one that is damaged. Raises ClusterError."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ClusterError(f"{path} is damaged: {error}", hint=hint) from error
+        except OSError as error:
+            _cannot(error, "read", path)
+
     def _write_journal(self, journal: Journal) -> None:
-        content = {
-            "launches": [asdict(launch) for launch in journal.launches],
-            "instance_ids": sorted(journal.instance_ids),
-        }
-        self._write(self.journal, json.dumps(content, indent=1).encode())
+        self._write(self.journal, msgspec.json.format(msgspec.json.encode(journal, order="deterministic"), indent=1))
 
     def _make_root(self) -> None:
         try:
@@ -308,20 +314,8 @@ class ClusterFiles:
     def _write(self, path: Path, content: bytes) -> None:
         """Writes a file (0600) so that after a crash there is all of it or nothing."""
         self._make_root()
-        new = path.with_name(f"{path.name}.new")
         try:
-            new.unlink(missing_ok=True)
-            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-            folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)  # the name is safe only when the folder is
-            finally:
-                os.close(folder)
+            write_whole(path, content, to_disk=True)
         except OSError as error:
             _cannot(error, "write", path)
 
@@ -338,3 +332,27 @@ def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:
         f"cannot {verb} {path}: {error.strerror}",
         hint="check the folder's owner, permissions and free space",
     ) from error
+
+
+def make_private_key() -> bytes:
+    """A new ed25519 private key in OpenSSH's format, without a passphrase."""
+    return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+
+
+def public_key_of(private_key: bytes) -> str:
+    """Its public half as `type body`, without comment. Raises ValueError for anything but such a key."""
+    try:
+        loaded = load_ssh_private_key(private_key, password=None)
+    except (TypeError, UnsupportedAlgorithm) as error:  # a passphrase; a key type nobody knows
+        raise ValueError(str(error)) from error
+    return loaded.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -15,7 +15,7 @@ Known here: this machine launched it, adopted it, or has pinned its host key.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from provision.errors import NotFoundError
+from foundation.errors import NotFoundError
 from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInstance, resource_name
 
 

@@ -3,14 +3,18 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
-from provision.choices import MAX_NODES, Market, SshAddress
-from provision.errors import NotFoundError
+from foundation.errors import NotFoundError
 
+SshAddress = Literal["public", "private"]
+Market = Literal["on-demand", "spot"]
 Role = Literal["head", "worker"]
 InstanceState = Literal["pending", "running", "shutting-down", "terminated", "stopping", "stopped"]
 
+MAX_NODES = 1000
+"""One RunInstances and one TerminateInstances call take no more
+(https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html)."""
 TAG_NAME = "cluster:name"
 TAG_ROLE = "cluster:role"
 TAG_OWNER = "cluster:owner"
@@ -48,7 +52,7 @@ class Instance:
     """An instance with a cluster's tag that has not been told to end.
 
     launched_at: when EC2 first launched it, in UTC; started_at: when it last began to run.
-    ran: its tag cluster:ran, see provision/running_time.py. volume_ids: of its disks.
+    ran: its tag cluster:ran, see provision/resources/power.py. volume_ids: of its disks.
     """
 
     instance_id: str
@@ -138,24 +142,6 @@ class SecurityGroup:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlacementGroup:
-    """A placement group that has the cluster's name; `ours`: it carries the cluster's tag as well."""
-
-    group_name: str
-    group_id: str
-    ours: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpotRequest:
-    """A spot request of the cluster that may still lead to an instance, or belongs to one that lives."""
-
-    request_id: str
-    state: str
-    instance_id: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Upload:
     """A multipart upload to S3 that was begun and not completed: its parts cost as objects do.
 
@@ -168,22 +154,10 @@ class Upload:
     idle_s: float
     by_node: bool = False
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstanceProfile:
-    """What IAM has under the cluster's name: a role, an instance profile, or both; `ours`: tagged so.
-
-    policy_names: of the role's inline policies. policy: the document of the one that this program made.
-    in_profile: the role is in the instance profile.
-    """
-
-    name: str
-    ours: bool
-    has_role: bool
-    has_profile: bool
-    in_profile: bool
-    policy_names: tuple[str, ...] = ()
-    policy: str | None = None
+    @property
+    def url(self) -> str:
+        """Where it goes."""
+        return f"s3://{self.bucket}/{self.key}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +168,7 @@ class ClusterState:
     ending: ids of instances that are shutting down.
     ended: id -> why, for those that are shutting down or terminated and that EC2 still shows.
     security_groups: those that have the cluster's name, at most one in each VPC.
+    found: what `up` and `down` have found besides, by kind (provision/resources/table.py).
     """
 
     name: str
@@ -203,8 +178,7 @@ class ClusterState:
     ended: Mapping[str, str] = field(default_factory=dict)
     key_pair: KeyPair | None = None
     security_groups: tuple[SecurityGroup, ...] = ()
-    placement_group: PlacementGroup | None = None
-    spot_requests: tuple[SpotRequest, ...] = ()
+    found: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def security_group(self) -> SecurityGroup | None:
@@ -220,8 +194,7 @@ class ClusterState:
     def exists(self) -> bool:
         """Whether EC2 has anything of this cluster."""
         key_is_ours = self.key_pair is not None and self.key_pair.ours
-        placement_is_ours = self.placement_group is not None and self.placement_group.ours
-        return bool(self.nodes or self.ending or self.security_group or key_is_ours or placement_is_ours)
+        return bool(self.nodes or self.ending or self.security_group or key_is_ours)
 
     def node(self, name: str) -> Node:
         """The node called `name` (node-0) or with that instance id. Raises NotFoundError."""
@@ -325,6 +298,11 @@ class Preflight:
     permissions: Permissions = Permissions()
     public_address: bool = True
     volume_usd_per_gib_month: float | None = None
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """1 node, 2 nodes."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def format_indices(indices: Iterable[int]) -> str:

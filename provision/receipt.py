@@ -1,42 +1,27 @@
 """The end of a cluster, proven: what was deleted, what a fresh look still found, how long it ran at what cost. Pure."""
 
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from textwrap import wrap
 from typing import Any
 
-from provision.leftovers import Resource, Unseen
-from provision.model import InstanceProfile, Upload
+from provision.model import Instance, Upload
 from provision.plan import Plan
 from provision.preflight.prices import PricedPlace
-from provision.running_time import running_s
-from provision.steps import (
-    AbortUploads,
-    CancelSpotRequests,
-    DeleteInstanceProfile,
-    DeleteKeyPair,
-    DeleteNetworkInterfaces,
-    DeletePlacementGroup,
-    DeleteSecurityGroup,
-    DeleteVolumes,
-    ForgetFiles,
-    Step,
-    TerminateInstances,
-    WaitForTerminated,
-)
-from provision.uploads import IDLE_S
+from provision.resources.instances import TerminateInstances, WaitForTerminated
+from provision.resources.power import running_s
+from provision.resources.resource import Resource, Unseen
+from provision.resources.unfinished_uploads import IDLE_S
 
 Prices = Mapping[PricedPlace, float | None]
 """USD per hour of one node; None where it cannot be had."""
 
-LOCAL_FILES = "local files"
-"""Kind of what ForgetFiles removes."""
-
 _SHOWN = 8
 _WIDTH = 110
 _INDENT = 11
+LOCAL_FILES = "local files"
+"""Kind of what ForgetFiles removes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +63,7 @@ def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: It
     not say for how long they ran, so that they are not in it, and the bill has to say so.
     """
     steps = [step for plan in plans for step in plan.steps]
-    nodes = [node for step in steps if isinstance(step, TerminateInstances) for node in (*step.nodes, *step.untrusted)]
+    nodes = terminated_by(*plans)
     waited = {i for step in steps if isinstance(step, WaitForTerminated) for i in step.instance_ids}
     hours = [running_s(node, now=now) / 3600 for node in nodes]
     rates = [prices.get((node.market, node.instance_type, node.zone)) for node in nodes]
@@ -91,40 +76,44 @@ def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: It
     )
 
 
+def terminated_by(*plans: Plan) -> list[Instance]:
+    """The instances that plans terminate."""
+    steps = [step for plan in plans for step in plan.steps]
+    return [node for step in steps if isinstance(step, TerminateInstances) for node in (*step.nodes, *step.untrusted)]
+
+
 def deleted_by(*plans: Plan) -> tuple[Resource, ...]:
     """What the steps of plans delete, each once."""
     found = (
         Resource(kind=kind, resource_id=each)
         for plan in plans
         for step in plan.steps
-        for kind, ids in _deletions(step)
+        for kind, ids in step.deletions()
         for each in ids
     )
     return tuple(dict.fromkeys(found))
 
 
-def upload_resource(upload: Upload) -> Resource:
-    """An upload that is left, with the command that aborts it."""
-    words = ("--bucket", upload.bucket, "--key", upload.key, "--upload-id", upload.upload_id)
-    command = shlex.join(("aws", "s3api", "abort-multipart-upload", *words))
-    return Resource(kind="upload", resource_id=_url(upload), deletion=command)
-
-
-def profile_resources(profile: InstanceProfile | None) -> tuple[Resource, ...]:
-    """What is left of the nodes' role and its instance profile, with the commands that delete them."""
-    if profile is None or not profile.ours:
-        return ()
-    found = []
-    role, held = f"--role-name {profile.name}", f"--instance-profile-name {profile.name}"
-    if profile.has_profile:
-        out = [f"aws iam remove-role-from-instance-profile {held} {role}"] if profile.in_profile else []
-        command = " && ".join([*out, f"aws iam delete-instance-profile {held}"])
-        found.append(Resource(kind="instance profile", resource_id=profile.name, deletion=command))
-    if profile.has_role:
-        policies = [f"aws iam delete-role-policy {role} --policy-name {policy}" for policy in profile.policy_names]
-        command = " && ".join([*policies, f"aws iam delete-role {role}"])
-        found.append(Resource(kind="role", resource_id=profile.name, deletion=command))
-    return tuple(found)
+def receipt_document(receipt: Receipt) -> dict[str, Any]:
+    """The receipt for programs: what `cluster down --json` prints."""
+    return {
+        "cluster": receipt.cluster,
+        "gone": not receipt.leftovers,
+        "deleted": [{"kind": each.kind, "id": each.resource_id} for each in receipt.deleted],
+        "left": [
+            {"kind": each.kind, "id": each.resource_id, "deletion": each.deletion or None} for each in receipt.leftovers
+        ],
+        "looked_for": list(receipt.looked_for),
+        "unseen": [asdict(unseen) for unseen in receipt.unseen],
+        "uploads_in_progress": [
+            {"url": upload.url, "upload_id": upload.upload_id, "idle_s": round(upload.idle_s)}
+            for upload in receipt.in_progress
+        ],
+        "node_hours": round(receipt.bill.node_hours, 4),
+        "cost_usd": None if receipt.bill.usd is None else round(receipt.bill.usd, 4),
+        "cost_is_at_present_spot_price": receipt.bill.on_spot,
+        "uncounted_instances": list(receipt.bill.uncounted),
+    }
 
 
 def render_receipt(receipt: Receipt) -> str:
@@ -148,56 +137,6 @@ def render_receipt(receipt: Receipt) -> str:
     if receipt.deleted:
         lines += _entry("ran", _render_bill(receipt.bill))
     return "\n".join(lines) + "\n"
-
-
-def receipt_document(receipt: Receipt) -> dict[str, Any]:
-    """The receipt for programs: what `cluster down --json` prints."""
-    return {
-        "cluster": receipt.cluster,
-        "gone": not receipt.leftovers,
-        "deleted": [{"kind": each.kind, "id": each.resource_id} for each in receipt.deleted],
-        "left": [
-            {"kind": each.kind, "id": each.resource_id, "deletion": each.deletion or None} for each in receipt.leftovers
-        ],
-        "looked_for": list(receipt.looked_for),
-        "unseen": [asdict(unseen) for unseen in receipt.unseen],
-        "uploads_in_progress": [
-            {"url": _url(upload), "upload_id": upload.upload_id, "idle_s": round(upload.idle_s)}
-            for upload in receipt.in_progress
-        ],
-        "node_hours": round(receipt.bill.node_hours, 4),
-        "cost_usd": None if receipt.bill.usd is None else round(receipt.bill.usd, 4),
-        "cost_is_at_present_spot_price": receipt.bill.on_spot,
-        "uncounted_instances": list(receipt.bill.uncounted),
-    }
-
-
-def _deletions(step: Step) -> Iterator[tuple[str, Sequence[str]]]:  # noqa: C901 - one line for each kind of step
-    """Kinds, and what of each a step deletes."""
-    match step:
-        case CancelSpotRequests():
-            yield "spot request", step.request_ids
-        case TerminateInstances():
-            yield "instance", [instance.instance_id for instance in (*step.nodes, *step.untrusted)]
-        case DeleteNetworkInterfaces():
-            yield "network interface", step.interface_ids
-        case DeleteSecurityGroup():
-            yield "security group", [step.group_id]
-        case DeletePlacementGroup():
-            yield "placement group", [step.group_name]
-        case DeleteKeyPair():
-            yield "key pair", [step.key_name]
-        case DeleteInstanceProfile():
-            yield "instance profile", [step.name] if step.has_profile else []
-            yield "role", [step.name] if step.has_role else []
-        case DeleteVolumes():
-            yield "volume", step.volume_ids
-        case AbortUploads():
-            yield "upload", [_url(upload) for upload in step.uploads]
-        case ForgetFiles():
-            yield LOCAL_FILES, ["private key, known hosts"]
-        case _:
-            pass
 
 
 def _render_leftovers(receipt: Receipt) -> list[str]:
@@ -237,7 +176,3 @@ def _counted(title: str, resources: tuple[Resource, ...]) -> list[str]:
 def _entry(title: str, words: str) -> list[str]:
     first, *further = wrap(words, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
     return [f"  {title:<{_INDENT - 3}} {first}", *(f"{'':{_INDENT}}{line}" for line in further)]
-
-
-def _url(upload: Upload) -> str:
-    return f"s3://{upload.bucket}/{upload.key}"

@@ -1,92 +1,16 @@
-"""Plans as text for people. Pure."""
+"""Plans as text for people: what was found out before a launch, and the steps. Pure."""
 
-from provision.model import format_indices
-from provision.plan import Plan
-from provision.preflight.render import render_preflight
-from provision.steps import (
-    AbortUploads,
-    AuthorizeEgress,
-    AuthorizeIngress,
-    CancelSpotRequests,
-    CreateInstanceProfile,
-    CreateKeyPair,
-    CreatePlacementGroup,
-    CreateSecurityGroup,
-    DeleteInstanceProfile,
-    DeleteKeyPair,
-    DeleteNetworkInterfaces,
-    DeletePlacementGroup,
-    DeleteSecurityGroup,
-    DeleteVolumes,
-    ForgetFiles,
-    ImportKeyPair,
-    LaunchNodes,
-    RevokeIngress,
-    StartInstances,
-    Step,
-    StopInstances,
-    TerminateInstances,
-    WaitForRunning,
-    WaitForStopped,
-    WaitForTerminated,
-)
+import textwrap
+from collections.abc import Iterable
+from datetime import UTC, datetime
 
+from provision.model import LaunchOption, Permissions, Preflight, count
+from provision.plan import Plan, Wanted
+from provision.preflight.quotas import find_quota_kind, render_quota
 
-def describe_step(step: Step) -> str:  # noqa: C901, PLR0911, PLR0912 - one line for each kind of step
-    """A step in a few words."""
-    match step:
-        case CreateKeyPair():
-            return f"make key pair {step.key_name} (ed25519; the private key stays on this machine)"
-        case ImportKeyPair():
-            return f"import key pair {step.key_name} from this machine's private key"
-        case DeleteKeyPair():
-            return f"delete key pair {step.key_name}"
-        case CreateSecurityGroup():
-            return f"make security group {step.group_name} in {step.vpc_id}"
-        case AuthorizeIngress():
-            ssh = f"ssh from {step.ssh_from}" if step.ssh_from else ""
-            members = "everything between members" if step.members else ""
-            return f"allow {' and '.join(words for words in (ssh, members) if words)}"
-        case AuthorizeEgress():
-            return "allow everything out to members, as EFA needs it"
-        case RevokeIngress():
-            return f"stop allowing ssh from {', '.join(step.ssh_from)}"
-        case DeleteSecurityGroup():
-            return f"delete security group {step.group_id}"
-        case CreatePlacementGroup():
-            return f"make placement group {step.group_name}"
-        case DeletePlacementGroup():
-            return f"delete placement group {step.group_name}"
-        case CreateInstanceProfile():
-            return f"make role and instance profile {step.name}"
-        case DeleteInstanceProfile():
-            return f"delete role and instance profile {step.name}"
-        case LaunchNodes():
-            return f"launch {_count(len(step.indices), 'node')} ({format_indices(step.indices)})"
-        case WaitForRunning():
-            return f"wait until {_count(step.nodes, 'node')} {'runs' if step.nodes == 1 else 'run'}"
-        case StartInstances():
-            return f"start {_count(len(step.nodes), 'node')} ({format_indices(n.index for n in step.nodes)})"
-        case StopInstances():
-            return f"stop {_count(len(step.nodes), 'node')} ({format_indices(n.index for n in step.nodes)})"
-        case WaitForStopped():
-            return f"wait until {_count(len(step.instance_ids), 'instance')} {_have(step.instance_ids)} stopped"
-        case TerminateInstances():
-            nodes = f"{_count(len(step.nodes), 'node')} ({format_indices(n.index for n in step.nodes)})"
-            others = _count(len(step.untrusted), "untrusted instance")
-            return f"terminate {' and '.join([nodes] * bool(step.nodes) + [others] * bool(step.untrusted))}"
-        case WaitForTerminated():
-            return f"wait until {_count(len(step.instance_ids), 'instance')} {_have(step.instance_ids)} ended"
-        case CancelSpotRequests():
-            return f"cancel {_count(len(step.request_ids), 'spot request')}"
-        case DeleteVolumes():
-            return f"delete {_count(len(step.volume_ids), 'volume')} that no instance has"
-        case DeleteNetworkInterfaces():
-            return f"delete {_count(len(step.interface_ids), 'network interface')} that no instance has"
-        case AbortUploads():
-            return f"abort {_count(len(step.uploads), 'interrupted upload')} to S3"
-        case ForgetFiles():
-            return "remove the cluster's key and known hosts from this machine"
+_WIDTH = 110
+_LABEL = 13
+_HOURS_A_MONTH = 730
 
 
 def render_plan(plan: Plan) -> str:
@@ -94,21 +18,11 @@ def render_plan(plan: Plan) -> str:
     if not plan:
         return "\n".join([f"cluster {plan.cluster}: nothing to do", *_render_left_alone(plan)]) + "\n"
     lines = [f"cluster {plan.cluster}:"]
-    if plan.preflight is not None and plan.caller is not None:
-        launches = [step for step in plan.steps if isinstance(step, LaunchNodes)]
-        found = render_preflight(
-            plan.preflight,
-            caller=plan.caller,
-            nodes=plan.nodes,
-            launching=sum(len(step.indices) for step in launches),
-            volume_size_gib=launches[0].volume_size_gib,
-        )
-        lines += [*(f"  {line}" for line in found), ""]
+    if plan.wanted is not None and plan.wanted.preflight is not None:
+        lines += [*(f"  {line}" for line in render_preflight(plan.wanted, plan.wanted.preflight)), ""]
     for number, step in enumerate(plan.steps, start=1):
-        lines.append(f"  {number:>2}. {describe_step(step)}")
-        if isinstance(step, TerminateInstances):
-            lines.extend(f"      {node.name}  {node.instance_id}  {node.state}" for node in step.nodes)
-            lines.extend(f"      {each.instance_id}  {each.state}  {each.why}" for each in step.untrusted)
+        lines.append(f"  {number:>2}. {step.describe()}")
+        lines.extend(f"      {line}" for line in step.details())
     return "\n".join([*lines, *_render_left_alone(plan)]) + "\n"
 
 
@@ -119,9 +33,161 @@ def _render_left_alone(plan: Plan) -> list[str]:
     return [*lines, *(f"      {each.instance_id}  {each.state}  {each.why}" for each in plan.left_alone)]
 
 
-def _have(ids: tuple[str, ...]) -> str:
-    return "has" if len(ids) == 1 else "have"
+def render_preflight(wanted: Wanted, preflight: Preflight, *, now: datetime | None = None) -> list[str]:
+    """Lines of at most 110 columns, each with a label in front where a topic begins.
+
+    now: for the age of the image, otherwise the time that it is. Prices are for all nodes together.
+    """
+    caller, nodes, launching = wanted.caller, wanted.config.nodes, len(wanted.missing)
+    volume_size_gib = wanted.config.volume_size_gib
+    first = preflight.options[0]
+    moment = now or datetime.now(UTC)
+    topics: list[tuple[str, str]] = [
+        ("account", f"{caller.account_id}, {caller.owner}"),
+        ("region", caller.region),
+        *(("image", line) for line in _describe_images(preflight.options, moment)),
+        ("nodes", f"{launching} x {_describe_type(first)}" + _of_nodes(nodes, launching)),
+        ("market", _describe_market(first)),
+        ("where", _describe_zones(preflight.options)),
+        *(("or", line) for line in _describe_alternatives(preflight.options, nodes)),
+        ("placement", "close together, in a cluster placement group" if first.placement else "wherever there is room"),
+        *((("efa", "an Elastic Fabric Adapter for each node"),) if first.efa else ()),
+        *(("quota", line) for line in _describe_quotas(preflight)),
+        ("permissions", _describe_permissions(preflight.permissions)),
+        ("ssh from", caller.ssh_from + ("" if preflight.public_address else ", to private addresses only")),
+        ("disks", f"{count(nodes, 'disk')} of {volume_size_gib} GiB, gp3, encrypted"),
+        (
+            "price",
+            f"{_describe_price(first, nodes)} {_on(first)}; {_describe_disk_price(preflight, nodes, volume_size_gib)}",
+        ),
+        *(("not tried", line) for line in preflight.skipped),
+    ]
+    return _layout(topics)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _layout(topics: Iterable[tuple[str, str]]) -> list[str]:
+    lines: list[str] = []
+    previous = ""
+    for label, text in topics:
+        shown = "" if label == previous else label
+        previous = label
+        lines += textwrap.wrap(
+            text,
+            width=_WIDTH,
+            initial_indent=shown.ljust(_LABEL),
+            subsequent_indent=" " * _LABEL,
+            break_long_words=False,  # an id or an ARN is copied whole
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def _of_nodes(nodes: int, launching: int) -> str:
+    return "" if nodes == launching else f"; {nodes - launching} of {nodes} are there already"
+
+
+def _describe_type(option: LaunchOption) -> str:
+    return f"{option.instance_type}: {option.vcpus} vCPUs, {option.gpus or 'no GPU'}, {option.architecture}"
+
+
+def _describe_images(options: Iterable[LaunchOption], now: datetime) -> list[str]:
+    """One line for each image; for which types, where there are several."""
+    types: dict[tuple[str, str, datetime | None], list[str]] = {}
+    for option in options:
+        image = (option.image_id, option.image_name, option.image_created_at)
+        types.setdefault(image, []).append(option.instance_type)
+    return [
+        f"{image_id} {name}, {_describe_age(created, now)}"
+        + (f" (for {', '.join(dict.fromkeys(used))})" if len(types) > 1 else "")
+        for (image_id, name, created), used in types.items()
+    ]
+
+
+def _describe_age(created: datetime | None, now: datetime) -> str:
+    return "age unknown" if created is None else f"{count(max((now - created).days, 0), 'day')} old"
+
+
+def _describe_market(option: LaunchOption) -> str:
+    if option.market == "spot":
+        return "spot: AWS may end the nodes at two minutes' notice"
+    return "on demand"
+
+
+def _group(options: Iterable[LaunchOption]) -> list[list[LaunchOption]]:
+    """Options that differ by their zone alone stand together; the order is kept."""
+    groups: dict[tuple[str, str], list[LaunchOption]] = {}
+    for option in options:
+        groups.setdefault((option.market, option.instance_type), []).append(option)
+    return list(groups.values())
+
+
+def _describe_zones(options: Iterable[LaunchOption]) -> str:
+    """Of the first type and market: the first zone in full, the others by their names."""
+    first, *others = _group(options)[0]
+    free = count(first.free_addresses, "free address", "free addresses")
+    text = f"{first.zone}, {first.subnet_id} with {free}"
+    return text + (f"; then {', '.join(option.zone for option in others)}" if others else "")
+
+
+def _describe_alternatives(options: Iterable[LaunchOption], nodes: int) -> list[str]:
+    """The other types and markets, with what they cost: tried in this order when there is no capacity."""
+    return [
+        f"{group[0].instance_type} {_on(group[0])} in {', '.join(option.zone for option in group)}: "
+        f"{_describe_type(group[0]).partition(': ')[2]}; {_describe_price(group[0], nodes)}"
+        for group in _group(options)[1:]
+    ]
+
+
+def _on(option: LaunchOption) -> str:
+    return "on spot" if option.market == "spot" else "on demand"
+
+
+def _describe_price(option: LaunchOption, nodes: int) -> str:
+    if option.usd_per_hour is None:
+        return "unknown per hour"
+    return f"{_usd(option.usd_per_hour * nodes)} per hour ({nodes} x {_usd(option.usd_per_hour)})"
+
+
+def _describe_disk_price(preflight: Preflight, nodes: int, volume_size_gib: int) -> str:
+    """Disks cost as long as they are there, in stopped nodes too."""
+    if preflight.volume_usd_per_gib_month is None:
+        return "disks unknown per month"
+    per_month = preflight.volume_usd_per_gib_month * volume_size_gib * nodes
+    return f"disks {_usd(per_month)} per month ({_usd(per_month / _HOURS_A_MONTH)} per hour)"
+
+
+def _usd(amount: float) -> str:
+    """Cents, and below $100 as much of hundredths of a cent as there is: AWS's prices have four digits."""
+    if amount >= 100:
+        return f"${amount:,.2f}"
+    cents, rest = f"{amount:.4f}"[:-2], f"{amount:.4f}"[-2:]
+    return f"${cents}{rest.rstrip('0')}"
+
+
+def _describe_quotas(preflight: Preflight) -> list[str]:
+    unknown = dict.fromkeys(
+        option.instance_type
+        for option in preflight.options
+        if find_quota_kind(option.instance_type, option.market) is None
+    )
+    lines = [
+        render_quota(quota) + ("" if quota.suffices else ": not enough for all of them") for quota in preflight.quotas
+    ]
+    return [*lines, *(f"unknown for {instance_type}: not checked" for instance_type in unknown)]
+
+
+def _describe_permissions(permissions: Permissions) -> str:
+    without = ", ".join(permissions.without)
+    told = f"; without {without} the credentials of jobs are not limited (cluster iam-policy)" if without else ""
+    return _describe_checked(permissions) + told
+
+
+def _describe_checked(permissions: Permissions) -> str:
+    checked = len(permissions.allowed) + len(permissions.missing) + len(permissions.unknown)
+    if not checked:
+        return "not checked"
+    if permissions.missing:
+        return f"{checked} checked, missing: {', '.join(permissions.missing)}"
+    if not permissions.unknown:
+        return f"{checked} checked, all there"
+    return f"{checked} checked, {len(permissions.allowed)} there; could not be told: {', '.join(permissions.unknown)}"

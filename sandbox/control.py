@@ -4,25 +4,46 @@ A sandbox belongs to a project's folder. Its EC2 lives in the daemon's memory, s
 nothing worth keeping, and all of it goes.
 """
 
+import fcntl
 import os
+import secrets
+import shlex
+import shutil
 import signal
+import string
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from provision.errors import SandboxError
-from provision.progress import Event, Report
-from provision.sudo import as_root
-from sandbox.checks import check_kernel, check_machine, sudo_command
+from foundation.errors import ConfigError, SandboxError
+from foundation.progress import Event, Report
+from foundation.sudo import as_root, find_caller
 from sandbox.config import SandboxConfig
-from sandbox.control_socket import ask
-from sandbox.faults import FaultError
-from sandbox.launching import find_daemon, launch, locked, prepare, read_policy, remove_all
-from sandbox.leftovers import find_leftovers
-from sandbox.marks import Place, place_of
-from sandbox.settings import CHECKIP_PATH, DaemonStatus, HostStatus, Settings, read_access_key, read_settings
+from sandbox.daemon.control_socket import ask
+from sandbox.daemon.place import (
+    CHECKIP_PATH,
+    STATE_ROOT,
+    AccessKey,
+    DaemonStatus,
+    HostStatus,
+    Place,
+    Settings,
+    find_leftovers,
+    place_of,
+    read_arguments,
+    read_json,
+    remove_leftovers,
+    write_json,
+)
+from sandbox.faults.faults import FaultError
+from sandbox.hosts.hosts import PYTHON
+from sandbox.hosts.network import choose_ranges, describe_taken
+from sandbox.iam.policies import PolicyError, parse_policy
 
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
@@ -84,7 +105,7 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
                     f"The sandbox of {project_dir} runs in region {info.region}, not in {region}.",
                     hint="cluster sandbox stop",
                 )
-            settings = read_settings(place.settings_file)
+            settings = read_json(place.settings_file, Settings)
             if (settings.config, settings.policy) != (config, policy):
                 what = "[sandbox] is not what the sandbox was started with; it counts after cluster sandbox stop"
                 report(Event(kind="warn", what=what))
@@ -151,11 +172,11 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
         return None
     try:
         with as_root():
-            settings = read_settings(place.settings_file)
-            key = read_access_key(place.credentials_file)
+            settings = read_json(place.settings_file, Settings)
+            key = read_json(place.credentials_file, AccessKey)
     except PermissionError as error:
         raise SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command()) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise SandboxError(
             f"The sandbox of {project_dir} runs, but its files in {place.state_dir} are damaged: {error}",
             hint="cluster sandbox reset",
@@ -176,7 +197,7 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
 
 
 def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:
-    """Arms a fault in the running sandbox, or brings an immediate one about; text: as sandbox/faults.py reads it.
+    """Arms a fault in the running sandbox, or brings an immediate one about; text: see sandbox/faults/faults.py.
 
     The fault, as JSON has it; `did` says what an immediate one did. Raises SandboxError.
     """
@@ -218,7 +239,7 @@ def find_required(project_dir: Path) -> SandboxInfo:
 
 
 def api_log(project_dir: Path) -> Path:
-    """The file with a line of JSON for each API call; see sandbox/api_log.py. Raises SandboxError."""
+    """The file with a line of JSON for each API call; see sandbox/api/log.py. Raises SandboxError."""
     find_required(project_dir)
     return place_of(project_dir).api_log
 
@@ -231,8 +252,8 @@ def describe(project_dir: Path) -> SandboxStatus:
         state: Literal["crashed", "stopped"] = "crashed" if find_leftovers(place) else "stopped"
         return SandboxStatus(id=place.id, state=state)
     try:
-        settings = read_settings(place.settings_file)
-    except (OSError, ValueError, KeyError, TypeError):
+        settings = read_json(place.settings_file, Settings)
+    except (OSError, ValueError):
         return SandboxStatus(id=place.id, state="crashed", state_dir=place.state_dir, pid=status.pid)
     return SandboxStatus(
         id=place.id,
@@ -270,3 +291,205 @@ def unset_environment(names: Iterable[str]) -> list[str]:
 
 def _endpoint_url(settings: Settings, status: DaemonStatus) -> str:
     return f"https://{settings.ranges.gateway.ip}:{status.port}"
+
+
+# --- what the machine must have, what the daemon reads, and the wait until it serves
+
+# sshd and the like live where an ordinary user's PATH does not look.
+SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+COMMANDS = (
+    "sshd", "ssh-keygen", "ip", "tc", "nft", "unshare", "nsenter", "setpriv", "mount", "pivot_root", "mkfs.ext4",
+    "sudo",
+)  # fmt: skip
+# In namespaces of its own, all that a sandbox does with the kernel, once; nothing of it is left when it ends.
+TRIAL = """
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
+ip link add one type veth peer name two
+nft 'table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }'
+"""
+TRIAL_TIMEOUT_S = 30
+
+START_TIMEOUT_S = 60.0
+LOG_LINES = 10
+
+
+def check_machine() -> None:
+    """Raises SandboxError, with what to do, when this machine cannot run a sandbox."""
+    if sys.platform != "linux":
+        raise SandboxError(
+            f"The sandbox needs Linux, and this is {sys.platform}.",
+            hint='a Linux machine or virtual machine, or cloud = "aws" in cluster.toml',
+        )
+    if os.geteuid() != 0:
+        raise SandboxError(
+            "The sandbox makes network namespaces and mounts, for which it must be root.",
+            hint=sudo_command(),
+        )
+    _extend_path()
+    missing = [name for name in COMMANDS if shutil.which(name) is None]
+    if not Path(PYTHON).exists():
+        missing.append(PYTHON)
+    if missing:
+        raise SandboxError(
+            f"The sandbox needs {', '.join(missing)}, which this machine does not have.",
+            hint=shlex.join(["bash", str(Path(__file__).with_name("system-packages"))]),
+        )
+
+
+def sudo_command() -> str:
+    """This command with root's rights for the sandbox."""
+    return shlex.join(["sudo", "-E", *sys.argv])
+
+
+def check_kernel() -> None:
+    """Raises SandboxError when the kernel refuses what hosts are made of, as it does in most containers."""
+    done = subprocess.run(
+        ("unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child", "sh", "-ec", TRIAL),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TRIAL_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise SandboxError(
+            f"This machine does not let root make what the sandbox's hosts consist of: {done.stderr.strip()}",
+            hint="a virtual machine, or a container with full privileges (--privileged)",
+        )
+
+
+def _extend_path() -> None:
+    path = os.environ.get("PATH", "").split(":")
+    os.environ["PATH"] = ":".join([*path, *(folder for folder in SBIN if folder not in path)])
+
+
+def find_daemon(place: Place) -> DaemonStatus | None:
+    """The daemon's status, if its process lives; a pid that another process has by now does not count."""
+    try:
+        status = read_json(place.status_file, DaemonStatus)
+    except (OSError, ValueError):
+        return None
+    return status if place.mark in read_arguments(status.pid) else None
+
+
+def read_policy(project_dir: Path, config: SandboxConfig) -> str:
+    """The text of the IAM policy that [sandbox] policy names, "" when it names none. Raises ConfigError."""
+    if not config.policy:
+        return ""
+    said = f'[sandbox] policy = "{config.policy}"'
+    try:
+        text = (project_dir / config.policy).read_text()
+        parse_policy(text)
+    except OSError as error:
+        raise ConfigError(f"{said}: {error.strerror or error}", hint='write the file, or policy = ""') from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{said}: it is no text: {error}") from error
+    except PolicyError as error:
+        raise ConfigError(
+            f"{said}: {error}", hint="mend the file; docs/sandbox.md says what the sandbox understands"
+        ) from error
+    return text
+
+
+def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig, *, policy: str) -> None:
+    """Writes what the daemon and its clients read: settings and credentials. Raises SandboxError.
+
+    policy: the text of an IAM policy that limits the credentials, or "".
+    """
+    ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
+    place.hosts_dir.mkdir(parents=True)
+    place.objects_dir.mkdir(mode=0o700)
+    settings = Settings(
+        project_dir=str(project_dir.resolve()),
+        region=region,
+        private=str(ranges.private),
+        public=str(ranges.public),
+        config=config,
+        policy=policy,
+    )
+    write_json(place.settings_file, settings)
+    write_json(place.credentials_file, _make_access_key(), mode=0o600)
+    caller = find_caller()
+    if caller is not None:
+        os.chown(place.credentials_file, caller.uid, -1)
+
+
+def _make_access_key() -> AccessKey:
+    letters = string.ascii_uppercase + "234567"
+    return AccessKey(
+        access_key_id="AKIA" + "".join(secrets.choice(letters) for _ in range(16)),
+        secret_access_key=secrets.token_urlsafe(30),
+    )
+
+
+def launch(place: Place) -> None:
+    """Starts the daemon and waits until it serves. Raises SandboxError with the end of its log."""
+    with place.daemon_log.open("ab") as log:
+        daemon = subprocess.Popen(
+            (sys.executable, "-m", "sandbox.daemon", place.mark, str(place.state_dir)),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
+            env=_clean_environment(place),
+        )  # fmt: skip
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while find_daemon(place) is None:
+        code = daemon.poll()
+        if code is not None or time.monotonic() > deadline:
+            said = _read_log(place)
+            remove_all(place)
+            what = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
+            raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{said}".rstrip())
+        time.sleep(POLL_S)
+    caller = find_caller()
+    if caller is not None:
+        os.chown(place.control_socket, caller.uid, -1)
+    # It outlives this process; without this, Popen would warn that nobody waited for it.
+    daemon.returncode = 0
+
+
+def _clean_environment(place: Place) -> dict[str, str]:
+    """Nothing of the user's environment reaches the daemon and its hosts but where Python finds its code."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    if find_caller() is not None:
+        kept["PYTHONDONTWRITEBYTECODE"] = "1"  # it would lie in the user's folders, and be root's
+    return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(place.objects_dir)}
+
+
+def _read_log(place: Place) -> str:
+    try:
+        lines = place.daemon_log.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return "\n".join(lines[-LOG_LINES:])
+
+
+def remove_all(place: Place) -> None:
+    """Removes everything of a sandbox. Raises SandboxError naming what stays."""
+    left = remove_leftovers(place)
+    if left:
+        raise SandboxError(f"This could not be removed of the sandbox {place.id}: {left}", hint="cluster sandbox reset")
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """One start, stop or reset at a time on this machine: they choose addresses that nobody else has.
+
+    The lock is on the folder of all sandboxes, which goes when its last sandbox does; whoever got the lock of a folder
+    that is gone by then takes the next one.
+    """
+    while True:
+        STATE_ROOT.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(STATE_ROOT, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if STATE_ROOT.exists() and os.path.samestat(os.fstat(descriptor), STATE_ROOT.stat()):
+            break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        if not any(STATE_ROOT.iterdir()):
+            STATE_ROOT.rmdir()
+        os.close(descriptor)

@@ -9,7 +9,9 @@ import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
 
+from foundation.progress import silent
 from project import REPOSITORY, Project
+from sandbox import control
 
 # A process of the tests makes hundreds of AWS sessions: each service's description is read once for all of them.
 botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
@@ -19,12 +21,17 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
+# A file's tests run in one process: the longest files begin first.
+LONGEST = ("jobs", "scripts_on_nodes", "end_to_end", "installation", "kill_points", "under_sudo", "crashes")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no process is left alone with it at the end.
 
     Sandbox tests need root on Linux; elsewhere they are skipped, and say why.
     """
-    items.sort(key=lambda item: (item.path.name != "test_kill_points.py", item.path.parent.name != "sandbox"))
+    order = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (order.get(item.path.name, len(order)), "tests/sandbox/" not in item.path.as_posix()))
     if os.geteuid() == 0 and platform.system() == "Linux":
         return
     for item in items:
@@ -49,7 +56,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         project.run("up")
         yield project
     finally:
-        project.run("sandbox", "reset")
+        control.reset(project.directory, report=silent)
 
 
 @pytest.fixture
@@ -59,4 +66,4 @@ def project(tmp_path: Path) -> Iterator[Project]:
     made.write((REPOSITORY / "cluster.toml").read_text())
     yield made
     if os.geteuid() == 0:
-        made.run("sandbox", "reset", code=None)
+        control.reset(tmp_path, report=silent)

@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bootstrap.connection import Host
-from bootstrap.connections import Connections
-from bootstrap.host_keys import HostKeyPins
-from bootstrap.side_by_side import on_all
+from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.host_keys import HostKeyPins
 from cluster.app import App
 from cluster.session import find_hosts, open_console, ready_nodes
-from provision.aws import make_clients
+from provision.aws.clients import make_clients
 from provision.describe import describe_cluster
 from provision.model import ClusterState
 
@@ -47,7 +46,7 @@ def by_fabric(app: App, state: ClusterState) -> bool:
     pins = HostKeyPins(app.files.known_hosts)
     console = open_console(app.config.provision.region)
     with Connections(private_key=app.files.private_key, pins=pins, console=console, wait_s=60) as connections:
-        on_all(find_hosts(app, state), lambda host: connections.get(host).run("true"), name=lambda host: host.name)
+        on_all(find_hosts(app, state), lambda host: connections.get(host).run("true"))
     return False
 
 

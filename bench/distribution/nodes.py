@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 HOME = "home/ubuntu"
 FOLDERS = (".cluster", "star")
 TIMEOUT_S = 120.0
-AGENT_WORDS = b"module.main()"  # of LOADER in bootstrap/node_program.py
+AGENT_WORDS = b"module.main()"  # of LOADER in bootstrap/ssh/node_program.py
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

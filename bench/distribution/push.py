@@ -11,15 +11,14 @@ import time
 from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
-from bootstrap.connection import Host
-from bootstrap.connections import Connections
-from bootstrap.distribute import Distribution, SetUp
-from bootstrap.host_keys import HostKeyPins
-from bootstrap.shelf import describe_file
-from bootstrap.side_by_side import on_all
+from bootstrap.environment.file_cache import describe_file
+from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.host_keys import HostKeyPins
+from bootstrap.transfer.distribute import Distribution, SetUp
 from cluster.session import open_console
-from provision.errors import ClusterError
-from provision.progress import silent
+from foundation.errors import ClusterError
+from foundation.progress import silent
 
 REGION = "us-east-1"
 
@@ -49,7 +48,7 @@ def main() -> None:
             else:
                 done_s[host.name] = time.perf_counter() - started
 
-        on_all(hosts, work, name=lambda host: host.name)
+        on_all(hosts, work)
     sys.stdout.write(json.dumps({"done_s": done_s, "errors": errors, "peak_mb": peak_mb()}) + "\n")
 
 

@@ -1,6 +1,6 @@
 """`python -m bench.provisioning.nodes_up CONFIG COUNT [--ssh]`: what `cluster up` does before it looks at the nodes.
 
-The same functions in the same order as cluster/bring_up.py: the preflight, the plan, the launch, the wait; and with
+The same functions in the same order as cluster/commands/up.py: the preflight, the plan, the launch, the wait; and with
 --ssh a login to every node, with its host key verified and pinned as `cluster up` does it. Prints, as JSON, the seconds
 from the process's start to the last node running (`running_s`) and to the last login (`ssh_s`), and `peak_mb`.
 """
@@ -11,12 +11,15 @@ import time
 from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
+from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.host_keys import HostKeyPins
 from cluster.app import App
-from cluster.bring_up import find_wishes
-from provision.aws import make_clients
-from provision.lifecycle import prepare_up, up
+from cluster.commands.up import find_wishes
+from cluster.session import BOOT_TIMEOUT_S, find_hosts, open_console
+from provision.aws.clients import make_clients
 from provision.model import ClusterState
 from provision.render import render_plan
+from provision.up import prepare_up, up
 
 
 def main() -> None:
@@ -49,17 +52,11 @@ def launch(app: App) -> ClusterState:
 
 def log_in(app: App, state: ClusterState) -> None:
     """A connection to every node, side by side."""
-    # As in bring_up.py: what ssh needs is imported when there are nodes.
-    from bootstrap.connections import Connections  # noqa: PLC0415 - see above
-    from bootstrap.host_keys import HostKeyPins  # noqa: PLC0415
-    from bootstrap.side_by_side import on_all  # noqa: PLC0415
-    from cluster.session import BOOT_TIMEOUT_S, find_hosts, open_console  # noqa: PLC0415
-
     pins = HostKeyPins(app.files.known_hosts)
     console = open_console(app.config.provision.region)
     key = app.files.private_key
     with Connections(private_key=key, pins=pins, console=console, wait_s=BOOT_TIMEOUT_S) as connections:
-        on_all(find_hosts(app, state), connections.get, name=lambda host: host.name)
+        on_all(find_hosts(app, state), connections.get)
 
 
 def seconds_since_start() -> float:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from provision.user_folders import cache_folder
+from foundation.user_folders import cache_folder
 
 INSTALL_TIMEOUT_S = 600.0
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 from botocore.exceptions import ClientError
 
-from provision.progress import silent
+from foundation.progress import silent
 from sandbox import control
 from sandbox.config import SandboxConfig
 
@@ -31,7 +31,7 @@ INSTANCE_TYPE: Final = "c5.large"
 IMAGE = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
 KEY_NAME = ROLE_NAME = "bench"
 SWEEP_TIMEOUT_S = 120.0
-READING = ("Describe", "Get", "List", "Head", "Simulate", "Lookup")
+READING = ("Describe", "Get", "List", "Head", "Lookup")
 TRUST = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}],

@@ -1,14 +1,14 @@
-"""Sets up one node: takes the files that it lacks, gives them on to others, and runs what is to be done with them.
+"""Sets up one node: takes the files that it lacks, passes them on to other nodes, and runs its tasks.
 
-It is started over ssh, and talks with bootstrap/agents.py in lines of JSON. First comes the order:
+It is started over ssh, and talks with bootstrap/transfer/distribute.py in lines of JSON. First comes the order:
 
     {"address": private address, "secret": hexadecimal, "lock_timeout_s": seconds,
-     "files": [{"sha256", "name", "size", "urls": [...] or none}, ...], in the order in which they are taken,
+     "files": [{"sha256", "name", "size", "urls": [...]}, ...], in the order in which they are taken,
      "tasks": [{"kind": "script", "what": words, "text": shell script, "silence_s": seconds}, ...]}
 
 Then it says {"listening": port}, and it is told where to take the files from: {"peers": [[address, port], ...]}, or
-{"urls": certificates of authorities, PEM or null, "probe_s": seconds or null}. Where that leads nowhere it says
-{"stuck": sha256, "have": bytes, "why": [...]}, and gets, for that file, other peers, "urls", or
+{"index": true, "probe_s": seconds or null}. Where that leads nowhere it says
+{"stuck": sha256, "have": bytes, "why": [...]}, and gets, for that file, other peers, "index", or
 {"upload": sha256, "offset": o, "size": n} and then n bytes.
 It says {"begun": task}, {"arrived": true}, {"done": true}, or {"failed": {"what", "exit_code" or null, "output": last
 lines}}, and in between {"alive": bytes so far}.
@@ -40,7 +40,7 @@ UPLOAD_READ_BYTES = 1 << 18
 
 
 class Failed(Exception):
-    """The node cannot be set up. `said` is what the user's machine is told."""
+    """The node cannot be set up. `said`: the report to the user's machine."""
 
     def __init__(self, what, exit_code=None, output=(), **more):
         super(Failed, self).__init__(what)
@@ -63,7 +63,7 @@ class Agent(object):
         self.store = None
 
     def tell(self, message):
-        """Say something; whoever listened may be gone."""
+        """Send a message to the user's machine."""
         with self.speaking:
             sys.stdout.write(json.dumps(message) + "\n")
             sys.stdout.flush()
@@ -71,7 +71,7 @@ class Agent(object):
     # -- files ---------------------------------------------------------------------------------------------------
 
     def lock(self):
-        """Keep others from setting up this node; what a killed command has left running here is waited for."""
+        """Lock out other set-ups of this node; waits for a script that a killed command left running."""
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         handle = os.open(self.root, os.O_RDONLY)
         deadline = time.monotonic() + self.order["lock_timeout_s"]
@@ -88,10 +88,10 @@ class Agent(object):
         return handle
 
     def take_files(self):
-        """Get everything that is wanted, in order.
+        """Get all wanted files, in order.
 
-        Each file is looked for where the first direction leads. Were it otherwise, two nodes that have helped each
-        other on with one file could wait for each other with the next.
+        Each file is first looked for in the sources of the first direction: otherwise two nodes that gave each other
+        one file could wait for each other with the next.
         """
         first = self.read_direction()
         for arriving in self.wanted:
@@ -104,18 +104,18 @@ class Agent(object):
                     direction = self.read_direction()
 
     def take_one(self, direction, arriving):
-        """Get one file from where the user's machine says. Raises chain.Stuck."""
+        """Get one file from the source that a direction names. Raises chain.Stuck."""
         if "peers" in direction:
             try:
                 direction["taker"].take(arriving)
             except store.Damaged as error:
                 raise Failed("%s, and so it was when it was taken again" % error) from error
-        elif "urls" in direction:
+        elif "index" in direction:
             wanted = next(file for file in self.order["files"] if file["sha256"] == arriving.sha256)
-            if not wanted.get("urls"):
+            if not wanted["urls"]:
                 raise chain.Stuck(arriving, ["it has no URL"])
             try:
-                urls.fetch(wanted["urls"], arriving, direction["urls"], direction.get("probe_s"))
+                urls.fetch(wanted["urls"], arriving, direction["probe_s"])
             except (urls.Unreachable, store.Damaged) as error:
                 raise chain.Stuck(arriving, [str(error)]) from error
         elif direction["upload"] == arriving.sha256:
@@ -124,7 +124,7 @@ class Agent(object):
             raise chain.Stuck(arriving, [])
 
     def read_direction(self):
-        """What the user's machine says next."""
+        """The next direction from the user's machine."""
         direction = self.directions.get()
         if "peers" in direction:
             peers = [(address, port) for address, port in direction["peers"]]
@@ -146,7 +146,7 @@ class Agent(object):
         except store.Damaged as error:
             if direction["offset"] == 0:
                 raise Failed(error, damaged=arriving.sha256) from error
-            # ssh changes no byte: it is what was here before, from another node or from a disk.
+            # ssh changes no byte: the damage is in the earlier part, from another node or from the disk.
             raise chain.Stuck(arriving, [str(error)]) from error
 
     def follow_control(self):
@@ -164,28 +164,22 @@ class Agent(object):
                 direction["received"].wait()  # `receive` reads the bytes that follow
         self.leaving = True
         with self.busy:
-            place_tree.remove_packs(self.root, self.order["tasks"])
+            place_tree.remove_archives(self.root, self.order["tasks"])
             leave()
 
     # -- tasks ---------------------------------------------------------------------------------------------------
 
     def run_tasks(self, lock):
-        """Do what is to be done with the files, in order."""
+        """Run the tasks in order."""
         for index, task in enumerate(self.order["tasks"]):
             with self.busy:
                 if self.leaving:
                     leave()
                 self.tell({"begun": index})
                 if task["kind"] == "tree":
-                    self.place_tree(task)
+                    place_tree.place(self.root, task)
                 else:
                     self.run_script(task, lock)
-
-    def place_tree(self, task):
-        try:
-            place_tree.place(self.root, task)
-        except place_tree.BaseChanged as error:
-            raise Failed(error, base_changed=task["digest"]) from error
 
     def run_script(self, task, lock):
         try:
@@ -194,13 +188,13 @@ class Agent(object):
             raise Failed(task["what"], error.exit_code, error.lines) from error
 
     def stay_alive(self):
-        """Say regularly that we are there, and how far."""
+        """Report regularly how many bytes have arrived."""
         while True:
             time.sleep(ALIVE_EVERY_S)
             self.tell({"alive": sum(arriving.have for arriving in self.wanted)})
 
     def run(self):
-        """The whole set-up, in a thread beside the one that reads stdin."""
+        """The whole set-up, in a thread of its own: the main thread reads stdin."""
         try:
             self.set_up()
         except Failed as error:
@@ -208,7 +202,7 @@ class Agent(object):
         except store.DiskFailed as error:
             self.fail(Failed(error).said)
         except BrokenPipeError:
-            os._exit(1)  # nobody listens any more
+            os._exit(1)  # the user's machine is gone
         except OSError as error:
             where = "%s: " % error.filename if error.filename else ""
             self.fail(Failed(where + (error.strerror or str(error))).said)
@@ -234,13 +228,13 @@ class Agent(object):
         self.tell({"done": True})
 
     def fail(self, said):
-        """Say why, and end: those who take from here notice, and take from the node before."""
+        """Report the failure and end. Nodes that take from here notice it, and take from the node before."""
         self.tell({"failed": said})
         os._exit(1)
 
 
 def leave():
-    """End this process now, whatever its threads are at."""
+    """End this process now, whatever its threads are doing."""
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Waits, as root, until nobody else installs packages: a fresh Ubuntu updates itself at its first boot.
+"""Waits, as root, until no other process installs packages: a fresh Ubuntu updates itself at its first boot.
 
 Python 3.6 and later, standard library only.
 """
@@ -11,7 +11,7 @@ import sys
 import time
 
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock", "/var/cache/apt/archives/lock")
-# What would begin to install again, and what installs now; apt-daily-upgrade ends after the package it is at.
+# Timers first, then what runs now; apt-daily-upgrade ends after its current package.
 UNITS = (
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -38,7 +38,7 @@ def find_holder(path):
 
 
 def name_of(pid):
-    """What a process is called."""
+    """The description of a process in messages."""
     try:
         with open("/proc/%d/comm" % pid) as stream:
             return "%s, process %d" % (stream.read().strip(), pid)
@@ -47,7 +47,7 @@ def name_of(pid):
 
 
 def stop_upgrades(timeout_s):
-    """Stop what installs packages by itself, until the next boot."""
+    """Stop automatic updates until the next boot."""
     if not os.path.isdir("/run/systemd/system"):
         return
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

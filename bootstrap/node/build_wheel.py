@@ -28,7 +28,7 @@ OLDEST_TIME = (1980, 1, 1, 0, 0, 0)  # that zip knows; the same for each build
 
 
 def find_added(source, library):
-    """What the wheel gets beside what setup.py puts into it: {name in the wheel: path here}."""
+    """The files to add to the wheel of setup.py: {name in the wheel: path here}."""
     added = {LIBRARY: library}
     tracker = next((path for path in (os.path.join(source, name) for name in TRACKERS) if os.path.isdir(path)), None)
     if tracker is None or not os.path.isfile(os.path.join(source, "tools", "launch.py")):
@@ -132,7 +132,7 @@ def pack(kept, dist, added, tag):
 
 
 def tell(root, kept):
-    """Say what is kept; what is damaged is thrown away."""
+    """Print the kept wheel as JSON; a damaged one is removed."""
     try:
         with open(os.path.join(kept, "built.json")) as stream:
             about = json.load(stream)

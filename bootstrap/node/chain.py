@@ -1,4 +1,4 @@
-"""Hands files on from node to node while they arrive: each node takes them from the one before it in the chain.
+"""Passes files from node to node while they arrive: each node takes them from the one before it in the chain.
 
 Every node listens at its private address. Both sides prove that they know the transfer's secret, which came over ssh.
 The one that takes then asks for a file from an offset on, and gets frames:
@@ -7,9 +7,9 @@ The one that takes then asks for a file from an offset on, and gets frames:
     W                       still there, but there are no more bytes yet
     N                       not here
 
-Silence means that the other one is dead. Whoever takes goes on from the same offset with the node before that one.
-Bytes travel in the clear, between members of the cluster's security group: the secret keeps others from asking. Those
-who have not proved yet that they know it are few at a time, and have little time for it.
+Silence means that the other node is dead; the taking node continues from the same offset with the node before that one.
+Bytes travel unencrypted inside the cluster's security group; the secret keeps others from asking. The number of
+connections that have not proved that they know it, and their time, are limited.
 
 Python 3.6 and later, standard library only.
 """
@@ -32,11 +32,10 @@ SILENCE_S = 1.5
 CONNECT_TIMEOUT_S = 2.0
 SEND_TIMEOUT_S = 10.0  # for one that takes nothing any more
 GREETING_S = 3.0  # for the proof of the secret, as a whole
-STRANGERS_AT_MOST = 32  # connections without that proof, each of which takes a thread and a file descriptor
+UNPROVEN_AT_MOST = 32  # connections without that proof, each of which takes a thread and a file descriptor
 ACCEPT_PAUSE_S = 0.1
 DAMAGED_AT_MOST = 3
 HEAD = struct.Struct(">cI")
-TIMEVAL = struct.Struct("@ll")  # of <sys/time.h>
 REQUEST = struct.Struct(">32sQ")
 NONCE_BYTES = 32
 
@@ -46,7 +45,7 @@ class Refused(Exception):
 
 
 class Stuck(Exception):
-    """Nobody whom this node knows gives it a file. `why` has a line for each that was asked."""
+    """No known node gives a file. `why`: a line for each node that was asked."""
 
     def __init__(self, arriving, why):
         super(Stuck, self).__init__("; ".join(why) or "there is no node to take it from")
@@ -55,7 +54,7 @@ class Stuck(Exception):
 
 
 def sign(secret, who, *nonces):
-    """Proof of the secret, that is of no use to the other side nor another time."""
+    """Proof of the secret; it cannot be replayed."""
     return hmac.new(secret, who + b"".join(nonces), hashlib.sha256).digest()
 
 
@@ -75,36 +74,8 @@ def receive_exactly(connection, count, deadline=None):
     return bytes(data)
 
 
-def receive_into(connection, view):
-    """Fill a buffer, with as few system calls as possible. Raises ConnectionError, socket.timeout."""
-    while view:
-        try:
-            count = connection.recv_into(view, 0, socket.MSG_WAITALL)
-        except BlockingIOError as error:
-            raise socket.timeout("timed out") from error
-        if not count:
-            raise ConnectionError("the connection was closed")
-        view = view[count:]
-
-
-def limit_time(connection, option, seconds):
-    """Have the kernel keep the time: Python's own timeouts cost a poll() before every call."""
-    connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, option, TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6)))
-
-
-def send_file(connection, source, offset, end):
-    """Send a part of a file; socket.sendfile would make a selector each time. Raises OSError."""
-    while offset < end:
-        count = os.sendfile(connection.fileno(), source.fileno(), offset, end - offset)
-        if not count:
-            raise ConnectionError("the file has begun anew")  # truncated under our hands
-        offset += count
-    return offset
-
-
 class Server(object):
-    """Gives this node's files to those that ask."""
+    """Serves this node's files to other nodes."""
 
     def __init__(self, files, address, secret):
         self._store = files
@@ -118,7 +89,7 @@ class Server(object):
             self._listener.bind(("", 0))  # others reach it by an address that a router translates
         self._listener.listen(64)
         self._lock = threading.Lock()
-        self._strangers = []  # (address, connection), the oldest first
+        self._unproven = []  # (address, connection), the oldest first
         self.port = self._listener.getsockname()[1]
         start_thread(self._accept)
 
@@ -137,37 +108,37 @@ class Server(object):
                 connection.close()
 
     def _admit(self, connection, address):
-        """Let it try. Where there are too many, the oldest one of the address that has most of them is hung up on."""
+        """Accept it. If there are too many, close the oldest connection of the address that has the most."""
         with self._lock:
-            self._strangers.append((address, connection))
-            if len(self._strangers) <= STRANGERS_AT_MOST:
+            self._unproven.append((address, connection))
+            if len(self._unproven) <= UNPROVEN_AT_MOST:
                 return
-            addresses = [stranger[0] for stranger in self._strangers]
+            addresses = [one[0] for one in self._unproven]
             busiest = max(addresses, key=addresses.count)
-            _, oldest = self._strangers.pop(addresses.index(busiest))
+            _, oldest = self._unproven.pop(addresses.index(busiest))
             try:
                 oldest.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
             except OSError:
                 pass  # the other side was faster
 
     def _forget(self, connection):
-        """It is no stranger any more; whether it was one until now."""
+        """It has proved that it knows the secret, or is gone; whether it was still waited for."""
         with self._lock:
-            before = len(self._strangers)
-            self._strangers = [stranger for stranger in self._strangers if stranger[1] is not connection]
-            return len(self._strangers) < before
+            before = len(self._unproven)
+            self._unproven = [one for one in self._unproven if one[1] is not connection]
+            return len(self._unproven) < before
 
     def _serve(self, connection):
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._greet(connection)
-            connection.settimeout(None)
-            limit_time(connection, socket.SO_SNDTIMEO, SEND_TIMEOUT_S)
             while True:
+                connection.settimeout(None)
                 sha256, offset = REQUEST.unpack(receive_exactly(connection, REQUEST.size))
+                connection.settimeout(SEND_TIMEOUT_S)
                 self._give(connection, sha256.hex(), offset)
         except (OSError, Refused):
-            pass  # whoever asked is gone, or had no business here; it asks again, or another node
+            pass  # whoever asked is gone, or is no node of this transfer
         finally:
             self._forget(connection)
             connection.close()
@@ -195,10 +166,13 @@ class Server(object):
                 have = found.wait_for_more(offset, SAY_STILL_THERE_S)
                 if have <= offset:
                     connection.sendall(HEAD.pack(b"W", 0))
+                source.seek(offset)
                 while offset < have:
-                    count = min(FRAME_BYTES, have - offset)
-                    connection.sendall(HEAD.pack(b"D", count), socket.MSG_MORE)
-                    offset = send_file(connection, source, offset, offset + count)
+                    data = source.read(min(FRAME_BYTES, have - offset))
+                    if not data:
+                        raise ConnectionError("the file has begun anew")  # truncated under our hands
+                    connection.sendall(HEAD.pack(b"D", len(data)) + data)
+                    offset += len(data)
 
 
 class Taker(object):
@@ -209,10 +183,9 @@ class Taker(object):
         self._secret = secret
         self._connection = None
         self._peer = None
-        self._buffer = bytearray(FRAME_BYTES)
 
     def take(self, arriving):
-        """Take one file to its end. Raises Stuck; Damaged, when it arrives so again and again; DiskFailed."""
+        """Take one file to its end. Raises Stuck; Damaged, when it arrives damaged several times; DiskFailed."""
         damaged = 0
         while not arriving.whole:
             had = (arriving.have, arriving.round)
@@ -232,7 +205,7 @@ class Taker(object):
                     self._hang_up()
                     said = "nothing was heard from it" if isinstance(error, socket.timeout) else str(error)
                     why.append("%s: %s" % (peer[0], said))
-                    # Others before it are asked from now on, and it is asked again when all of them fail too.
+                    # The nodes before it are asked from now on; it is asked again when all of them fail.
                     self._peers.remove(peer)
                     self._peers.append(peer)
                     gone.append(peer)
@@ -246,18 +219,15 @@ class Taker(object):
         connection = self._connect(peer)
         connection.sendall(REQUEST.pack(bytes.fromhex(arriving.sha256), arriving.have))
         offset = arriving.have
-        view, head = memoryview(self._buffer), memoryview(bytearray(HEAD.size))
         while offset < arriving.size:
-            receive_into(connection, head)
-            kind, length = HEAD.unpack(head)
+            kind, length = HEAD.unpack(receive_exactly(connection, HEAD.size))
             if kind == b"N":
                 raise Refused("it does not have the file")
             if kind == b"W":
                 continue
             if kind != b"D" or not 0 < length <= FRAME_BYTES:
                 raise ConnectionError("it sent what is no frame")
-            receive_into(connection, view[:length])
-            arriving.append(view[:length], offset)
+            arriving.append(receive_exactly(connection, length), offset)
             offset += length
         arriving.finish()
 
@@ -275,8 +245,7 @@ class Taker(object):
         proof = receive_exactly(connection, hashlib.sha256().digest_size, deadline)
         if not hmac.compare_digest(proof, sign(self._secret, b"gives", mine, theirs)):
             raise Refused("it does not know the secret of this transfer")
-        limit_time(connection, socket.SO_RCVTIMEO, SILENCE_S)
-        limit_time(connection, socket.SO_SNDTIMEO, SILENCE_S)
+        connection.settimeout(SILENCE_S)
         return connection
 
     def _hang_up(self):

@@ -12,7 +12,6 @@ ends by itself goes on, as with ssh.
 Linux. Python 3.6 and later, standard library only.
 """
 
-import ctypes
 import glob
 import json
 import os
@@ -23,31 +22,27 @@ import subprocess
 import sys
 import time
 
+import process_tree
+
 BEGIN = b"\0cluster exec\0"  # what came before it is the login shell's
 ALIVE_EVERY_S = 5.0
 PIPE_GRACE_S = 0.5  # after the command's end, for pipes that something in the background still holds
 LAST_WORD_S = 5
-TERM_GRACE_S = 2.0
 PENDING_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
 LONGEST_PIPE_BYTES = 1 << 20  # /proc/sys/fs/pipe-max-size
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-# `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is no error.
-KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
-ROOT_TIMEOUT_S = 5.0  # STOP_TIMEOUT_S of bootstrap/execute.py is longer than two of these and two of TERM_GRACE_S
 
 
 def main():
     order = json.loads(sys.stdin.buffer.readline().decode("ascii"))
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    process_tree.adopt_orphans()
     os.set_blocking(1, False)
-    deaths = watch_children()
+    deaths = process_tree.watch_children()
     pipe = Pipe()
     pipe.pending += BEGIN
     words = [word.encode("utf-8", "surrogateescape") for word in order["words"]]
     try:
-        child = start(words, environment(os.environ), libc)
+        child = start(words, environment(os.environ))
     except (OSError, ValueError) as error:  # ValueError: an empty word, or one with a NUL
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         pipe.frame(b"e", ("cannot start %r: %s\n" % (order["words"][0], reason)).encode("utf-8", "replace"))
@@ -72,12 +67,12 @@ def environment(base):
     return made
 
 
-def start(words, env, libc):
+def start(words, env):
     """Start the command in a session of its own, in the home of the user. Raises OSError, ValueError."""
 
     def prepare():
         os.setsid()
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        process_tree.die_with_parent()
 
     return subprocess.Popen(
         words,
@@ -170,20 +165,6 @@ class Relay(object):
         return not self._letters or (not busy and time.monotonic() >= self._ended_at + PIPE_GRACE_S)
 
 
-def watch_children():
-    """A descriptor that becomes readable when a child ends."""
-    source, sink = os.pipe()
-    os.set_blocking(source, False)
-    os.set_blocking(sink, False)
-    signal.signal(signal.SIGCHLD, _wake)
-    signal.set_wakeup_fd(sink)
-    return source
-
-
-def _wake(*_):
-    """Python notes a signal for set_wakeup_fd only where it has a handler."""
-
-
 def reap(pid):
     """Take leave of all children that have ended; the wait status of `pid` when it is among them, else None."""
     status = None
@@ -199,72 +180,14 @@ def reap(pid):
 
 
 def end_all(pid, status):
-    """End all that descends from this process: SIGTERM, then SIGKILL. Returns what `relay` does."""
-    left = []
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        give_up_at = None  # counted from when they have been told, for sudo may take its time
-        told = set()
-        while True:
-            ended = reap(pid)
-            status = ended if ended is not None else status
-            left = find_descendants()
-            if not left:
-                return status or 0, []
-            left_s = ROOT_TIMEOUT_S if give_up_at is None else give_up_at - time.monotonic()
-            if left_s <= 0:
-                break
-            tell([one for one in left if one not in told], number, left_s)
-            told.update(left)
-            give_up_at = give_up_at or time.monotonic() + TERM_GRACE_S
-            time.sleep(0.02)
-    return status or 0, left
-
-
-def find_descendants():
-    """The pids of all that descends from this process and has not ended."""
-    children = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as stream:
-                    state, parent = stream.read().rpartition(b")")[2].split()[:2]
-            except OSError:  # it ended meanwhile
-                continue
-            children.setdefault(int(parent), []).append((int(name), state))
-    found, parents = [], [os.getpid()]
-    while parents:
-        for child, state in children.get(parents.pop(), ()):
-            parents.append(child)
-            if state not in (b"Z", b"X"):
-                found.append(child)
-    return found
-
-
-def tell(pids, number, timeout_s):
-    """Send a signal, as root to what belongs to root; what was stopped has to go on to receive it.
-
-    timeout_s: how long sudo may take.
-    """
-    refused = []
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-            os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
-            pass
-        except PermissionError:
-            refused.append(str(pid))
-    if refused:
-        try:
-            sudo = subprocess.Popen(
-                ["sudo", "-n", "sh", "-c", KILL_AS_ROOT, "kill", str(int(number))] + refused,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            sudo.wait(timeout=timeout_s)  # it is root's: `call` could not kill it, and would wait
-        except (OSError, subprocess.TimeoutExpired):
-            pass  # what does not end is told
+    """End all that descends from this process: SIGTERM, then SIGKILL. Returns what `Relay.run` does."""
+    ending = process_tree.Ending(process_tree.find_descendants)
+    while True:
+        ended = reap(pid)
+        status = ended if ended is not None else status
+        if not ending.go_on():
+            return status or 0, [left for left, _, _ in ending.left]
+        time.sleep(process_tree.LOOK_EVERY_S)
 
 
 def finish(pipe, result):

@@ -1,7 +1,7 @@
-"""Makes a tree on a node from a pack and, where it was made against one, a tree that is there already.
+"""Unpacks a tree on a node from its archive (bootstrap/transfer/tree.py).
 
-    tree/DIGEST/             files and folders, as the manifest says
-    tree/DIGEST/.complete    its manifest; without it the rest does not count
+    tree/DIGEST/             files and folders
+    tree/DIGEST/.complete    made last; without it the rest does not count
     tree/DIGEST.new/         being made
     tree/DIGEST.PID.old/     being removed
 
@@ -9,33 +9,35 @@ Python 3.6 and later, standard library only.
 """
 
 import ctypes
+import errno
 import glob
-import json
+import gzip
 import os
 import re
 import shutil
+import tarfile
 import time
+import zlib
 
-from unpack_tree import COMPLETE, DIGEST, BaseChanged, inside, read_pack
-
-__all__ = ["BaseChanged", "place", "remove_packs"]
-
+COMPLETE = ".complete"
+DIGEST = re.compile(r"[0-9a-f]{64}$")
+READ_BYTES = 1 << 20
 KEPT = 3
-MANY = 200  # one flush of all the disk has costs less than so many: 20 000 files took 5 to 15 s, of 3 s without
-PACK_LIFETIME_S = 24 * 3600.0
+MANY = 200  # above this, one flush of the file system is faster: fsync of 20 000 files took 5 to 15 s
+ARCHIVE_LIFETIME_S = 24 * 3600.0
 
 
-def place(home, order):
-    """Make the tree order["digest"] below `home`, which is ~/.cluster, and remove what is old there.
+def place(home, task):
+    """Make the tree task["digest"] below `home`, which is ~/.cluster, and remove what is old there.
 
-    order: Pack.order of bootstrap/pack.py. To be called by one process at a time. Where it is killed, the next call
-    makes good. The pack stays: others may still be taking it from here; see remove_packs.
+    task: of TreeArchives.write (bootstrap/transfer/tree.py). To be called by one process at a time. The next
+    call repairs what a killed one left. The archive stays, since others may still take it; see remove_archives.
 
-    Raises BaseChanged when all of the tree must be sent; OSError for what the disk does not take, and with EBADMSG for
-    a pack that is not a whole one. Nothing half-made is left then.
+    Raises OSError for what the disk does not take, and with EBADMSG for an archive that is not a whole one. Nothing
+    half-made is left then.
     """
     trees = os.path.join(home, "tree")
-    final = os.path.join(trees, order["digest"])
+    final = os.path.join(trees, task["digest"])
     if not os.path.isfile(os.path.join(final, COMPLETE)):
         os.makedirs(trees, mode=0o700, exist_ok=True)
         for name in os.listdir(trees):
@@ -43,34 +45,77 @@ def place(home, order):
                 shutil.rmtree(os.path.join(trees, name))
         if os.path.isdir(final):
             set_aside(final)
-        make(trees, final, order["digest"], os.path.join(home, order["pack"]))
-    remove_old(trees, order["keep"])
-    remove_forgotten_packs(os.path.join(home, "files"))
+        make(trees, final, os.path.join(home, task["archive"]))
+    remove_old(trees, task["keep"])
+    remove_forgotten_archives(os.path.join(home, "files"))
 
 
-def make(trees, final, digest, pack):
+def make(trees, final, archive):
     """Make a tree under another name, and give it its own when all of it is on the disk."""
     new = final + ".new"
     try:
         os.mkdir(new, 0o755)
-        manifest, written = read_pack(pack, digest, new, trees)
-        flush(new, written)
+        flush(new, unpack(archive, new))
         with open(os.path.join(new, COMPLETE), "wb") as stream:
-            stream.write(manifest)
-            stream.flush()
             os.fsync(stream.fileno())
         sync_path(new)
         os.rename(new, final)
     except BaseException as error:
-        shutil.rmtree(new, ignore_errors=True)  # the first error is the one to tell
+        shutil.rmtree(new, ignore_errors=True)  # the first error is reported
         if isinstance(error, OSError) and error.filename is None:
             error.filename = final
         raise
     sync_path(trees)
 
 
+def unpack(path, new):
+    """Unpack an archive, whose SHA-256 has been checked; returns the files' paths, as bytes."""
+    written = []
+    try:
+        with gzip.open(path) as stream:
+            with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8") as archive:
+                member = archive.next()
+                while member is not None:
+                    unpack_member(archive, member, new, written)
+                    archive.members = []  # it would keep every member
+                    member = archive.next()
+            while stream.read(READ_BYTES):  # up to the checksum at the end
+                pass
+    except (OSError, tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+        if getattr(error, "errno", None) is not None:  # the disk's; gzip's own have none
+            raise
+        raise OSError(errno.EBADMSG, "not a whole archive: %s" % error, path) from error
+    return written
+
+
+def unpack_member(archive, member, new, written):
+    place = inside(new, member.name)
+    if member.isdir():
+        os.makedirs(place, mode=0o755, exist_ok=True)
+    elif member.isreg():
+        write_file(archive.extractfile(member), place, 0o755 if member.mode & 0o100 else 0o644)
+        written.append(place)
+    else:
+        raise ValueError("%r is neither a file nor a folder" % member.name)
+
+
+def inside(root, path):
+    """Where a path of an archive lies below a folder, as bytes: file names are UTF-8, whatever the locale says."""
+    if path == COMPLETE or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise ValueError("%r cannot be a path in a tree" % path)
+    return os.path.join(os.fsencode(root), path.encode("utf-8"))
+
+
+def write_file(stream, path, mode):
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "wb") as out:
+        os.fchmod(handle, mode)  # whatever the umask is
+        shutil.copyfileobj(stream, out, READ_BYTES)
+
+
 def flush(new, written):
-    """Have all of it on the disk, so that a node that loses its power has no empty files in a complete tree."""
+    """Write all of it to the disk, so that a power failure leaves no empty files in a complete tree."""
     if len(written) > MANY:
         sync_file_system(new)
         return
@@ -102,14 +147,14 @@ def sync_file_system(path):
 # -- what is old -----------------------------------------------------------------------------------------------------
 
 
-def remove_packs(home, tasks):
-    """Remove the packs of these orders, when nobody takes them from here any more; scripts are passed over."""
+def remove_archives(home, tasks):
+    """Remove the archives of these tasks, once no node takes them from here; scripts are skipped."""
     for task in tasks:
         if task["kind"] == "tree":
-            remove_pack(os.path.join(home, task["pack"]))
+            remove_archive(os.path.join(home, task["archive"]))
 
 
-def remove_pack(path):
+def remove_archive(path):
     try:
         os.unlink(path)
         os.rmdir(os.path.dirname(path))
@@ -117,15 +162,15 @@ def remove_pack(path):
         pass
 
 
-def remove_forgotten_packs(files):
-    """Remove the packs of commands that were killed. Not at once: the next command may want them."""
+def remove_forgotten_archives(files):
+    """Remove the archives of commands that were killed. Not at once: the next command may want them."""
     for path in glob.glob(os.path.join(glob.escape(files), "*", "tree-*.tar*")):
-        if time.time() - os.stat(path).st_mtime > PACK_LIFETIME_S:
-            remove_pack(path)
+        if time.time() - os.stat(path).st_mtime > ARCHIVE_LIFETIME_S:
+            remove_archive(path)
 
 
 def remove_old(trees, keep):
-    """Remove trees but these, the newest three beside them, those in use, and those with files that a job has left."""
+    """Remove old trees, except these, the newest three others, those in use, and those that a job has written to."""
     ages = {}
     for name in os.listdir(trees):
         if name.endswith(".old"):
@@ -144,26 +189,25 @@ def remove_old(trees, keep):
 
 
 def is_as_placed(tree):
-    """Whether nothing is there but what was put there. What a job has written is not ours to remove."""
+    """Whether no file was made or changed since the tree was placed. Files that a job has written are not removed.
+
+    Compares the time of the last change (ctime), which programs cannot set.
+    """
     try:
-        with open(os.path.join(tree, COMPLETE), "rb") as stream:
-            placed_at = os.fstat(stream.fileno()).st_mtime  # it is made last
-            entries = json.loads(stream.read().decode("ascii"))["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        placed_at = os.stat(os.path.join(tree, COMPLETE)).st_ctime_ns
+    except OSError:
         return False
-    placed = {inside(tree, entry[0]) for entry in entries} | {os.fsencode(os.path.join(tree, COMPLETE))}
     for folder, folders, names in os.walk(os.fsencode(tree)):
         if b"__pycache__" in folders:
             folders.remove(b"__pycache__")
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        for path in (os.path.join(folder, name) for name in names + links):
-            if path not in placed or os.lstat(path).st_mtime > placed_at:
-                return False
+        if any(os.lstat(os.path.join(folder, name)).st_ctime_ns > placed_at for name in names + links):
+            return False
     return True
 
 
 def set_aside(path):
-    """Remove a tree. Under another name: what a program made there may belong to root, and stay."""
+    """Rename a tree and remove it. Files that belong to root may stay, under the other name."""
     aside = "%s.%d.old" % (path, os.getpid())
     os.rename(path, aside)
     shutil.rmtree(aside, ignore_errors=True)

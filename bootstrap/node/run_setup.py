@@ -1,9 +1,9 @@
-"""Runs the user's own set-up commands, all in one login shell, and keeps what they export for jobs.
+"""Runs the user's set-up commands in one login shell, and stores the variables that they export for jobs.
 
     python run_setup.py FOLDER DIGEST SILENCE_S
 
 FOLDER/DIGEST.json is the list of commands. Once they are all done, FOLDER/DIGEST.env is what they changed in the
-environment (setup_env.py reads it) and FOLDER/DIGEST.done is there; what earlier lists left behind is gone.
+environment (setup_env.py reads it) and FOLDER/DIGEST.done is there; the files of earlier lists are removed.
 
 Python 3.6 and later, standard library only.
 """
@@ -19,14 +19,14 @@ import tempfile
 import threading
 import time
 
-# Bash's own, and those that say where a shell is, not what it has been set up for.
+# Bash's own variables, and those that describe the shell and not the set-up.
 NOT_KEPT = frozenset(["_", "SHLVL", "PWD", "OLDPWD", "BASHOPTS", "SHELLOPTS", "HOME", "USER", "LOGNAME"])
 READ_BYTES = 1 << 16
 SHOWN = 200
 
 
 def render(commands, work):
-    """The text for bash. Each command is one word to `eval`: whatever is in it, it cannot end another one."""
+    """The script for bash. Each command is one quoted word for `eval`, so it cannot affect the next one."""
     env = shlex.quote(shutil.which("env") or "/usr/bin/env")
     lines = ["set -e", "%s -0 >%s" % (env, shlex.quote(work + "/before"))]
     for number, command in enumerate(commands, 1):
@@ -37,7 +37,7 @@ def render(commands, work):
 
 
 def read_env(path):
-    """What `env -0` wrote, without functions and without what belongs to the shell."""
+    """The variables that `env -0` wrote, without functions and the shell's own."""
     with open(path, "rb") as stream:
         entries = stream.read().decode("utf-8", "surrogateescape").split("\0")
     pairs = (entry.partition("=") for entry in entries if entry)
@@ -45,7 +45,7 @@ def read_env(path):
 
 
 def compare(before, after):
-    """What changed. Of a variable that is a list of paths, what was put in front of it and behind it."""
+    """The changed variables; for lists of paths, the entries added at the front and at the end."""
     changes = {"set": {}, "prepend": {}, "append": {}, "unset": sorted(set(before) - set(after))}
     for name, value in after.items():
         old = before.get(name)
@@ -65,7 +65,7 @@ def compare(before, after):
 
 
 class Shell(object):
-    """The login shell while it runs; everything that it says is passed on."""
+    """The running login shell; its output is passed on."""
 
     def __init__(self, path):
         self.heard = time.monotonic()
@@ -80,9 +80,9 @@ class Shell(object):
         )
 
     def run(self, silence_s):
-        """Its exit code; None when it said nothing for so long, and was ended.
+        """Its exit code; None when it was silent for too long and was ended.
 
-        What it leaves running in the background may keep its output open: the shell's own end counts.
+        Background processes may keep its output open: only the shell's own end counts.
         """
         listener = threading.Thread(target=self.listen)
         listener.daemon = True
@@ -157,11 +157,11 @@ def main():
     os.umask(0o077)
     with open(base + ".json", encoding="utf-8", errors="surrogateescape") as stream:
         commands = json.load(stream)
-    os.unlink(base + ".json")  # what is in it may not be for keeping
+    os.unlink(base + ".json")  # it may contain secrets
     if shutil.which("bash") is None:
         sys.exit("setup commands run in bash, and this node has none")
     work = tempfile.mkdtemp(prefix=".run-", dir=folder)
-    os.umask(0o022)  # what commands make is as it would be by hand
+    os.umask(0o022)  # as for commands typed by hand
     try:
         failed = run_all(commands, work, silence_s)
         os.umask(0o077)
@@ -178,7 +178,7 @@ def main():
         if not name.startswith(digest):  # going back to an earlier list runs it again
             path = os.path.join(folder, name)
             shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
-    os._exit(0)  # what was left in the background may still hold our thread
+    os._exit(0)  # background processes may still block our thread
 
 
 if __name__ == "__main__":

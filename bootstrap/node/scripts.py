@@ -1,4 +1,4 @@
-"""Runs a shell script on a node, keeps the last lines that it prints, and ends it when it says nothing for too long.
+"""Runs a shell script on a node, keeps its last lines of output, and ends it when it is silent for too long.
 
 Python 3.6 and later, standard library only.
 """
@@ -15,13 +15,13 @@ LAST_LINES = 20
 LINE_BYTES_AT_MOST = 1000
 READ_BYTES = 1 << 16
 REST_OF_OUTPUT_S = 1.0
-# It holds the lock: should the agent be killed, the next one waits for the script. The script itself does not hold it,
-# for what it leaves running would do so for ever.
+# It holds the lock, so that the next agent waits for the script even if this agent is killed. The script itself does
+# not hold it: its background processes would hold it for ever.
 KEEPER = '"$@" %d>&-; exit $?'
 
 
 class Failed(Exception):
-    """The script did. exit_code: negative for a signal. lines: the last ones that it printed."""
+    """The script failed. exit_code: negative for a signal. lines: the last lines of its output."""
 
     def __init__(self, exit_code, lines):
         super(Failed, self).__init__(exit_code)
@@ -35,7 +35,7 @@ def run(task, lock):
     lock: the descriptor of the open file that is locked.
     """
     incoming = os.path.join(os.path.expanduser("~"), ".cluster", "incoming")
-    # Not on a command line: everybody on the node could read it there, and 128 KiB would be the end.
+    # Not on a command line, which all users can read and which is limited to 128 KiB.
     with tempfile.NamedTemporaryFile("w", prefix="script-", dir=incoming, encoding="utf-8") as text:
         text.write(task["text"])
         text.flush()
@@ -83,7 +83,7 @@ class Output(object):
         self._stream = stream
 
     def read(self):
-        """Until it is closed."""
+        """Read until it is closed."""
         rest = b""
         while True:
             data = os.read(self._stream.fileno(), READ_BYTES)
@@ -103,7 +103,7 @@ def show(line):
 
 
 def start_thread(target, *arguments):
-    """Run it beside; it ends with the process."""
+    """Run it in the background; it ends with the process."""
     thread = threading.Thread(target=target, args=arguments)
     thread.daemon = True
     thread.start()

@@ -5,15 +5,17 @@ Python 3.6 and later, standard library only.
 
 import json
 import os
+from typing import Any, Dict, List, Mapping, Sequence
 
 
-def read(cluster_dir, digest):
+def read(cluster_dir: str, digest: str) -> Dict[str, Any]:
     """The changes that the commands of a digest made; `cluster_dir` is ~/.cluster. Raises OSError, ValueError."""
     with open(os.path.join(cluster_dir, "setup", digest + ".env"), encoding="utf-8") as stream:
-        return json.load(stream)
+        changes = json.load(stream)  # type: Dict[str, Any]
+        return changes  # noqa: RET504 - typed
 
 
-def merge(environment, changes):
+def merge(environment: Mapping[str, str], changes: Mapping[str, Any]) -> Dict[str, str]:
     """The environment with the changes in it. Pure.
 
     Lists of paths are put before and behind those that `environment` has: a job keeps its own.
@@ -27,5 +29,5 @@ def merge(environment, changes):
     return merged
 
 
-def _words(environment, name, besides):
+def _words(environment: Mapping[str, str], name: str, besides: Sequence[str]) -> List[str]:
     return [word for word in environment.get(name, "").split(":") if word and word not in besides]

@@ -1,7 +1,7 @@
-"""The files that a node has, or is being given: content-addressed, each checked against its SHA-256 before it counts.
+"""The files that a node has or is receiving: content-addressed, each checked against its SHA-256.
 
     files/SHA256/NAME      whole and checked, put there by a rename
-    incoming/SHA256        on its way, from its first byte on: what is killed goes on where it was
+    incoming/SHA256        arriving, from its first byte on: resumed after a kill
 
 Python 3.6 and later, standard library only.
 """
@@ -16,11 +16,11 @@ READ_BYTES = 1 << 20
 
 
 class Damaged(Exception):
-    """What arrived is not what it should be; it has been thrown away."""
+    """A file arrived with another SHA-256; it has been removed."""
 
 
 class DiskFailed(Exception):
-    """This node's own disk did not take it: full, read-only, broken."""
+    """This node's disk failed: full, read-only, broken."""
 
 
 class Arriving(object):
@@ -66,7 +66,7 @@ class Arriving(object):
                 pass  # begun anew
 
     def append(self, data, offset):
-        """Take the bytes at `offset`; what is there already, another source having been quicker, is left out.
+        """Append the bytes at `offset`; those that are there already are skipped.
 
         Raises DiskFailed.
         """
@@ -116,7 +116,7 @@ class Arriving(object):
     def wait_for_more(self, offset, timeout_s):
         """How many bytes there are, once there are more than `offset`; after timeout_s anyway.
 
-        There may be fewer than before, when it had to begin anew. Whoever has taken damaged bytes finds out by itself.
+        There may be fewer than before, when it had to begin anew. A node that took damaged bytes notices by itself.
         """
         with self.changed:
             self.changed.wait_for(lambda: self.have > offset, timeout_s)
@@ -131,13 +131,13 @@ class Store(object):
         self._arriving = {}
 
     def expect(self, files):
-        """Begin with files, [{"sha256", "name", "size"}, ...]; those that are not whole yet, in the order given."""
+        """Register files, [{"sha256", "name", "size"}, ...]; returns those that are not whole yet, in order."""
         for file in files:
             self._arriving[file["sha256"]] = Arriving(self.root, file["sha256"], file["name"], file["size"])
         return [self._arriving[file["sha256"]] for file in files if not self._arriving[file["sha256"]].whole]
 
     def find(self, sha256):
-        """What is there or on its way under a digest, or None."""
+        """The file with a digest, whole or arriving, or None."""
         found = self._arriving.get(sha256)
         if found is not None:
             return found
@@ -152,7 +152,7 @@ class Store(object):
         return self._arriving.setdefault(sha256, Arriving(self.root, sha256, names[0], size))
 
     def forget_partial(self):
-        """Throw away what earlier commands began and nobody wants any more."""
+        """Remove partial files of earlier commands that are not wanted now."""
         folder = os.path.join(self.root, "incoming")
         try:
             names = os.listdir(folder)

@@ -1,1 +1,79 @@
-"""One thin module per command group: parse, call, print."""
+"""One module per command, or per few that belong together: parse, call, print. Imported when a command is called."""
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+# Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3 and Fabric.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("cluster.commands.init:init", "Write an annotated cluster.toml here."),
+    "up": ("cluster.commands.up:up", "Launch the cluster's nodes and make them ready to train."),
+    "status": ("cluster.commands.status:status", "Show the cluster's nodes, and what they cost."),
+    "list": ("cluster.commands.status:list_", "Show all clusters in the region."),
+    "resize": ("cluster.commands.up:resize", "Make the cluster one of N nodes."),
+    "stop": ("cluster.commands.stop:stop", "Stop the running job, or another; with --nodes the nodes."),
+    "start": ("cluster.commands.up:start", "Start stopped nodes."),
+    "adopt": ("cluster.commands.adopt:adopt", "Make nodes of instances that this machine did not launch."),
+    "allow": ("cluster.commands.adopt:allow", "Let this machine's present address in."),
+    "verify": ("cluster.commands.verify:verify", "Try the nodes: MXNet, S3, ports, clocks, disks."),
+    "train": ("cluster.commands.train:train", "Run a training job on the cluster, to its end."),
+    "jobs": ("cluster.commands.logs:jobs", "Show the cluster's jobs, the newest first."),
+    "logs": ("cluster.commands.logs:logs", "Show what a job has printed."),
+    "bench": ("cluster.commands.bench:bench", "Measure the cluster: network, kv-store, scaling."),
+    "exec": ("cluster.commands.shell:exec_", "Run a command on all nodes side by side."),
+    "ssh": ("cluster.commands.shell:ssh", "Open a shell on a node."),
+    "down": ("cluster.commands.down:down", "Delete everything that `up` made, and prove it."),
+    "data": ("cluster.commands.data:data", "Datasets to S3 and from S3."),
+    "oracle": ("cluster.commands.oracle:oracle", "Show which MXNet wheel runs on which GPU."),
+    "iam-policy": ("cluster.commands.init:iam_policy", "Print the least IAM policy that these commands need."),
+    "sandbox": ("cluster.commands.sandbox:sandbox", "The local stand-in for EC2 and S3."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when that command runs: https://click.palletsprojects.com/complex/.
+
+    table: for each command, in the order in which they are used, "module:attribute" and its short help.
+    """
+
+    def __init__(self, *words: Any, table: Mapping[str, tuple[str, str]], **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """In the order in which they are used."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command."""
+        if cmd_name not in self.table:
+            return None
+        module, _, attribute = self.table[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name from the table alone; click imports each for its help, which takes a second."""
+        found = [
+            CompletionItem(name, help=text) for name, (_, text) in self.table.items() if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest the nearest command for one that does not exist."""
+        if args and not args[0].startswith("-") and args[0] not in self.table:
+            nearest = difflib.get_close_matches(args[0], self.table, n=1)
+            suggestion = f' Did you mean "{nearest[0]}"?' if nearest else ""
+            ctx.fail(f'There is no command "{args[0]}".{suggestion}')
+        return super().resolve_command(ctx, args)

@@ -1,4 +1,4 @@
-"""`cluster adopt`."""
+"""`cluster adopt` and `allow`: which instances are nodes, and from where they can be reached."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -7,11 +7,14 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app
-from cluster.listing import render_owner
 from cluster.session import describe
-from cluster.status import render_table, untrusted_document
-from provision.errors import ClusterError, NotFoundError
+from cluster.views.status import render_owner, untrusted_document
+from cluster.views.terminal import render_table
+from foundation.errors import ClusterError, NotFoundError
+from provision.apply import apply
+from provision.aws.clients import make_clients
 from provision.model import ClusterState, UntrustedInstance
+from provision.pause import prepare_allow
 
 
 @click.command("adopt")
@@ -19,7 +22,7 @@ from provision.model import ClusterState, UntrustedInstance
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before instances are adopted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the instances, and which of them were adopted, as JSON.")
 @pass_app
-def command(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
+def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Make nodes of instances that this machine did not launch.
 
     For a second machine, or a colleague's: copy the cluster's private key there, then run this. Without INSTANCE_ID it
@@ -102,3 +105,28 @@ def _render(instance: UntrustedInstance) -> list[str]:
 
 def _render_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@click.command("allow")
+@pass_app
+def allow(app: App) -> None:
+    """Let this machine's present address in by ssh, instead of the one before.
+
+    For when it has changed and connections time out; with [provision] ssh_from that network instead. Rules that were
+    made by hand stay.
+    """
+    app.enter_cloud()
+    clients = make_clients(app.config.provision.region)
+    plan, group, ssh_from = prepare_allow(clients, name=app.config.name, config=app.config.provision, files=app.files)
+    apply(plan, clients=clients, files=app.files, report=app.report)
+    app.print(render_allowed(group.ssh_from, group.ssh_open_to, ssh_from=ssh_from))
+
+
+def render_allowed(before: Collection[str], open_to: Collection[str], *, ssh_from: str) -> str:
+    """What was allowed and what is now. before: this program's rules; open_to: those made by hand as well. Pure."""
+    by_hand = sorted(set(open_to) - set(before) - {ssh_from})
+    others = f"; also from {', '.join(by_hand)}, by rules that were made by hand" if by_hand else ""
+    if ssh_from in open_to and not set(before) - {ssh_from}:
+        return f"ssh is allowed from {ssh_from}, as it was{others}"
+    was = ", ".join(sorted(before)) or "nowhere"
+    return f"ssh is allowed from {ssh_from}; it was from {was}{others}"

@@ -2,23 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import click
 
 from bootstrap.apply import ReadyNode
 from cluster.app import App, pass_app
-from cluster.job_head import head_of
-from cluster.job_sources import ask_head
+from cluster.jobs import ask_head, head_of
 from cluster.session import describe_and_warn, ready_nodes
-from provision.errors import ClusterError
-from provision.progress import Event
-from train.bench_jobs import choose_counts, choose_workload, measure_kvstore, measure_scaling
-from train.bench_network import Pair, measure_network
-from train.choices import KvStore
-from train.cluster_bench import (
-    Scaling,
+from cluster.views.bench import (
     kvstore_document,
     network_document,
     render_kvstore,
@@ -26,11 +19,16 @@ from train.cluster_bench import (
     render_scaling,
     scaling_document,
 )
-from train.events import Event as JobEvent
-from train.events import Result
-from train.head import Head
-from train.job import Job
-from train.run import run_job
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from train.follow.events import Event as JobEvent
+from train.follow.events import Result
+from train.follow.head import Head
+from train.follow.run import run_job
+from train.job.plan import Job
+from train.job.protocol import KvStore
+from train.measure.network import Pair, measure_network
+from train.measure.training import Scaling, choose_counts, choose_workload, measure_kvstore, measure_scaling
 
 WHAT = ("network", "kvstore", "scaling")
 DIST_STORES = tuple(name for name in get_args(KvStore) if name.startswith("dist"))
@@ -63,7 +61,7 @@ DIST_STORES = tuple(name for name in get_args(KvStore) if name.startswith("dist"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
-def command(
+def bench(
     app: App,
     *,
     what: tuple[str, ...],
@@ -81,26 +79,29 @@ def command(
     """
     app.enter_cloud()
     state = describe_and_warn(app)
+    document: dict[str, Any] = {}
     with ready_nodes(app, state) as (nodes, _), closing(head_of(app, nodes)) as head:
         _check_idle(head)
         configured = app.config.train.kv_store
-        bench = _Bench(
-            app=app,
-            nodes=nodes,
-            head=head,
-            kv_store=kv_store or (configured if configured in DIST_STORES else "dist_sync"),
-            seconds=seconds,
-            streams=streams,
-            batches=batches,
-            as_json=as_json,
-        )
+        jobs = _Jobs(app, nodes, head, kv_store or (configured if configured in DIST_STORES else "dist_sync"))
         for name in dict.fromkeys(what or WHAT):
             if name == "network" and len(nodes) == 1:
-                _skip_network(app, named=bool(what))
+                said = "there is one node, and so no network between nodes"
+                if what:
+                    raise ClusterError(said, hint="cluster resize 2")
+                app.say(said)
+                continue
+            if name == "network":
+                found = _measure_network(app, nodes, seconds=seconds, streams=streams)
             else:
-                getattr(bench, name)()
+                found = (
+                    jobs.measure_kvstore(batches or 10) if name == "kvstore" else jobs.measure_scaling(batches or 200)
+                )
+            table, document[name] = found
+            if not as_json:
+                app.print(f"\n{table}" if len(document) > 1 else table)
     if as_json:
-        app.print_json(bench.document)
+        app.print_json(document)
 
 
 def _check_idle(head: Head) -> None:
@@ -114,83 +115,52 @@ def _check_idle(head: Head) -> None:
             )
 
 
-def _skip_network(app: App, *, named: bool) -> None:
-    said = "there is one node, and so no network between nodes"
-    if named:
-        raise ClusterError(said, hint="cluster resize 2")
-    app.say(said)
+def _measure_network(
+    app: App, nodes: Sequence[ReadyNode], *, seconds: float, streams: int
+) -> tuple[str, dict[str, Any]]:
+    """Measure pair by pair; the table and the document."""
+    app.report(Event(kind="start", what="measuring the network"))
+
+    def show(pair: Pair) -> None:
+        app.report(Event(kind="start", what=f"{pair.bytes_per_s / 1e6:.0f} MB/s to {pair.target}", where=pair.source))
+
+    result = measure_network(nodes, seconds=seconds, streams=streams, on_pair=show)
+    return render_network(result), network_document(result)
 
 
-@dataclass(kw_only=True, slots=True)
-class _Bench:
-    """One run of the command. Each table is printed as soon as it is complete; JSON at the end."""
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """The measurements that are jobs; each returns its table and its document."""
 
     app: App
     nodes: Sequence[ReadyNode]
     head: Head
     kv_store: KvStore
-    seconds: float
-    streams: int
-    batches: int | None
-    as_json: bool
-    document: dict[str, Any] = field(default_factory=dict)
-    printed: int = 0
 
-    def network(self) -> None:
-        """Pair by pair."""
-        self._begin("measuring the network")
-
-        def show(pair: Pair) -> None:
-            what = f"{pair.bytes_per_s / 1e6:.0f} MB/s to {pair.target}"
-            self.app.report(Event(kind="start", what=what, where=pair.source))
-
-        result = measure_network(self.nodes, seconds=self.seconds, streams=self.streams, on_pair=show)
-        self._finish("network", network_document(result), render_network(result))
-
-    def kvstore(self) -> None:
-        """measure.py, on all nodes."""
-        self._begin(f"measuring the kv-store on {len(self.nodes)} nodes")
-        result = measure_kvstore(
-            self._run,
-            self.nodes,
-            config=self.app.config.train,
-            kv_store=self.kv_store,
-            batches=self.batches or 10,
-            mxnet=self.app.config.bootstrap.mxnet,
-        )
-        self._finish("kvstore", kvstore_document(result), render_kvstore(result))
+    def measure_kvstore(self, batches: int) -> tuple[str, dict[str, Any]]:
+        """Run measure.py on all nodes."""
+        self.app.report(Event(kind="start", what=f"measuring the kv-store on {len(self.nodes)} nodes"))
+        result = measure_kvstore(self._run, self.nodes, batches=batches, **self._settings())
         worst = max(worker.worst_error for worker in result.workers)
         if worst > 1e-4:
             self.app.say(f"the sums in the kv-store are wrong by up to {worst:.2g} of their size", style="yellow")
+        return render_kvstore(result), kvstore_document(result)
 
-    def scaling(self) -> None:
-        """A training script, with more and more workers."""
-        workload = choose_workload(self.nodes, batches=self.batches or 200)
+    def measure_scaling(self, batches: int) -> tuple[str, dict[str, Any]]:
+        """Run a training script with more and more workers."""
+        workload = choose_workload(self.nodes, batches=batches)
         runs = []
         for count in choose_counts(len(self.nodes)):
-            self._begin(f"training with {count} worker{'s' if count > 1 else ''}")
-            run = measure_scaling(
-                self._run,
-                self.nodes,
-                count,
-                config=self.app.config.train,
-                kv_store=self.kv_store,
-                workload=workload,
-                batches=self.batches or 200,
-                mxnet=self.app.config.bootstrap.mxnet,
-            )
-            runs.append(run)
+            what = f"training with {count} worker{'s' if count > 1 else ''}"
+            self.app.report(Event(kind="start", what=what))
+            settings = self._settings()
+            runs.append(measure_scaling(self._run, self.nodes, count, workload=workload, batches=batches, **settings))
         scaling = Scaling(workload=workload, runs=tuple(runs))
-        self._finish("scaling", scaling_document(scaling), render_scaling(scaling))
+        return render_scaling(scaling), scaling_document(scaling)
+
+    def _settings(self) -> dict[str, Any]:
+        config = self.app.config
+        return {"config": config.train, "kv_store": self.kv_store, "mxnet": config.bootstrap.mxnet}
 
     def _run(self, job: Job, take: Callable[[JobEvent], None]) -> Result:
         return run_job(self.head, job.order(secrets={}), take=take, say=self.app.say)
-
-    def _begin(self, what: str) -> None:
-        self.app.report(Event(kind="start", what=what))
-
-    def _finish(self, name: str, document: dict[str, Any], table: str) -> None:
-        self.document[name] = document
-        if not self.as_json:
-            self.app.print("\n" + table if self.printed else table)
-        self.printed += 1

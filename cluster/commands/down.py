@@ -5,21 +5,23 @@ from dataclasses import replace
 import click
 
 from cluster.app import App, pass_app
-from cluster.interruption import ask_what_runs, confirm_ending
-from provision.aws import make_clients
-from provision.describe import describe_nodes
-from provision.ending import ROLE, down, prepare_down
-from provision.errors import AwsError, ClusterError
-from provision.leftovers import Resource, Unseen
+from cluster.jobs import ask_what_runs, confirm_ending
+from cluster.other_hosts import memory_of, release
+from cluster.session import describe
+from foundation.errors import AwsError, ClusterError
+from provision.aws.clients import make_clients
+from provision.down import down as carry_out
+from provision.down import prepare_down
 from provision.receipt import Receipt, receipt_document, render_receipt
 from provision.render import render_plan
+from provision.resources.instance_profile import KIND as ROLE
 
 
 @click.command("down")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before instances and their disks are deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @pass_app
-def command(app: App, *, yes: bool, as_json: bool) -> None:
+def down(app: App, *, yes: bool, as_json: bool) -> None:
     """Delete everything that `up` made, and prove it.
 
     Ends with a receipt: what was deleted, what a fresh look over the account still found (nothing), for how long the
@@ -32,10 +34,7 @@ def command(app: App, *, yes: bool, as_json: bool) -> None:
     clients = make_clients(config.provision.region)
     urls = [url for url in (config.data.url, config.data.results) if url is not None]
     asks = config.cloud == "aws" and not yes
-    what_runs = None
-    if asks:
-        state = describe_nodes(clients.ec2, name=config.name, known=app.files.known_instances())
-        what_runs = ask_what_runs(app, state)
+    what_runs = ask_what_runs(app, describe(app, clients)) if asks else None
     ending = prepare_down(clients, name=config.name, files=app.files, report=app.report, urls=urls)
     others = app.files.other_hosts.exists()
     if ending:
@@ -45,8 +44,9 @@ def command(app: App, *, yes: bool, as_json: bool) -> None:
         if not confirm_ending(app, "Delete all of this?", what_runs):
             app.say("nothing was done")
             return
-    done, left = _release_others(app) if others else ((), ())
-    receipt = down(ending, clients=clients, files=app.files, report=app.report)
+    # Before AWS's resources, which may be needed to reach them.
+    done, left = release(app) if others else ((), ())
+    receipt = carry_out(ending, clients=clients, files=app.files, report=app.report)
     receipt = replace(receipt, deleted=(*receipt.deleted, *done), unseen=(*receipt.unseen, *left))
     _print(app, receipt, as_json=as_json)
     if receipt.leftovers:
@@ -57,18 +57,9 @@ def command(app: App, *, yes: bool, as_json: bool) -> None:
 
 
 def _render_others(app: App) -> str:
-    """What of the plan is not AWS's."""
-    from cluster.other_hosts import memory_of  # noqa: PLC0415 - not for those who have none
-
+    """The part of the plan that concerns the user's own hosts."""
     _, known = memory_of(app).read()
     return f"on hosts of yours, take back the cluster's key and ~/.cluster: {', '.join(entry.spec for entry in known)}"
-
-
-def _release_others(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
-    """Before AWS's part, with which the way to them may end."""
-    from cluster.other_hosts import release  # noqa: PLC0415 - as above
-
-    return release(app)
 
 
 def _print(app: App, receipt: Receipt, *, as_json: bool) -> None:

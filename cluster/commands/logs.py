@@ -1,4 +1,4 @@
-"""`cluster logs`."""
+"""`cluster jobs` and `logs`."""
 
 import json
 import sys
@@ -7,29 +7,47 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, BinaryIO, Protocol, get_args
 
 import click
 
 from cluster.app import App, pass_app
-from cluster.job_sources import JobSources, open_jobs
-from cluster.live import JobDisplay
-from provision.errors import JobError
-from train.events import Event, EventReader, Result, Role
-from train.output import Selection, parse_since
-from train.protocol import MAX_LINE_BYTES
-from train.records import JobRecord
-from train.run import Follower, LogStream, check_result
+from cluster.jobs import JobSources, open_jobs
+from cluster.views.live import JobDisplay
+from cluster.views.status import job_documents, render_jobs
+from foundation.errors import JobError
+from train.follow.events import Event, EventReader, Result, Selection, parse_since
+from train.follow.records import JobRecord
+from train.follow.run import Follower, LogStream, check_result
+from train.job.protocol import MAX_LINE_BYTES, Role
+from train.job.s3_jobs import fetch_s3_log
+
+
+@click.command("jobs")
+@click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
+@pass_app
+def jobs(app: App, *, as_json: bool) -> None:
+    """Show the cluster's jobs, the newest first.
+
+    As the head knows them, and what [data] results has of those that it does not know any more.
+    """
+    with open_jobs(app) as sources:
+        records = sources.find_records()
+    if as_json:
+        app.print_json_array(job_documents(records))
+    else:
+        app.print(render_jobs(records, now=datetime.now(UTC)))
 
 
 class Sink(Protocol):
-    """Where events go."""
+    """Receives events."""
 
     def take(self, event: Event) -> None:
         """Show one."""
 
     def say(self, text: str) -> None:
-        """Show words of `cluster` itself."""
+        """Show a message of `cluster` itself."""
 
 
 @click.command("logs")
@@ -41,7 +59,7 @@ class Sink(Protocol):
 @click.option("--plain", is_flag=True, help="On a terminal, too: every line as it comes, and no view.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 @pass_app
-def command(
+def logs(
     app: App,
     *,
     job: str | None,
@@ -73,11 +91,9 @@ def command(
 
 
 def _show(app: App, sources: JobSources, record: JobRecord, sink: Sink, *, follow: bool) -> Result | None:
-    """Show what there is by now with all ranks known, then what comes."""
+    """Show the log so far, with all ranks known, then follow it."""
     with tempfile.TemporaryFile(prefix="cluster-log-") as log:
         if record.source == "s3" or sources.head is None:
-            from train.s3_jobs import fetch_s3_log  # noqa: PLC0415 - s3fs is slow to import
-
             fetch_s3_log(str(app.config.data.results), record.id, region=app.config.provision.region, into=log)
             return replay(log, sink.take)[1]
         for line in LogStream(sources.head, record.id, say=sink.say, wait=False).lines():
@@ -104,20 +120,20 @@ def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool,
 
 
 class JsonLines:
-    """Each line that is selected as a JSON object of its own, and the job's states."""
+    """Prints each selected line, and the job's states, as a JSON object per line."""
 
     def __init__(self, app: App, selection: Selection) -> None:
         self._app = app
         self._selection = selection
 
     def take(self, event: Event) -> None:
-        """Print one event, if it is one for readers."""
+        """Print an event, if it is selected."""
         if event.kind != "process" and self._selection.takes(event):
             sys.stdout.write(json.dumps(event_document(event)) + "\n")
             sys.stdout.flush()
 
     def say(self, text: str) -> None:
-        """A message: stderr."""
+        """Print a message to stderr."""
         self._app.say(text)
 
 
@@ -140,9 +156,9 @@ def event_document(event: Event) -> dict[str, Any]:
 
 
 def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, Result | None]:
-    """Give all events of a log to `take`, each process as it is known at the log's end; what reading has come to.
+    """Give all events of a log to `take`, with each process's rank as known at the log's end; reader and result.
 
-    So a line stands under its rank that was printed before the rank was known. The file is read to its end.
+    Lines that were printed before their rank was known get it, too. Reads the file to its end.
     """
     known = EventReader()
     log.seek(0)
@@ -164,7 +180,7 @@ def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, R
 
 
 def _read_lines(log: BinaryIO) -> Iterator[bytes]:
-    """A file's lines; of one that is longer than any that the head writes the beginning alone."""
+    """A file's lines, cut at the length of the longest that the head writes."""
     while line := log.readline(MAX_LINE_BYTES):
         yield line
         while len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from cluster.app import App, pass_app
-from cluster.oracle import (
+from cluster.views.oracle import (
     differences,
     libraries_document,
     machine_document,
@@ -15,7 +15,7 @@ from cluster.oracle import (
     render_machine,
     render_oracle,
 )
-from provision.errors import ClusterError, NotFoundError, UsageError
+from foundation.errors import ClusterError, NotFoundError, UsageError
 from provision.oracle.fatbin import read_wheel
 from provision.oracle.gpus import GPU_MACHINES, find_machine
 from provision.oracle.mxnet_wheels import find_wheel
@@ -31,7 +31,7 @@ from provision.oracle.mxnet_wheels import find_wheel
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @pass_app
-def command(app: App, *, instance_type: str | None, wheel: Path | None, as_json: bool) -> None:
+def oracle(app: App, *, instance_type: str | None, wheel: Path | None, as_json: bool) -> None:
     """Show which MXNet wheel runs on which GPU.
 
     With INSTANCE_TYPE (g5.xlarge, or the family, g5): its GPU, each wheel and why it runs there or not, and what

@@ -13,7 +13,7 @@ import click
 from cluster.app import App, pass_app, sandbox_files_dir
 from sandbox import control
 from sandbox.control import SandboxStatus
-from sandbox.fault_kinds import KINDS
+from sandbox.faults.faults import KINDS
 
 
 @click.group("sandbox")
@@ -76,7 +76,7 @@ def env(app: App) -> None:
 
 
 def _list_kinds() -> str:
-    """What can be made to go wrong, as the help shows it."""
+    """The kinds of faults, for the help."""
     lines = []
     for kind in KINDS.values():
         words = [f"{p.name}=" if p.required else f"[{p.name}=]" for p in kind.parameters]
@@ -153,7 +153,7 @@ def render_call(call: Mapping[str, Any]) -> str:
 
 
 def _forget_clusters(app: App) -> None:
-    """The keys of clusters that ended with their sandbox open nothing any more."""
+    """Delete the files of clusters that ended with their sandbox."""
     folder = sandbox_files_dir(app.project_dir)
     if folder.exists():
         shutil.rmtree(folder)

@@ -1,15 +1,17 @@
-"""`cluster status`."""
+"""`cluster status` and `list`."""
 
 from datetime import UTC, datetime
 
 import click
 
 from cluster.app import App, pass_app
-from cluster.head_job import ask_for_job
-from cluster.status import Status, render_status, status_document
-from provision.at_work import find_command_at_work
-from provision.aws import make_clients
-from provision.describe import describe_cluster
+from cluster.jobs import ask_for_job
+from cluster.views.status import Status, list_document, render_clusters, render_status, status_document
+from foundation.errors import ClusterError
+from provision.aws.clients import make_clients
+from provision.describe import ClusterSummary, describe_cluster, describe_clusters
+from provision.files import ClusterFiles
+from provision.membership import KnownInstances
 from provision.model import ClusterState
 from provision.preflight.prices import describe_node_prices
 
@@ -17,7 +19,7 @@ from provision.preflight.prices import describe_node_prices
 @click.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 @pass_app
-def command(app: App, *, as_json: bool) -> None:
+def status(app: App, *, as_json: bool) -> None:
     """Show the cluster's nodes, and what they cost.
 
     As EC2 has them, and which of them stopped or ended by themselves, and why; and the job that runs on them.
@@ -30,15 +32,57 @@ def command(app: App, *, as_json: bool) -> None:
         find_job = ask_for_job(app, state)
         prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))
         job = find_job()
-    status = Status(
+    shown = Status(
         state=state,
         asked=config.provision.nodes,
         now=datetime.now(UTC),
         prices=prices,
-        at_work=find_command_at_work(app.files),
+        at_work=app.files.find_command_at_work(),
         job=job,
     )
     if as_json:
-        app.print_json(status_document(status))
+        app.print_json(status_document(shown))
     else:
-        app.print(render_status(status))
+        app.print(render_status(shown))
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@pass_app
+def list_(app: App, *, as_json: bool) -> None:
+    """Show all clusters in the region.
+
+    Those that other people and machines made, too; KEY says of which this machine has the private key.
+    """
+    region = app.config.provision.region
+    clusters: tuple[ClusterSummary, ...] = ()
+    prices = {}
+    if app.find_cloud():
+        clients = make_clients(region)
+        clusters = describe_clusters(clients.ec2, known=lambda name: _find_known(app, name))
+        prices = dict(describe_node_prices(clients, [each for cluster in clusters for each in cluster.instances]))
+    keys_here = {cluster.name for cluster in clusters if _is_key_here(app, cluster)}
+    now = datetime.now(UTC)
+    if as_json:
+        app.print_json(list_document(clusters, prices=prices, keys_here=keys_here, now=now))
+    else:
+        app.print(render_clusters(clusters, region=region, prices=prices, keys_here=keys_here, now=now))
+
+
+def _find_known(app: App, name: str) -> KnownInstances:
+    """What this machine knows of a cluster's instances; nothing when its files cannot be read."""
+    try:
+        return ClusterFiles(app.files.root.with_name(name)).known_instances()
+    except ClusterError as error:  # a damaged file must not prevent the list
+        app.say(error.message, style="yellow")
+        return KnownInstances()
+
+
+def _is_key_here(app: App, cluster: ClusterSummary) -> bool:
+    """Whether this machine has the cluster's private key, and not one of an earlier cluster of that name."""
+    try:
+        here = ClusterFiles(app.files.root.with_name(cluster.name)).find_public_key()
+    except ClusterError as error:  # a damaged key must not prevent the list
+        app.say(error.message, style="yellow")
+        return False
+    return here is not None and cluster.public_key in {None, here}

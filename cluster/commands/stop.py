@@ -1,25 +1,32 @@
 """`cluster stop`."""
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import click
 
 from cluster.app import App, pass_app
-from cluster.interruption import ask_what_runs, confirm_ending
-from cluster.status import render_usd
+from cluster.jobs import (
+    Stopped,
+    ask_head,
+    ask_what_runs,
+    confirm_ending,
+    end_job,
+    end_left,
+    end_without_head,
+    find_left,
+    open_head,
+)
+from cluster.session import describe
+from cluster.views.status import render_usd
+from foundation.errors import ClusterError, NotFoundError, UsageError
 from provision.apply import apply
-from provision.aws import make_clients
-from provision.describe import describe_nodes
-from provision.errors import ClusterError, NotFoundError, UsageError
-from provision.pausing import describe_disks_gib, prepare_stop
+from provision.aws.clients import make_clients
+from provision.pause import describe_disks_gib, prepare_stop
 from provision.preflight.prices import find_volume_price
 from provision.render import render_plan
-
-if TYPE_CHECKING:
-    from cluster.stopping import Stopped
-    from train.protocol import RecordRole
-    from train.records import JobRecord
+from train.follow.records import DamagedRecordError, JobRecord, choose_job, find_running
+from train.follow.run import render_left
+from train.job.protocol import OUR_JOB_ID, RecordRole
 
 
 @click.command("stop")
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--nodes", is_flag=True, help="Stop the nodes themselves.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before nodes are stopped on AWS.")
 @pass_app
-def command(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
+def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     """Stop the running job, or another; with --nodes the nodes.
 
     JOB is its id, how its id begins, or its name: the newest of that name. All nodes are searched then for what is
@@ -45,9 +52,7 @@ def command(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     name = app.config.name
     clients = make_clients(app.config.provision.region)
     asks = app.config.cloud == "aws" and not yes
-    what_runs = None
-    if asks:
-        what_runs = ask_what_runs(app, describe_nodes(clients.ec2, name=name, known=app.files.known_instances()))
+    what_runs = ask_what_runs(app, describe(app, clients)) if asks else None
     plan = prepare_stop(clients, name=name, files=app.files, report=app.report)
     app.say(render_plan(plan).rstrip())
     if plan and not confirm_ending(app, "Stop these nodes?", what_runs):
@@ -60,14 +65,6 @@ def command(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
 
 def stop_job(app: App, words: str | None) -> None:
     """Stop a job, the running one without `words`, or end what one has left. Raises ClusterError's kinds."""
-    # boto3 and Fabric are slow to import: not for --nodes, nor for --help.
-    from cluster.job_head import open_head  # noqa: PLC0415
-    from cluster.job_sources import ask_head  # noqa: PLC0415
-    from cluster.session import describe  # noqa: PLC0415
-    from cluster.stopping import end_left, find_left, stop  # noqa: PLC0415
-    from train.records import DamagedRecordError, choose_job, find_running  # noqa: PLC0415
-    from train.run import render_left  # noqa: PLC0415
-
     app.enter_cloud()
     state = describe(app)
     with ExitStack() as stack:
@@ -95,16 +92,12 @@ def stop_job(app: App, words: str | None) -> None:
             app.say(f"of job {record.id} ({record.name}) is not known to have ended: {left}; searching its nodes again")
             stopped = end_left(head, record, state)
         else:
-            stopped = stop(app, head, record.id)
+            stopped = end_job(app, head, record.id)
     app.print(render_stopped_job(record, stopped))
 
 
 def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
-    """End a job on the nodes that can be reached; only by its id, which nobody can look up. Raises ClusterError."""
-    from cluster.stopping import end_without_head  # noqa: PLC0415 - as above
-    from train.protocol import OUR_JOB_ID  # noqa: PLC0415 - as above
-    from train.run import render_left  # noqa: PLC0415
-
+    """End a job on the reachable nodes, without the head; needs the job's whole id. Raises ClusterError."""
     if words is None or OUR_JOB_ID.fullmatch(words) is None:
         raise ClusterError(error.message, hint="cluster stop JOB, with a job's whole id, ends it without the head")
     left = end_without_head(app, words, error, say=app.say).left
@@ -113,10 +106,8 @@ def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
     app.print(f"job {words}: nothing of it is left on the nodes that run")
 
 
-def render_stopped_job(record: "JobRecord", stopped: "Stopped") -> str:
-    """What was stopped. record: as it was before. Pure."""
-    from train.run import render_left  # noqa: PLC0415 - as above
-
+def render_stopped_job(record: JobRecord, stopped: Stopped) -> str:
+    """What was stopped. record: the job's record from before. Pure."""
     hosts = ", ".join(node.name for node in record.nodes)
     if stopped.already:
         said = f"job {record.id} ({record.name}) had ended already: {stopped.result.state}"
@@ -128,7 +119,7 @@ def render_stopped_job(record: "JobRecord", stopped: "Stopped") -> str:
     return f"job {record.id} ({record.name}) is stopped: {ended}\nnothing of it is left on {hosts}"
 
 
-def _render_role(role: "RecordRole") -> str:
+def _render_role(role: RecordRole) -> str:
     rank = "" if role.rank is None else f" {role.rank}"
     return f"{role.role}{rank} on {role.host}"
 

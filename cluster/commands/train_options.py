@@ -1,6 +1,6 @@
-"""The options of `cluster train` that say what the job is, and what they come to: values over cluster.toml's.
+"""The options of `cluster train` that describe the job, and the overrides of cluster.toml that they become.
 
-launch.py's own names are there: -n, -s, -H, --launcher, --sync-dst-dir, --env-server, --env-worker, --p3.
+launch.py's own option names work: -n, -s, -H, --launcher, --sync-dst-dir, --env-server, --env-worker, --p3.
 """
 
 import os
@@ -12,8 +12,9 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 import click
 
-from provision.errors import UsageError
-from train.choices import ENV_NAME_PATTERN, SHELL, KvStore, Launcher
+from cluster.config import load_job_file
+from foundation.errors import UsageError
+from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore, Launcher
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class TrainRequest:
 
 
 def train_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a command with the options; it gets them as keywords, for `read`."""
+    """Decorate a command with the options, which it passes to `read`."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -93,7 +94,7 @@ _OPTIONS = (
 
 
 def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
-    """What the options that `train_options` has given come to; `command` is what follows --.
+    """The request that the options of `train_options` make; `command` is what follows --.
 
     Reads the job file, the hostfile and the environment. Raises UsageError, and ConfigError for a mistake in the job
     file.
@@ -101,8 +102,6 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     of_file: dict[str, Any] = {}
     words = as_command(command)
     if options["job"] is not None:
-        from cluster.config import load_job_file  # noqa: PLC0415 - not for --help
-
         of_file, of_command = load_job_file(options["job"])
         words = words or of_command
     plain = ("workers", "servers", "launcher", "kv_store", "gc_type", "gc_threshold", "sync_dst_dir", "name")
@@ -146,15 +145,15 @@ def as_command(words: Sequence[str]) -> tuple[str, ...]:
 def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[str, str]:
     """Name and value of "NAME=VALUE", or of a NAME that has its value `here`, in the environment of this machine. Pure.
 
-    Raises UsageError, which knows how launch.py has it.
+    Raises UsageError, with a hint for launch.py's NAME:VALUE.
     """
     name, equals, value = word.partition("=")
     is_name = re.fullmatch(ENV_NAME_PATTERN, name) is not None
     if is_name and equals:
         return name, value
-    if is_name and name in here:  # so it stands in no process list
+    if is_name and name in here:  # keeps it out of process lists
         return name, here[name]
-    # A value may be a secret: none is repeated.
+    # A value may be a secret, so no message repeats it.
     if is_name:
         raise UsageError(
             f'{option} "{name}": this variable is not set here',

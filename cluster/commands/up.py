@@ -1,14 +1,32 @@
-"""`cluster up`."""
+"""`cluster up`, `resize` and `start`: show the plan, ask, carry it out, and make the nodes ready."""
+
+from collections.abc import Callable
 
 import click
 
+from bootstrap.environment.file_cache import check_cache
 from cluster.app import App, pass_app
-from cluster.bring_up import bring_up, find_wishes, override_nodes
-from provision.aws import make_clients
+from cluster.config import load_config
+from cluster.jobs import ask_what_runs, confirm_ending
+from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
+from cluster.views.status import render_nodes
+from foundation.progress import Event
+from foundation.user_folders import cache_folder
+from provision.aws.clients import Clients, make_clients
 from provision.config import all_types
-from provision.lifecycle import prepare_up
-from provision.oracle.judge import check_mxnet
-from train.payload import find_script
+from provision.model import MAX_NODES
+from provision.oracle.decide import check_mxnet
+from provision.pause import prepare_start
+from provision.plan import Plan
+from provision.render import render_plan
+from provision.resources.instances import TerminateInstances
+from provision.resources.launch import LaunchNodes
+from provision.resources.power import StartInstances
+from provision.up import Wishes, prepare_resize, prepare_up
+from provision.up import up as carry_out
+from train.job.payload import find_script, find_shadowed
+
+LEFT_BY_UP = "nodes that were launched stay, and cost money: cluster up completes them, cluster down ends them"
 
 
 @click.command("up")
@@ -21,7 +39,7 @@ from train.payload import find_script
 @click.option("--keep-failed", is_flag=True, help="Leave what was launched as it is when the launch fails.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before instances are launched that cost money.")
 @pass_app
-def command(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bool) -> None:
+def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bool) -> None:
     """Launch the cluster's nodes and make them ready to train.
 
     What is there already is left as it is: a second `up` has nothing to do, and one after an `up` that was interrupted
@@ -30,7 +48,7 @@ def command(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, ye
     if nodes is not None:
         override_nodes(app, nodes)
     config = app.config
-    find_script(config.train.script, project_dir=app.project_dir)  # rather now than when the nodes are paid for
+    find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money
     for instance_type in all_types(config.provision):
         for warning in check_mxnet(
             instance_type=instance_type,
@@ -50,3 +68,144 @@ def command(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, ye
         yes=yes,
         keep_failed=keep_failed,
     )
+
+
+@click.command("resize")
+@click.argument("nodes", type=click.IntRange(0, MAX_NODES), metavar="N")
+@click.option("--dry-run", is_flag=True, help="Print what was found out and what would be done, and do nothing.")
+@click.option("--keep-failed", is_flag=True, help="Leave what was launched as it is when the launch fails.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before instances are launched or ended.")
+@pass_app
+def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool) -> None:
+    """Make the cluster one of N nodes.
+
+    More are launched beside those that are there, in the same subnet and of the same type. Fewer: those with the
+    highest numbers end, with their disks. 0 ends all, and keeps what costs nothing, so that `cluster up` or
+    `cluster resize N` goes on with it.
+    """
+    asked = override_nodes(app, nodes)
+    app.enter_cloud()
+    clients = make_clients(app.config.provision.region)
+    wishes = find_wishes(app)
+    done = bring_up(
+        app,
+        clients,
+        lambda avoid: prepare_resize(clients, wishes=wishes, files=app.files, avoid=avoid, report=app.report),
+        dry_run=dry_run,
+        yes=yes,
+        keep_failed=keep_failed,
+    )
+    if done and nodes != asked:
+        app.say(f"cluster.toml says nodes = {asked}, and `cluster up` goes by that: write {nodes} there to keep it so")
+
+
+@click.command("start")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before nodes are started that cost money.")
+@pass_app
+def start(app: App, *, yes: bool) -> None:
+    """Start stopped nodes, and make them ready to train again.
+
+    They have their disks and private addresses as before, and other public ones. ssh is allowed from this machine's
+    present address.
+    """
+    config = app.config
+    find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money
+    app.enter_cloud()
+    clients = make_clients(config.provision.region)
+    bring_up(
+        app,
+        clients,
+        lambda _avoid: prepare_start(clients, name=config.name, config=config.provision, files=app.files),
+        yes=yes,
+        replan=False,
+        interrupted="what was started runs and costs money; cluster start goes on, cluster stop --nodes stops it",
+    )
+
+
+def override_nodes(app: App, nodes: int) -> int:
+    """Override the number of nodes; returns cluster.toml's. Raises ConfigError.
+
+    With fewer nodes than the file's min_nodes, all of them are needed.
+    """
+    of_file = load_config(app.config_path).provision
+    app.overrides["provision.nodes"] = nodes
+    if of_file.min_nodes != "all" and of_file.min_nodes > nodes:
+        app.overrides["provision.min_nodes"] = "all"
+    return of_file.nodes
+
+
+def find_wishes(app: App) -> Wishes:
+    """What cluster.toml, with this command line, asks for."""
+    config = app.config
+    urls = {"data_url": config.data.url, "results_url": config.data.results}
+    return Wishes(name=config.name, config=config.provision, **urls)
+
+
+def bring_up(
+    app: App,
+    clients: Clients,
+    prepare: Callable[[frozenset[str]], Plan],
+    *,
+    dry_run: bool = False,
+    yes: bool = False,
+    keep_failed: bool = False,
+    replan: bool = True,
+    interrupted: str = LEFT_BY_UP,
+) -> bool:
+    """Carry out what `prepare` plans; returns whether it was done, and not only shown or declined.
+
+    Prints the nodes to stdout, or with dry_run the plan. interrupted: what is said after Ctrl-C. Raises ClusterError.
+    """
+    config = app.config
+    plan = prepare(frozenset())
+    if any(isinstance(step, LaunchNodes) for step in plan.steps):
+        check_cache(cache_folder())  # before anything costs money
+    shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)
+    if shadowed is not None:
+        app.report(Event(kind="warn", what=shadowed))
+    if dry_run:
+        app.print(render_plan(plan).rstrip())
+        return False
+    app.say(render_plan(plan).rstrip())
+    question = find_question(plan)
+    if question and config.cloud == "aws" and not yes:
+        interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
+        what_runs = ask_what_runs(app, describe(app, clients)) if interrupts else lambda: None
+        if not confirm_ending(app, question, what_runs):
+            app.say("nothing was done")
+            return False
+    try:
+        state = carry_out(
+            plan,
+            clients=clients,
+            files=app.files,
+            report=app.report,
+            replan=prepare if replan else None,
+            keep_failed=keep_failed,
+        )
+        changed = bool(plan)
+        if state.nodes:
+            with ready_nodes(app, state, wait_s=BOOT_TIMEOUT_S) as (ready, _):
+                changed = changed or any(node.changed for node in ready)
+    except KeyboardInterrupt:
+        app.say(interrupted, style="yellow")
+        raise
+    app.print(render_nodes(state))
+    if state.nodes:
+        ready_text = f"cluster {config.name} is ready"
+        app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
+    return True
+
+
+def find_question(plan: Plan) -> str | None:
+    """What to ask before a plan is carried out; None when it neither costs nor ends anything. Pure."""
+    launching = sum(len(step.indices) for step in plan.steps if isinstance(step, LaunchNodes))
+    ending = sum(len(step.nodes) for step in plan.steps if isinstance(step, TerminateInstances))
+    if launching and ending:
+        return f"Launch {launching} instances, and end {ending} with their disks?"
+    if ending:
+        return f"End {ending} instances with their disks?"
+    if launching:
+        return f"Launch {launching} instances?"
+    starting = sum(len(step.nodes) for step in plan.steps if isinstance(step, StartInstances))
+    return f"Start {starting} instances?" if starting else None

@@ -6,12 +6,14 @@ from dataclasses import asdict
 
 import click
 
-from bootstrap.verify import sort_checks, verify
-from bootstrap.verify_checks import Check, Probe
+from bootstrap.verify.compute import Check, Probe
+from bootstrap.verify.nodes import sort_checks
+from bootstrap.verify.nodes import verify as try_nodes
 from cluster.app import App, pass_app
 from cluster.session import describe_and_warn, ready_nodes
-from provision.errors import ClusterError
-from train.verify_s3 import plan_s3_check
+from cluster.views.terminal import render_table
+from foundation.errors import ClusterError
+from train.measure.verify_s3 import plan_s3_check
 
 SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 
@@ -19,7 +21,7 @@ SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 @click.command("verify")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
-def command(app: App, *, as_json: bool) -> None:
+def verify(app: App, *, as_json: bool) -> None:
     """Try the nodes: MXNet, S3, ports, clocks, disks.
 
     MXNet computes ones((2,3))*2+1 on each GPU, or the processor where there is none, and reads [data] url by itself;
@@ -35,7 +37,7 @@ def command(app: App, *, as_json: bool) -> None:
             instance_profile=provision.instance_profile,
             cluster=app.config.name,
         )
-        checks = verify(
+        checks = try_nodes(
             nodes,
             probes=[s3] if isinstance(s3, Probe) else [],
             report=app.report,
@@ -58,11 +60,7 @@ def render_checks(checks: Sequence[Check]) -> str:
     """One aligned line for each check. Pure."""
     rows = [("node", "check", "of", "result", "")]
     rows += [(check.node, check.check, check.subject, SHOWN[check.status], check.said) for check in checks]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
-        "  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
-    )
+    return render_table(rows)
 
 
 def render_troubles(checks: Sequence[Check], status: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from provision.errors import ClusterError, NotFoundError
+from foundation.errors import ClusterError, NotFoundError
 from provision.oracle.gpus import Version
 
 _ELF_MAGIC = b"\x7fELF"

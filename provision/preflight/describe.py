@@ -1,59 +1,88 @@
-"""Finds out, before anything is made, how the nodes can be launched and what is in the way. Only reads."""
+"""Finds out, before anything is made, who asks, how the nodes can be launched and what is in the way. Only reads."""
 
 from __future__ import annotations
 
+import os
+import ssl
+import urllib.error
+import urllib.request
 from dataclasses import replace
 from datetime import UTC, datetime
+from http.client import HTTPException
+from ipaddress import AddressValueError, IPv4Address
 
 from botocore.exceptions import ClientError
 
-from provision.aws import Clients, aws_errors, error_code
+from foundation.errors import AwsError, ClusterError
+from foundation.thread_pool import bounded_pool
+from provision.aws.clients import Clients, aws_errors, error_code
 from provision.config import ProvisionConfig, all_types, setting_error
-from provision.errors import AwsError
 from provision.model import Caller, ClusterState, LaunchOption, Permissions, Preflight
-from provision.preflight.images import describe_images
-from provision.preflight.instance_types import describe_offered_zones, describe_types, type_error
+from provision.plan import Wanted
+from provision.preflight.machines import describe_images, describe_offered_zones, describe_types, type_error
 from provision.preflight.permissions import describe_permissions
-from provision.preflight.places import Facts, drop_over_quota, list_places
+from provision.preflight.places import Facts, describe_subnets, drop_over_quota, list_places
 from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
 from provision.preflight.quotas import describe_quotas
-from provision.preflight.subnets import describe_subnets
-from provision.side_by_side import reading_pool
+
+CHECKIP_URL = "https://checkip.amazonaws.com"
+_CHECKIP_TIMEOUT_S = 10
 
 
-def describe_preflight(
-    clients: Clients,
-    *,
-    config: ProvisionConfig,
-    state: ClusterState,
-    caller: Caller,
-    name: str,
-    missing: tuple[int, ...],
-    least: int,
-) -> Preflight:
-    """How the missing nodes of the cluster `name` can be launched beside those of `state`.
+def describe_caller(clients: Clients, config: ProvisionConfig) -> Caller:
+    """The account and the identity of the credentials, and the network that may reach the nodes by ssh.
 
-    missing: their indices, at least one; least: how many of them are good enough, 0 when the cluster can do without.
+    Raises AwsError, or ClusterError when ssh_from is "auto" and this machine's address cannot be found.
+    """
+    with aws_errors("asking who we are"):
+        identity = clients.sts.get_caller_identity()
+    return Caller(
+        region=clients.region,
+        account_id=identity["Account"],
+        owner=identity["Arn"],
+        ssh_from=f"{find_caller_address()}/32" if config.ssh_from == "auto" else config.ssh_from,
+    )
+
+
+def find_caller_address() -> IPv4Address:
+    """The address that this machine is seen with on the Internet, as checkip.amazonaws.com tells it.
+
+    CLUSTER_CHECKIP_URL names another service of the kind, AWS_CA_BUNDLE further authorities to trust.
+    Raises ClusterError when it cannot be had.
+    """
+    url = os.environ.get("CLUSTER_CHECKIP_URL") or CHECKIP_URL
+    hint = 'say it yourself in cluster.toml: [provision] ssh_from = "ADDRESS/32"'
+    if not url.startswith("https://"):
+        raise ClusterError(f"CLUSTER_CHECKIP_URL is {url}: only https:// can be believed", hint=hint)
+    try:
+        context = ssl.create_default_context()
+        if bundle := os.environ.get("AWS_CA_BUNDLE"):
+            context.load_verify_locations(bundle)
+        with urllib.request.urlopen(url, timeout=_CHECKIP_TIMEOUT_S, context=context) as reply:  # noqa: S310 - https
+            text = reply.read(64).decode("ascii", errors="replace").strip()
+        return IPv4Address(text)
+    except AddressValueError as error:
+        raise ClusterError(f"{url} did not answer with an IPv4 address but with {text!r}", hint=hint) from error
+    except (OSError, HTTPException) as error:  # URLError, SSLError and timeouts are OSErrors
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise ClusterError(f"cannot find the address of this machine: {url}: {reason}", hint=hint) from error
+
+
+def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
+    """How the missing nodes of the cluster, at least one, can be launched beside those that are there.
+
     Options come in the order market, type, zone, the zone changing fastest, and always in the same order for the same
     account. A cluster that has nodes keeps their subnet and their type.
     Raises ConfigError when a setting cannot be met (it names the key), AwsError when the account's limits or the
     caller's permissions do not allow the launch.
     """
-    fewest = max(least, 1)
+    config, state, launching, least = wanted.config, wanted.state, len(wanted.missing), wanted.least_missing
     with aws_errors("checking what is to be launched"):
-        places = list_places(config, _describe_facts(clients, config, state), least=fewest)
-        with reading_pool() as pool:
-            quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=len(missing))
-            permissions_asked = pool.submit(
-                describe_permissions,
-                clients,
-                config=config,
-                state=state,
-                caller=caller,
-                name=name,
-                missing=missing,
-                options=places.options,
-            )
+        places = list_places(config, _describe_facts(clients, config, state), least=max(least, 1))
+        with bounded_pool() as pool:
+            quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
+            rehearsed = replace(wanted, preflight=Preflight(options=places.options))
+            permissions_asked = pool.submit(describe_permissions, clients, rehearsed)
             profile_asked = pool.submit(_refuse_unknown_profile, clients, config)
             prices_asked = pool.submit(describe_prices, clients, {_place(option) for option in places.options})
             volume_price_asked = pool.submit(find_volume_price, clients)
@@ -61,7 +90,7 @@ def describe_preflight(
         permissions = permissions_asked.result()
         _refuse_missing(permissions)
         quotas = quotas_asked.result()
-    kept = drop_over_quota(places, quotas, least=least, launching=len(missing))
+    kept = drop_over_quota(places, quotas, least=least, launching=launching)
     prices = prices_asked.result()
     used = ((option.market, option.instance_type) for option in kept.options)
     return Preflight(
@@ -76,7 +105,7 @@ def describe_preflight(
 
 def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterState) -> Facts:
     types = tuple(dict.fromkeys(node.instance_type for node in state.nodes)) or all_types(config)
-    with reading_pool() as pool:
+    with bounded_pool() as pool:
         known_asked = pool.submit(describe_types, clients.ec2, config, types)
         zones_asked = pool.submit(describe_offered_zones, clients.ec2, types)
         subnets_asked = pool.submit(describe_subnets, clients.ec2, config, state)

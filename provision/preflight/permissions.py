@@ -1,4 +1,4 @@
-"""Finds out what the caller may do, before anything is made: by EC2's dry runs, and where those cannot tell, by IAM.
+"""Finds out, by EC2's dry runs, what the caller may do before anything is made.
 
 A dry run has no effect; EC2 answers DryRunOperation when the caller may do it, else UnauthorizedOperation
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html, DryRun).
@@ -11,27 +11,21 @@ all that name stand-ins are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from botocore.exceptions import ClientError
 
-from provision.aws import Clients, error_code
-from provision.config import ProvisionConfig
-from provision.errors import AwsError
-from provision.model import (
-    TAG_NAME,
-    Caller,
-    ClusterState,
-    LaunchOption,
-    Permissions,
-    federated_name,
-    profile_name,
-    tags,
-)
-from provision.preflight.dry_runs import DryRun, list_dry_runs, rehearse_launch
-from provision.preflight.simulation import Question, Verdict, simulate
-from provision.side_by_side import reading_pool
+from foundation.errors import AwsError
+from foundation.thread_pool import bounded_pool
+from provision.aws.clients import Clients, error_code
+from provision.model import Permissions, federated_name
+from provision.plan import Wanted
+from provision.resources.resource import DryRun
+from provision.resources.table import KINDS
+
+Verdict = Literal["allowed", "missing", "unknown"]
 
 _ACCOUNT_STATES = frozenset({"Blocked", "OptInRequired", "PendingVerification"})
 """Codes that say that the account cannot be used as it is: no launch would succeed."""
@@ -41,14 +35,6 @@ _ON_GROUP = re.compile(r"on resource: \S+:security-group/")
 
 _FEDERATE = "sts:GetFederationToken"
 _NOTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","Resource":"*"}]}'
-_ROLE_ACTIONS = ("CreateRole", "DeleteRole", "DeleteRolePolicy", "PutRolePolicy", "TagRole", "PassRole")
-_PROFILE_ACTIONS = (
-    "AddRoleToInstanceProfile",
-    "CreateInstanceProfile",
-    "DeleteInstanceProfile",
-    "RemoveRoleFromInstanceProfile",
-    "TagInstanceProfile",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,34 +47,21 @@ class _Answer:
     ambiguous: bool = False
 
 
-def describe_permissions(
-    clients: Clients,
-    *,
-    config: ProvisionConfig,
-    state: ClusterState,
-    caller: Caller,
-    name: str,
-    missing: tuple[int, ...],
-    options: Sequence[LaunchOption],
-) -> Permissions:
-    """What the caller may do of all that launching the nodes and ending the cluster `name` takes.
+def describe_permissions(clients: Clients, wanted: Wanted) -> Permissions:
+    """What the caller may do of all that launching the missing nodes and ending the cluster takes.
 
-    missing: indices of the nodes to be launched; options: ways to launch, of which the first is rehearsed.
+    wanted.preflight has the ways to launch, of which the first is rehearsed.
     Raises AwsError when the account cannot be used as it is, and boto3's errors.
     """
-    launch = rehearse_launch(config, state, name, missing, options)
-    dry_runs = tuple(list_dry_runs(clients.ec2, config=config, state=state, caller=caller, name=name, launch=launch))
-    with reading_pool() as pool:
+    config, caller = wanted.config, wanted.caller
+    kinds = [kind.dry_runs for kind in KINDS if kind.dry_runs is not None]
+    dry_runs = [dry_run for rehearse in kinds for dry_run in rehearse(clients.ec2, wanted)]
+    with bounded_pool() as pool:
         asked = [pool.submit(_attempt, dry_run) for dry_run in dry_runs]
         # Only users limit the credentials of jobs so; roles do it in other ways.
         is_asked = config.instance_profile == "none" and ":user/" in caller.owner
-        limited = pool.submit(_may_limit_jobs, clients, name) if is_asked else None
+        limited = pool.submit(_may_limit_jobs, clients, wanted.name) if is_asked else None
     verdicts = judge([answer.result() for answer in asked])
-    questions = [
-        *_ask_again(verdicts, dry_runs, caller=caller, name=name),
-        *(_ask_about_role(caller, name) if config.instance_profile == "auto" else ()),
-    ]
-    verdicts |= simulate(clients.iam, questions, owner=caller.owner)
     by_verdict: dict[Verdict, list[str]] = {"allowed": [], "missing": [], "unknown": []}
     for action, verdict in sorted(verdicts.items()):
         by_verdict[verdict].append(action)
@@ -96,9 +69,6 @@ def describe_permissions(
         **{verdict: tuple(actions) for verdict, actions in by_verdict.items()},
         without=() if limited is None or limited.result() else (_FEDERATE,),
     )
-
-
-# --- answers
 
 
 def _attempt(dry_run: DryRun) -> _Answer:
@@ -157,35 +127,3 @@ def judge(answers: Sequence[_Answer]) -> dict[str, Verdict]:
         if answer.refused is not None and not (answer.ambiguous and (tags_decide or not answer.dry_run.stands_in)):
             found["missing"].append(answer.refused)
     return {action: verdict for verdict, actions in found.items() for action in actions}
-
-
-# --- what IAM is asked
-
-
-def _ask_again(
-    verdicts: Mapping[str, Verdict], dry_runs: Sequence[DryRun], *, caller: Caller, name: str
-) -> Iterator[Question]:
-    """About what dry runs did not tell, as if the cluster's resources were there with their tags."""
-    context = {f"{prefix}/{TAG_NAME}": (name,) for prefix in ("aws:ResourceTag", "ec2:ResourceTag")}
-    context |= dict.fromkeys(("aws:RequestedRegion", "ec2:Region"), (caller.region,))
-    account = f"arn:{_partition(caller)}:ec2:{caller.region}:{caller.account_id}"
-    for dry_run in dry_runs:
-        if verdicts[dry_run.action] == "unknown" and dry_run.resource is not None:
-            yield Question(action=dry_run.action, resource=f"{account}:{dry_run.resource}", context=context)
-
-
-def _ask_about_role(caller: Caller, name: str) -> Iterator[Question]:
-    """About the role that is made for the nodes: IAM has no dry runs."""
-    own = profile_name(name, region=caller.region)
-    account = f"arn:{_partition(caller)}:iam::{caller.account_id}"
-    named = tags(name=name, owner=caller.owner, role="role")
-    context: dict[str, tuple[str, ...]]
-    context = {f"{prefix}/{TAG_NAME}": (name,) for prefix in ("aws:ResourceTag", "aws:RequestTag", "iam:ResourceTag")}
-    context |= {"aws:TagKeys": tuple(named), "iam:PassedToService": ("ec2.amazonaws.com",)}
-    for kind, actions in (("role", _ROLE_ACTIONS), ("instance-profile", _PROFILE_ACTIONS)):
-        for action in actions:
-            yield Question(action=f"iam:{action}", resource=f"{account}:{kind}/{own}", context=context)
-
-
-def _partition(caller: Caller) -> str:
-    return caller.owner.split(":")[1]

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 
-from provision.aws import Clients
-from provision.choices import Market
-from provision.model import Instance
-from provision.side_by_side import reading_pool
+from foundation.thread_pool import bounded_pool
+from provision.aws.clients import Clients
+from provision.model import Instance, Market
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -45,7 +44,7 @@ def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Mappin
     """US dollars an hour of one instance at each place, running Linux; None where it cannot be had. Raises nothing."""
     on_demand_types = sorted({instance_type for market, instance_type, _ in places if market == "on-demand"})
     spot_types = sorted({instance_type for market, instance_type, _ in places if market == "spot"})
-    with reading_pool() as pool:
+    with bounded_pool() as pool:
         asked = {
             instance_type: pool.submit(
                 _find_price,

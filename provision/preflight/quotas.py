@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
 
-from provision.aws import Clients, error_code
-from provision.choices import Market
-from provision.errors import AwsError
-from provision.model import LaunchOption, Quota
-from provision.side_by_side import reading_pool
+from foundation.errors import AwsError
+from foundation.thread_pool import bounded_pool
+from provision.aws.clients import Clients, error_code
+from provision.model import LaunchOption, Market, Quota
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -114,7 +113,7 @@ def describe_quotas(
         return {}
     kinds = tuple(dict.fromkeys(kind for kind, _ in wanted.values()))
 
-    with reading_pool() as pool:
+    with bounded_pool() as pool:
         found = {kind.code: pool.submit(_find_limit, clients, kind.code) for kind in kinds}
         counted = pool.submit(_count_in_use, clients.ec2, kinds)
     limits = {code: limit.result() for code, limit in found.items()}

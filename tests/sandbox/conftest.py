@@ -4,11 +4,14 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
+from mypy_boto3_ec2.client import EC2Client
 
-from provision.progress import silent
+from ec2_client import client
+from foundation.progress import silent
 from sandbox import control
-from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, start_sandbox, terminate_all
+from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, find_live, start_sandbox, terminate_all
 
 
 @pytest.fixture(scope="session")
@@ -22,11 +25,26 @@ def shared_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
         assert not find_leftovers(project_dir)
 
 
+@pytest.fixture(scope="session")
+def keeper(shared_sandbox: RunningSandbox) -> EC2Client:
+    """A client of the shared sandbox's EC2, which no test closes or changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        enter(shared_sandbox, patch)
+        client = boto3.client("ec2")
+        client.describe_vpcs()  # from now on it knows its credentials
+        return client
+
+
 @pytest.fixture
-def sandbox(shared_sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> RunningSandbox:
-    """The shared sandbox, with this test's environment pointing at it."""
+def sandbox(
+    shared_sandbox: RunningSandbox, keeper: EC2Client, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunningSandbox]:
+    """The shared sandbox, with this test's environment pointing at it; what it launches ends with it."""
     enter(shared_sandbox, monkeypatch)
-    return shared_sandbox
+    before = find_live(keeper)
+    yield shared_sandbox
+    if fresh := find_live(keeper) - before:
+        keeper.terminate_instances(InstanceIds=[*fresh])
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +64,7 @@ def phantom(shared_phantom: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> 
     enter(shared_phantom, monkeypatch)
     yield shared_phantom
     control.disarm_faults(shared_phantom.project_dir, "all")
-    terminate_all()
+    terminate_all(client("ec2"))
 
 
 @pytest.fixture

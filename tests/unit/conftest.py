@@ -5,8 +5,10 @@ import os
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # moto reads it when it is imported; the sandbox has its own images
 
 from provision_world import ec2, late_world, world
-from sandbox import moto_speed
+from sandbox.api.moto_setup import remember_lookups
+from sandbox.api.s3 import install_uploads
 
 __all__ = ["ec2", "late_world", "world"]
 
-moto_speed.install()  # for the tests whose S3 is moto's own server, too
+install_uploads()  # moto would say of all unfinished uploads that they were begun in 2010
+remember_lookups()  # for the tests whose S3 is moto's own server, too

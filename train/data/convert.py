@@ -1,11 +1,21 @@
-"""From the formats in which datasets are published to those that MXNet reads: idx files and RecordIO shards."""
+"""From the formats in which datasets are published to those that MXNet reads: idx files and RecordIO shards.
+
+MNIST's idx files are unsigned bytes behind a header that gives their shape:
+
+    0, 0, 0x08 (unsigned byte), number of dimensions | each dimension, 32 bits, big-endian | the bytes
+
+Source: http://yann.lecun.com/exdb/mnist/. MXNet's MNISTIter reads images of three dimensions (count, rows, columns) and
+labels of one (count).
+"""
 
 import gzip
 import io
+import math
 import shutil
+import struct
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,9 +23,17 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from provision.errors import ClusterError
-from train.data import idx
+from foundation.errors import ClusterError
 from train.data.recordio import ImageRecord, encode_image, encode_record
+
+_UNSIGNED_BYTE = 0x08
+
+# The names of MNIST's own four files.
+TRAIN_IMAGES = "train-images-idx3-ubyte"
+TRAIN_LABELS = "train-labels-idx1-ubyte"
+VAL_IMAGES = "t10k-images-idx3-ubyte"
+VAL_LABELS = "t10k-labels-idx1-ubyte"
+
 
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
 CIFAR_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
@@ -86,12 +104,12 @@ def write_mnist(sources: Path, folder: Path, shards: int) -> Written:
 
     sources: has the four .gz files. Raises ClusterError for files that are not what they should be, OSError.
     """
-    for name in (idx.TRAIN_IMAGES, idx.TRAIN_LABELS, idx.VAL_IMAGES, idx.VAL_LABELS):
+    for name in (TRAIN_IMAGES, TRAIN_LABELS, VAL_IMAGES, VAL_LABELS):
         _unzip(sources / f"{name}.gz", folder / name)
     counts = []
     for part, images, labels, number in (
-        ("train", idx.TRAIN_IMAGES, idx.TRAIN_LABELS, shards),
-        ("val", idx.VAL_IMAGES, idx.VAL_LABELS, 1),
+        ("train", TRAIN_IMAGES, TRAIN_LABELS, shards),
+        ("val", VAL_IMAGES, VAL_LABELS, 1),
     ):
         (count, height, width), pixels = _read_idx(folder / images, dimensions=3)
         label_shape, values = _read_idx(folder / labels, dimensions=1)
@@ -116,7 +134,7 @@ def _unzip(source: Path, target: Path) -> None:
 
 
 def _read_idx(path: Path, *, dimensions: int) -> tuple[tuple[int, ...], bytes]:
-    shape, content = idx.decode_idx(path.read_bytes(), name=path.name)
+    shape, content = decode_idx(path.read_bytes(), name=path.name)
     if len(shape) != dimensions:
         raise ClusterError(f"{path.name}: an array of {len(shape)} dimensions, not {dimensions}")
     return shape, content
@@ -174,3 +192,32 @@ def _read_batch(batch: Path) -> Iterator[LabelledImage]:
             for plane, values in enumerate(planes):
                 pixels[plane::3] = values
             yield LabelledImage(label=record[0], mode="RGB", width=CIFAR_SIDE, height=CIFAR_SIDE, pixels=bytes(pixels))
+
+
+def encode_idx(shape: Sequence[int], content: bytes) -> bytes:
+    """A whole idx file of this shape; `content` is row by row, one unsigned byte each.
+
+    Raises ValueError where the shape does not hold exactly that many bytes.
+    """
+    if math.prod(shape) != len(content):
+        raise ValueError(f"{len(content)} bytes do not fill the shape {tuple(shape)}")
+    header = struct.pack(f">HBB{len(shape)}I", 0, _UNSIGNED_BYTE, len(shape), *shape)
+    return header + content
+
+
+def decode_idx(file: bytes, *, name: str) -> tuple[tuple[int, ...], bytes]:
+    """The shape and the bytes, row by row, of a whole idx file.
+
+    `name` is what an error calls the file. Raises ClusterError where it is not a whole idx file of unsigned
+    bytes.
+    """
+    if len(file) < 4 or file[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
+        raise ClusterError(f"{name}: not an idx file of unsigned bytes")
+    begin = 4 + 4 * file[3]
+    if len(file) < begin:
+        raise ClusterError(f"{name}: the idx file ends inside its header")
+    shape = struct.unpack(f">{file[3]}I", file[4:begin])
+    content = file[begin:]
+    if math.prod(shape) != len(content):
+        raise ClusterError(f"{name}: the idx header says {shape}, but {len(content)} bytes follow")
+    return shape, content

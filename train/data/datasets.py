@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from train.data import convert, idx
-from train.data.convert import Written
+from train.data import convert
+from train.data.convert import TRAIN_IMAGES, TRAIN_LABELS, VAL_IMAGES, VAL_LABELS, Written
 from train.data.digits import write_demo
 
 _MNIST = (
@@ -66,61 +66,40 @@ def _write_digits(_: Path, folder: Path, shards: int) -> Written:
     return write_demo(folder, shards=shards)
 
 
-DATASETS: Mapping[str, Dataset] = {
-    dataset.name: dataset
-    for dataset in (
-        Dataset(
-            name="mnist",
-            title="70000 handwritten digits, 28 by 28, grey",
-            sources=(
-                Source(
-                    name=f"{idx.TRAIN_IMAGES}.gz",
-                    size_bytes=9912422,
-                    sha256="440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                    mirrors=_MNIST,
-                ),
-                Source(
-                    name=f"{idx.TRAIN_LABELS}.gz",
-                    size_bytes=28881,
-                    sha256="3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                    mirrors=_MNIST,
-                ),
-                Source(
-                    name=f"{idx.VAL_IMAGES}.gz",
-                    size_bytes=1648877,
-                    sha256="8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                    mirrors=_MNIST,
-                ),
-                Source(
-                    name=f"{idx.VAL_LABELS}.gz",
-                    size_bytes=4542,
-                    sha256="f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                    mirrors=_MNIST,
-                ),
-            ),
-            write=convert.write_mnist,
-            shards=8,
+def _sources(mirrors: tuple[str, ...], *files: tuple[str, int, str]) -> tuple[Source, ...]:
+    return tuple(Source(name=name, size_bytes=size, sha256=sha256, mirrors=mirrors) for name, size, sha256 in files)
+
+
+_ALL = (
+    Dataset(
+        name="mnist",
+        title="70000 handwritten digits, 28 by 28, grey",
+        sources=_sources(
+            _MNIST,
+            (f"{TRAIN_IMAGES}.gz", 9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+            (f"{TRAIN_LABELS}.gz", 28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+            (f"{VAL_IMAGES}.gz", 1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+            (f"{VAL_LABELS}.gz", 4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
         ),
-        Dataset(
-            name="cifar10",
-            title="60000 photographs of 10 kinds, 32 by 32, in colour",
-            sources=(
-                Source(
-                    name=convert.CIFAR_ARCHIVE,
-                    size_bytes=170052171,
-                    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                    mirrors=_CIFAR,
-                ),
-            ),
-            write=convert.write_cifar10,
-            shards=16,
+        write=convert.write_mnist,
+        shards=8,
+    ),
+    Dataset(
+        name="cifar10",
+        title="60000 photographs of 10 kinds, 32 by 32, in colour",
+        sources=_sources(
+            _CIFAR,
+            (convert.CIFAR_ARCHIVE, 170052171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
         ),
-        Dataset(
-            name="digits",
-            title="1797 handwritten digits, 28 by 28, grey; comes with scikit-learn, without a download",
-            sources=(),
-            write=_write_digits,
-            shards=4,
-        ),
-    )
-}
+        write=convert.write_cifar10,
+        shards=16,
+    ),
+    Dataset(
+        name="digits",
+        title="1797 handwritten digits, 28 by 28, grey; comes with scikit-learn, without a download",
+        sources=(),
+        write=_write_digits,
+        shards=4,
+    ),
+)
+DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}

@@ -8,14 +8,22 @@ Recognition of Handwritten Digits"). They are scaled to MNIST's form: 28 by 28 p
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
-from provision.errors import ClusterError
-from train.data import idx
-from train.data.convert import LabelledImage, Written, shard_name, write_shards
+from foundation.errors import ClusterError
+from train.data.convert import (
+    TRAIN_IMAGES,
+    TRAIN_LABELS,
+    VAL_IMAGES,
+    VAL_LABELS,
+    LabelledImage,
+    Written,
+    encode_idx,
+    shard_name,
+    write_shards,
+)
 
 SIDE = 28
 _INK_SIDE = 20  # MNIST's own: a border of four pixels on every side
@@ -24,14 +32,6 @@ _SOURCE_INK = 16  # the darkest value in scikit-learn's images
 _VAL_COUNT = 297
 _TRAIN_SHARDS = 4
 _SPLIT_SEED = 1797
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Digit:
-    """A label (0 to 9) and SIDE * SIDE pixels, row by row, one byte each."""
-
-    label: int
-    pixels: bytes
 
 
 def write_demo(folder: Path, *, shards: int = _TRAIN_SHARDS) -> Written:
@@ -43,17 +43,17 @@ def write_demo(folder: Path, *, shards: int = _TRAIN_SHARDS) -> Written:
     digits = load_digits()
     train, val = split_digits(digits)
     contents = {
-        idx.TRAIN_IMAGES: _idx_images(train),
-        idx.TRAIN_LABELS: _idx_labels(train),
-        idx.VAL_IMAGES: _idx_images(val),
-        idx.VAL_LABELS: _idx_labels(val),
+        TRAIN_IMAGES: encode_idx((len(train), SIDE, SIDE), b"".join(digit.pixels for digit in train)),
+        TRAIN_LABELS: encode_idx((len(train),), bytes(digit.label for digit in train)),
+        VAL_IMAGES: encode_idx((len(val), SIDE, SIDE), b"".join(digit.pixels for digit in val)),
+        VAL_LABELS: encode_idx((len(val),), bytes(digit.label for digit in val)),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             (folder / name).write_bytes(content)
-        write_shards(map(_image, train), count=len(train), folder=folder, part="train", shards=shards)
-        write_shards(map(_image, val), count=len(val), folder=folder, part="val", shards=1)
+        write_shards(train, count=len(train), folder=folder, part="train", shards=shards)
+        write_shards(val, count=len(val), folder=folder, part="val", shards=1)
         names = [*contents, *(shard_name("train", number) for number in range(shards)), shard_name("val", 0)]
         files = tuple((folder / name, (folder / name).stat().st_size) for name in sorted(names))
     except OSError as error:
@@ -61,7 +61,7 @@ def write_demo(folder: Path, *, shards: int = _TRAIN_SHARDS) -> Written:
     return Written(train_images=len(train), val_images=len(val), files=files)
 
 
-def load_digits() -> tuple[Digit, ...]:
+def load_digits() -> tuple[LabelledImage, ...]:
     """scikit-learn's digits in their own order, scaled to MNIST's form."""
     from sklearn import datasets  # noqa: PLC0415 - takes a second to import
 
@@ -73,13 +73,13 @@ def load_digits() -> tuple[Digit, ...]:
         small = Image.frombytes("L", (_SOURCE_SIDE, _SOURCE_SIDE), ink)
         page = Image.new("L", (SIDE, SIDE))
         page.paste(small.resize((_INK_SIDE, _INK_SIDE), Image.Resampling.BICUBIC), (border, border))
-        digits.append(Digit(label=int(label), pixels=page.tobytes()))
+        digits.append(LabelledImage(label=int(label), mode="L", width=SIDE, height=SIDE, pixels=page.tobytes()))
     return tuple(digits)
 
 
 def split_digits(
-    digits: Sequence[Digit], *, val_count: int = _VAL_COUNT
-) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
+    digits: Sequence[LabelledImage], *, val_count: int = _VAL_COUNT
+) -> tuple[tuple[LabelledImage, ...], tuple[LabelledImage, ...]]:
     """A training and a validation part of `val_count` digits, every label in equal share, both shuffled.
 
     The split is the same in every run and for every version of Python (random.Random with a fixed seed).
@@ -99,15 +99,3 @@ def split_digits(
     train = tuple(digits[index] for index in order if index not in in_val)
     val = tuple(digits[index] for index in order if index in in_val)
     return train, val
-
-
-def _idx_images(digits: Sequence[Digit]) -> bytes:
-    return idx.encode_idx((len(digits), SIDE, SIDE), b"".join(digit.pixels for digit in digits))
-
-
-def _idx_labels(digits: Sequence[Digit]) -> bytes:
-    return idx.encode_idx((len(digits),), bytes(digit.label for digit in digits))
-
-
-def _image(digit: Digit) -> LabelledImage:
-    return LabelledImage(label=digit.label, mode="L", width=SIDE, height=SIDE, pixels=digit.pixels)

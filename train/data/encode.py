@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from provision.errors import ClusterError
+from foundation.errors import ClusterError
 from train.data.recordio import ImageRecord, encode_image, encode_record
 
 Color = Literal["color", "gray", "unchanged"]

@@ -1,21 +1,45 @@
-"""A dataset by its name, from where it is published to files that MXNet reads."""
+"""A dataset by its name, from where it is published to files that MXNet reads.
 
-import fcntl
-import os
+Each file comes from the first of its mirrors that gives it whole: with the SHA-256 that was published.
+"""
+
+import hashlib
+import http.client
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from provision.errors import ClusterError
-from provision.one_at_a_time import one_at_a_time
-from provision.progress import Event, Report
+from foundation.errors import ClusterError
+from foundation.file_lock import locked
+from foundation.files import one_at_a_time
+from foundation.progress import Event, Report
 from train.data.convert import Written
-from train.data.datasets import Dataset
-from train.data.download import Advance, download
+from train.data.datasets import Dataset, Source
 
 _WORKPLACE = ".cluster-fetch"
+TIMEOUT_S = 30.0
+ATTEMPTS = 4
+"""How often a mirror that answers is asked for the rest of a file, where it stops in the middle."""
+PAUSE_S = 1.0
+_CHUNK_BYTES = 1 << 18
+# What may be another answer the next time. 416: the rest was asked for, and there is none.
+_PASSING = frozenset({408, 416, 429})
+
+Advance = Callable[[int], None]
+"""Gets how many bytes have come, less than 0 when they are thrown away."""
+
+
+class MirrorError(Exception):
+    """This mirror does not have the file, or not whole, or another one: the message says which."""
+
+
+class BrokenOffError(Exception):
+    """The mirror stopped in the middle, and may go on when it is asked again."""
 
 
 def fetch(
@@ -52,22 +76,18 @@ def workplace(parent: Path) -> Iterator[Path]:
     Raises ClusterError where another run works there, or it cannot be made.
     """
     path = parent / _WORKPLACE
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ClusterError(f"{parent} cannot be written to: {error.strerror}") from error
-    try:
-        # The kernel's lock: it ends with this process, however that ends.
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir()
+    with ExitStack() as stack:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(parent, wait=False))
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir()
+        except BlockingIOError as error:
+            raise ClusterError(f"another cluster data fetch writes to {parent}", hint="wait for its end") from error
+        except OSError as error:
+            raise ClusterError(f"{parent} cannot be written to: {error.strerror}") from error
+        stack.callback(shutil.rmtree, path, ignore_errors=True)
         yield path
-    except BlockingIOError as error:
-        raise ClusterError(f"another cluster data fetch writes to {parent}", hint="wait for its end") from error
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(handle)
 
 
 def move_into(written: Written, work: Path, folder: Path) -> Written:
@@ -86,3 +106,110 @@ def move_into(written: Written, work: Path, folder: Path) -> Written:
             f"cannot write to {folder}: {error.filename2 or error.filename}: {error.strerror}"
         ) from error
     return Written(train_images=written.train_images, val_images=written.val_images, files=tuple(files))
+
+
+def download(source: Source, folder: Path, *, report: Report, advance: Advance) -> Path:
+    """The file in `folder`, where it is downloaded to unless it is there already.
+
+    NAME.part is what an interrupted run has left, or has come from a mirror that broke off: it is gone on with, and
+    thrown away when it does not become the file. Raises ClusterError, with what each mirror did, when none of them
+    gives it; OSError for what goes wrong in the folder.
+    """
+    target, part = folder / source.name, folder / f"{source.name}.part"
+    if target.exists() and find_digest(target) == source.sha256:
+        advance(source.size_bytes)
+        return target
+    if part.exists():
+        advance(part.stat().st_size)
+    said = []
+    for url in source.urls:
+        try:
+            _download_from(url, source, part, advance)
+        except MirrorError as error:
+            said.append(f"{url}: {error}")
+            report(Event(kind="warn", what=f"{said[-1]}{'' if url == source.urls[-1] else '; trying the next mirror'}"))
+        else:
+            return part.replace(target)
+    raise ClusterError(
+        f"{source.name} cannot be downloaded:\n  " + "\n  ".join(said),
+        hint="the same command again later, or on a machine that reaches one of them",
+    )
+
+
+def find_digest(path: Path) -> str:
+    """A file's SHA-256. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download_from(url: str, source: Source, part: Path, advance: Advance) -> None:
+    """All of the file at `part`. Raises MirrorError: then its beginning is there, or nothing."""
+    begun_elsewhere = part.exists()
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE_S * attempt)
+        try:
+            _read_on(url, source, part, advance)
+        except BrokenOffError as error:
+            stopped = str(error)
+        else:
+            break
+    else:
+        raise MirrorError(f"{stopped}, {ATTEMPTS} times")
+    found = find_digest(part)
+    if found != source.sha256:
+        advance(-part.stat().st_size)
+        part.unlink()
+        if begun_elsewhere:
+            # That was perhaps no beginning of this file, but a page of a mirror that has moved.
+            _download_from(url, source, part, advance)
+            return
+        raise MirrorError(f"not the file that was published: its SHA-256 is {found}, not {source.sha256}")
+
+
+def _read_on(url: str, source: Source, part: Path, advance: Advance) -> None:
+    """What is missing at `part`, up to the file's size and one byte more. Raises MirrorError, BrokenOffError."""
+    have = part.stat().st_size if part.exists() else 0
+    if have >= source.size_bytes:
+        return
+    with _open(url, begin=have) as answer:
+        if have and answer.status != http.client.PARTIAL_CONTENT:
+            advance(-have)
+            have = 0
+        with part.open("ab" if have else "wb") as file:
+            while data := _read(answer, min(_CHUNK_BYTES, source.size_bytes + 1 - have)):
+                file.write(data)
+                have += len(data)
+                advance(len(data))
+    if have < source.size_bytes:
+        raise BrokenOffError(f"the connection ended after {have} of {source.size_bytes} bytes")
+
+
+def _open(url: str, *, begin: int) -> http.client.HTTPResponse:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise MirrorError("not an http:// or https:// URL")
+    # Not packed once more: the digest is of the file as it is.
+    headers = {"User-Agent": "mxnet-cluster", "Accept-Encoding": "identity"}
+    if begin:
+        headers["Range"] = f"bytes={begin}-"
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme is looked at above
+    try:
+        answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)  # noqa: S310 - the same
+    except urllib.error.HTTPError as error:
+        said = f"{error.code} {error.reason}"
+        error.close()
+        if error.code >= 500 or error.code in _PASSING:
+            raise BrokenOffError(said) from error
+        raise MirrorError(said) from error
+    except urllib.error.URLError as error:  # it was not even reached
+        raise MirrorError(str(error.reason)) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise BrokenOffError(str(error) or type(error).__name__) from error
+    return answer
+
+
+def _read(answer: http.client.HTTPResponse, size_bytes: int) -> bytes:
+    try:
+        return answer.read(size_bytes)
+    except (OSError, http.client.HTTPException) as error:
+        raise BrokenOffError(str(error) or type(error).__name__) from error

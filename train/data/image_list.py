@@ -5,13 +5,13 @@ that holds pictures is a label, 0, 1, 2 ... in the order of their names, and the
 """
 
 import math
-import os
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.errors import ClusterError, NotFoundError, UsageError
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from train.s3.sources import walk_files
 
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 SEED = 100
@@ -44,34 +44,16 @@ def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> Imag
     """
     images: list[ListedImage] = []
     labels: dict[str, int] = {}
-    for folder, name in _walk(root):
-        if Path(name).suffix.lower() not in extensions:
+    for file, path in walk_files(root):
+        if file.suffix.lower() not in extensions or not file.is_file():
             continue
-        path = os.path.relpath(f"{folder}/{name}", root)
         if not {"\t", "\n", "\r"}.isdisjoint(path):
             raise ClusterError(f"{root}: {path!r}: a list cannot hold a name with a tab or a line break")
-        label = labels.setdefault(os.path.relpath(folder, root), len(labels))
+        label = labels.setdefault(path.rpartition("/")[0] or ".", len(labels))
         images.append(ListedImage(index=len(images), labels=(float(label),), path=path))
     if not images:
         raise NotFoundError(f"{root}: no files that end with {', '.join(extensions)}", hint="--exts says which to take")
     return ImageList(root=root, images=tuple(images), label_names=tuple(labels))
-
-
-def _walk(root: Path) -> Iterator[tuple[str, str]]:
-    """Every regular file below, as its folder and its name."""
-
-    def refuse(error: OSError) -> None:
-        raise ClusterError(f"{error.filename}: cannot be read: {error.strerror}") from error
-
-    seen = set()
-    for folder, below, names in os.walk(root, followlinks=True, onerror=refuse):
-        real = os.path.realpath(folder)
-        if real in seen:  # a link that leads back
-            below.clear()
-            continue
-        seen.add(real)
-        below.sort()
-        yield from ((folder, name) for name in sorted(names) if Path(folder, name).is_file())
 
 
 def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from provision.errors import ClusterError
-from train.data.parts import count_part, find_part
+from foundation.errors import ClusterError
+from train.data.reader import count_part, find_part
 from train.data.recordio import broken, scan_heads, scan_records
 from train.data.sources import Shard, Sources
 from train.s3.url import is_s3

@@ -1,22 +1,32 @@
 """Pictures into shards of records: what `cluster data pack` does.
 
-The pictures are encoded by several processes, in blocks, and written in their order by this one. The same pictures,
-options and seed give the same bytes, with any number of processes.
+Several processes encode the pictures, in blocks; this one writes the records in order. The same pictures, options and
+seed give the same bytes, with any number of processes.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
-from provision.errors import ClusterError
-from train.data.cuts import plan_cuts
+from foundation.errors import ClusterError, UsageError
 from train.data.encode import Block, ImageOptions, Picture, encode_block
 from train.data.image_list import ImageList, ListedImage, render_line
-from train.data.places import INDEX_FOLDER, Place
-from train.data.pool import map_in_order
-from train.data.shard_writer import ShardWriter, WrittenShard
+from train.data.shards import INDEX_FOLDER, Destination, ShardWriter, WrittenShard
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+_AHEAD = 4
+"""Tasks for each process that are begun before their results are asked for."""
 _BLOCK = 16
 _NAMED = 20
 """So many of the pictures that cannot be read stand in an error."""
@@ -90,7 +100,7 @@ def plan_pack(
 
 
 def apply_pack(
-    plan: PackPlan, place: Place, *, processes: int, skip_broken: bool, watch: Callable[[int], None]
+    plan: PackPlan, destination: Destination, *, processes: int, skip_broken: bool, watch: Callable[[int], None]
 ) -> Packed:
     """Pack them. watch: told of so many more pictures.
 
@@ -100,7 +110,7 @@ def apply_pack(
     tally = _Tally()
     with closing(_encode(plan, processes)) as results:
         for part in plan.parts:
-            _write_part(part, results, place, shard_bytes=plan.shard_bytes, tally=tally, watch=watch)
+            _write_part(part, results, destination, shard_bytes=plan.shard_bytes, tally=tally, watch=watch)
     total = sum(len(part.images) for part in plan.parts)
     if tally.broken and (not skip_broken or not tally.shards):
         named = "\n  ".join(tally.broken[:_NAMED])
@@ -110,24 +120,24 @@ def apply_pack(
             hint="mend them or take them away, or leave them out with --skip-broken; then run the command again",
         )
     if plan.label_names:
-        names = place.work / "labels.txt"
+        names = destination.work / "labels.txt"
         lines = [f"{number}\t{name}\n" for number, name in enumerate(plan.label_names)]
         names.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
-        place.deliver({f"{INDEX_FOLDER}/labels.txt": names})
+        destination.deliver({f"{INDEX_FOLDER}/labels.txt": names})
     return Packed(shards=tuple(tally.shards), broken=tuple(tally.broken))
 
 
 def _write_part(
     part: PackPart,
     results: Iterator[bytes | str],
-    place: Place,
+    destination: Destination,
     *,
     shard_bytes: int | None,
     tally: _Tally,
     watch: Callable[[int], None],
 ) -> None:
     ends = frozenset(part.ends or ())
-    with ShardWriter(place, folder=part.folder) as writer:
+    with ShardWriter(destination, folder=part.folder) as writer:
         for number, image in enumerate(part.images, start=1):
             result = next(results)
             if isinstance(result, str):
@@ -170,3 +180,61 @@ def _weigh(root: Path, images: Sequence[ListedImage], options: ImageOptions) -> 
         except OSError:  # it cannot be packed either, which is told then
             weights.append(1)
     return weights
+
+
+def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
+    """Where each of `shards` consecutive groups ends, so that they weigh about the same and none is empty.
+
+    Raises UsageError where there are fewer weights than shards.
+    """
+    if shards > len(weights):
+        raise UsageError(f"{len(weights)} records do not fill {shards} shards", hint=f"--shards {len(weights)} at most")
+    total = sum(weights)
+    ends = []
+    at = 0
+    sums = list(accumulate(weights, initial=0))
+    for number in range(1, shards):
+        least, most = at + 1, len(weights) - (shards - number)
+        at = least
+        while at < most and (sums[at] + sums[at + 1]) * shards <= 2 * total * number:
+            at += 1
+        ends.append(at)
+    return (*ends, len(weights))
+
+
+def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Iterator[Result]:
+    """work(task) for each task, in the tasks' order; `work` must be a module's function.
+
+    With one process it is done here. Raises what `work` raises, and ClusterError where a process is killed.
+    """
+    if processes == 1:
+        yield from map(work, tasks)
+        return
+    # Not forked: this process has threads. A new Python takes a tenth of a second.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent)
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for task in tasks:
+            waiting.append(pool.submit(work, task))
+            if len(waiting) >= processes * _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise ClusterError("a process of this command was killed", hint="is there memory enough?") from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Otherwise a process whose parent was killed waits for tasks for ever. Ctrl-C is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from provision.errors import ClusterError
+from foundation.errors import ClusterError
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 _LENGTH_BITS = 29

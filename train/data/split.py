@@ -7,10 +7,9 @@ and of the records in a file. In the indexes they are numbered from 0 on, throug
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from provision.errors import ClusterError, UsageError
-from train.data.places import Place
+from foundation.errors import ClusterError, UsageError
 from train.data.recordio import scan_records
-from train.data.shard_writer import ShardWriter, WrittenShard
+from train.data.shards import Destination, ShardWriter, WrittenShard
 from train.data.sources import Shard, Sources
 from train.s3.url import is_s3
 
@@ -29,7 +28,7 @@ def check_apart(shards: Sequence[Shard], destination: str) -> None:
 def apply_split(
     sources: Sources,
     found: Sequence[Shard],
-    place: Place,
+    destination: Destination,
     *,
     shards: int | None,
     shard_bytes: int | None,
@@ -44,7 +43,7 @@ def apply_split(
     """
     total = sum(shard.size_bytes for shard in found)
     key = at = number = 0
-    with ShardWriter(place) as writer:
+    with ShardWriter(destination) as writer:
         for shard in found:
             with sources.open(shard) as file:
                 for record in scan_records(file, name=shard.name):

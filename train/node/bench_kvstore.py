@@ -3,25 +3,25 @@
 It is written for GPUs, and takes its network from a folder of MXNet's sources that no wheel has. Here it gets one of
 this project's networks, and a processor where there is no GPU. Its own arguments are this program's, but for --gpus:
 all that there are. Every process of the job runs it; servers and the scheduler go their own way at `import mxnet`.
-
-Python 3.6 and later.
 """
 
 import os
 import runpy
 import sys
 import types
+from typing import Any
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts")
 NETWORK = "resnet"  # the name of measure.py's module for it
 
 
-def main():
-    import mxnet as mx
+def main() -> None:
+    """Run measure.py with this process's arguments."""
+    import mxnet as mx  # noqa: PLC0415 - a server or scheduler stays in it
 
     sys.path.insert(0, SCRIPTS)
     module = types.ModuleType(NETWORK)
-    module.get_symbol = get_symbol
+    module.get_symbol = get_symbol  # type: ignore[attr-defined]
     sys.modules[NETWORK] = module
     gpus = mx.context.num_gpus()
     if not gpus:
@@ -29,14 +29,14 @@ def main():
     devices = ",".join(str(number) for number in range(gpus or 1))
     program = os.path.join(os.path.dirname(mx.__file__), "tools", "bandwidth", "measure.py")
     if not os.path.exists(program):
-        sys.exit("this MXNet has no %s: it was not installed from a wheel" % program)
-    sys.argv = [program] + sys.argv[1:] + ["--network", NETWORK, "--gpus", devices]
+        sys.exit(f"this MXNet has no {program}: it was not installed from a wheel")
+    sys.argv = [program, *sys.argv[1:], "--network", NETWORK, "--gpus", devices]
     runpy.run_path(program, run_name="__main__")
 
 
-def get_symbol(image_shape, num_layers, num_classes):
+def get_symbol(image_shape: str, num_layers: int, num_classes: int) -> Any:
     """What measure.py asks a module for; image_shape: "3,224,224"."""
-    from networks.build import build
+    from networks.build import build  # noqa: PLC0415 - found only now
 
     shape = tuple(int(size) for size in image_shape.split(","))
     return build(NETWORK, num_layers, num_classes, shape)

@@ -8,9 +8,9 @@ One order on stdin, a line of JSON, by its "do"; after "limit_s" seconds this pr
                                                or {"to", "error"}; between them {"alive": true}
 What arrives is counted and timed where it arrives, from its first byte to its last. A round trip is 64 bytes there and
 back on a connection of its own, over which nothing else goes.
-
-Python 3.6 and later, standard library only.
 """
+
+from __future__ import annotations
 
 import hmac
 import json
@@ -22,6 +22,7 @@ import struct
 import sys
 import threading
 import time
+from typing import Any
 
 PORTS = (10000, 49999)  # ps-lite's own: open where training is
 TRIES = 50
@@ -35,21 +36,22 @@ UNTIMED_PINGS = 10  # the first ones wake things up
 COUNT = struct.Struct("!Qd")  # bytes, seconds
 
 
-def main():
-    order = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
+def main() -> None:
+    """Carry out the order."""
+    order = json.loads(sys.stdin.readline())
     secret = bytes.fromhex(order["secret"])
     threading.Thread(target=_show_life, args=(time.time() + order["limit_s"],), daemon=True).start()
     if order["do"] == "receive":
         receive(order["address"], secret)
     else:
         for peer in order["peers"]:
-            say(dict(measure(order, peer, secret), to=peer["name"]))
+            say({"to": peer["name"], **measure(order, peer, secret)})
 
 
 _writing = threading.Lock()
 
 
-def say(message):
+def say(message: dict[str, Any]) -> None:
     """One message, as one line. Nobody reads any more: the end of this program."""
     with _writing:
         try:
@@ -59,7 +61,7 @@ def say(message):
             os._exit(0)
 
 
-def _show_life(until):
+def _show_life(until: float) -> None:
     reader = select.poll()
     reader.register(sys.stdout.fileno(), 0)  # it is told when nobody reads any more, whatever is asked for
     while time.time() < until:
@@ -72,7 +74,7 @@ def _show_life(until):
 # -- where it arrives --------------------------------------------------------------------------------------------------
 
 
-def receive(address, secret):
+def receive(address: str, secret: bytes) -> None:
     """Take whatever connects, for as long as this process lives."""
     listener = listen(address)
     say({"listening": listener.getsockname()[1]})
@@ -81,11 +83,9 @@ def receive(address, secret):
         threading.Thread(target=take, args=(connection, secret), daemon=True).start()
 
 
-def listen(address):
+def listen(address: str) -> socket.socket:
     """A socket that listens on a free one of PORTS. Raises OSError when TRIES of them were taken."""
-    left = TRIES
-    while True:
-        left -= 1
+    for tries_left in reversed(range(TRIES)):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -93,13 +93,14 @@ def listen(address):
             listener.listen(64)
         except OSError:
             listener.close()
-            if not left:
+            if not tries_left:
                 raise
         else:
             return listener
+    raise AssertionError
 
 
-def take(connection, secret):
+def take(connection: socket.socket, secret: bytes) -> None:
     """Serve one connection, which begins with the secret and what it is for: "s" to be counted, "p" to be answered."""
     try:
         connection.settimeout(TIMEOUT_S)
@@ -118,7 +119,7 @@ def take(connection, secret):
         connection.close()
 
 
-def count(connection):
+def count(connection: socket.socket) -> tuple[int, float]:
     """How many bytes came until the other side said that it was all, and in how many seconds."""
     buffer = bytearray(CHUNK_BYTES)
     total = connection.recv_into(buffer)
@@ -131,7 +132,7 @@ def count(connection):
     return total, ended - began
 
 
-def read_exactly(connection, size):
+def read_exactly(connection: socket.socket, size: int) -> bytes:
     """`size` bytes. Raises EOFError when the other side hangs up, OSError."""
     data = b""
     while len(data) < size:
@@ -145,7 +146,7 @@ def read_exactly(connection, size):
 # -- where it comes from -----------------------------------------------------------------------------------------------
 
 
-def measure(order, peer, secret):
+def measure(order: dict[str, Any], peer: dict[str, Any], secret: bytes) -> dict[str, Any]:
     """What is to be said of one peer, but for its name."""
     try:
         trips = time_round_trips(peer, secret, order["pings"])
@@ -157,7 +158,7 @@ def measure(order, peer, secret):
     return {"bytes": total, "seconds": seconds, "round_trips_s": trips}
 
 
-def connect(peer, secret, what):
+def connect(peer: dict[str, Any], secret: bytes, what: bytes) -> socket.socket:
     """A connection to a peer's receiver, for this. Raises OSError."""
     connection = socket.create_connection((peer["ip"], peer["port"]), timeout=CONNECT_TIMEOUT_S)
     connection.settimeout(TIMEOUT_S)
@@ -166,7 +167,7 @@ def connect(peer, secret, what):
     return connection
 
 
-def time_round_trips(peer, secret, pings):
+def time_round_trips(peer: dict[str, Any], secret: bytes, pings: int) -> list[float]:
     """Seconds of so many round trips, one after another."""
     connection = connect(peer, secret, b"p")
     trips = []
@@ -182,13 +183,13 @@ def time_round_trips(peer, secret, pings):
     return trips
 
 
-def send(peer, secret, seconds, streams):
+def send(peer: dict[str, Any], secret: bytes, seconds: float, streams: int) -> tuple[int, float]:
     """Send for so long over so many connections at once; the bytes that arrived, and the seconds of the slowest."""
     connections = [connect(peer, secret, b"s") for _ in range(streams)]
-    failures = []
-    results = []
+    failures: list[Exception] = []
+    results: list[tuple[int, float]] = []
 
-    def work(connection):
+    def work(connection: socket.socket) -> None:
         try:
             results.append(_send_on(connection, seconds))
         except (OSError, EOFError) as error:
@@ -206,14 +207,11 @@ def send(peer, secret, seconds, streams):
     return sum(total for total, _ in results), max(took for _, took in results)
 
 
-def _send_on(connection, seconds):
+def _send_on(connection: socket.socket, seconds: float) -> tuple[int, float]:
     data = memoryview(bytes(CHUNK_BYTES))
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         connection.sendall(data)
     connection.shutdown(socket.SHUT_WR)
-    return COUNT.unpack(read_exactly(connection, COUNT.size))
-
-
-if __name__ == "__main__":
-    main()
+    total, took = COUNT.unpack(read_exactly(connection, COUNT.size))
+    return total, took

@@ -1,213 +1,172 @@
-"""What S3 says about an object, and how its bytes are verified with it: with hashlib and zlib alone.
+"""What S3 says about an object, and how its bytes are verified with it.
 
     check = find_check(headers, size_bytes)     # of a HEAD or GET that asked with x-amz-checksum-mode: ENABLED
-    check.feed(data)                            # in order; or several pieces side by side:
-    piece = check.piece(begin, length); piece.feed(data); piece.finish()
+    check.feed(data)                            # all of it, in order; then:
     check.matches()
+    check.matches_parts(digests)                # instead, where the parts' size is known: of parts hashed side by side
 
 S3 keeps an ETag, and checksums that the sender or S3 itself has made. Which of them is a digest of the content, and
 of which cut of it: https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity.html. An object that
 was sent in parts has a checksum of all its bytes (FULL_OBJECT), or a digest of its parts' digests ("VALUE-PARTS"), as
 the ETag has; the size of the parts is not told with it, but can be deduced where it is a usual one.
-
-Python 3.6 and later, standard library only.
 """
+
+from __future__ import annotations
 
 import base64
 import binascii
 import hashlib
 import re
-import sys
-import threading
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, Union
 
 MIB = 1 << 20
 # What programs cut objects into: ours, aws, boto3 8; Go 5; s5cmd 50; rclone 5 and 64; s3cmd 15; Hadoop 64, 100, 128.
 USUAL_PARTS = tuple(mib * MIB for mib in (8, 5, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512, 1024))
 UNUSUAL_PARTS = tuple(mb * 10**6 for mb in (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100))
 MAX_PARTS = 10000
-ANY = "any"
 # Cheapest first; every one of them tells a single wrong byte.
-ALGORITHMS = ("crc32", "sha256", "sha1", "md5")
-SIZES = {"crc32": 4, "md5": 16, "sha1": 20, "sha256": 32}
+DIGEST_BYTES = {"crc32": 4, "sha256": 32, "sha1": 20, "md5": 16}
 ETAG = re.compile(r'"?([0-9a-fA-F]{32})(?:-([0-9]+))?"?')
-# For machines where FIPS forbids MD5 for anything else.
-NOT_FOR_SECURITY = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
-CRC_POLYNOMIAL = 0xEDB88320  # zlib's: bits are in reverse
+Data = Union[bytes, memoryview]
 
 
-class Check(object):
+class Digest(Protocol):
+    """A running digest, as hashlib has them."""
+
+    def update(self, data: Data, /) -> None:
+        """The next bytes."""
+
+    def digest(self) -> bytes:
+        """Of all bytes up to now."""
+
+
+class Check:
     """How an object's bytes are compared with what S3 says about them.
 
-    algorithm: a name in ALGORITHMS. cut: how the object may be cut into pieces that are fed side by side: ANY way, into
-    parts of so many bytes (the last one is shorter), or None: in order alone. certain: the parts' size is known, so
-    that a difference is damage; where it was deduced, it may be the object of a program with unusual habits: ask
-    again with the Content-Length of `HEAD ?partNumber=1` as part_bytes.
+    part_sizes: the sizes in bytes that its parts may have (the last one is shorter), where `expected` is a digest of
+    the parts' digests; empty where it is one of all bytes. certain: a difference is damage; where the parts' size was
+    deduced, it may be the object of a program with unusual habits: ask again with the Content-Length of
+    `HEAD ?partNumber=1` as part_bytes.
     """
 
-    def __init__(self, algorithm, expected, size_bytes, *, parts=None, cuts=(), certain=True):
+    def __init__(
+        self, algorithm: str, expected: bytes, size_bytes: int, *, part_sizes: Sequence[int] = (), certain: bool = True
+    ) -> None:
         self.algorithm = algorithm
         self.certain = certain
-        self.in_parts = parts is not None
         self.size_bytes = size_bytes
+        self.part_sizes = tuple(part_sizes)
         self._expected = expected
-        self._parts = parts  # None: the digest is of all bytes
-        self._cuts = tuple(cuts)
         self._fed = 0
-        self._running = None  # what feed() goes on with
-        self._pieces = {}  # of those that are fed side by side, the digests by where they begin
-        self._lock = threading.Lock()
-        if parts is None:
-            self.cut = ANY if algorithm == "crc32" else None
-        else:
-            self.cut = self._cuts[0] if len(self._cuts) == 1 else None
+        self._running: list[Digest] = [_DigestOfParts(algorithm, size) for size in part_sizes]
+        if not part_sizes:
+            self._running.append(new_digest(algorithm))
 
-    def feed(self, data):
-        """The next bytes of the object: for who has them in order. data: bytes, or a memoryview of bytes."""
-        if self._running is None:
-            if self._parts is None:
-                self._running = [_Whole(self.algorithm)]
-            else:
-                self._running = [_OfParts(self.algorithm, part_bytes) for part_bytes in self._cuts]
-        for digest in self._running:
-            digest.feed(data)
+    @property
+    def part_bytes(self) -> int | None:
+        """The size of the parts whose digests matches_parts takes; None where the bytes must be fed in order."""
+        return self.part_sizes[0] if len(self.part_sizes) == 1 else None
+
+    def feed(self, data: Data) -> None:
+        """The next bytes of the object. data: bytes, or a memoryview of bytes."""
+        for running in self._running:
+            running.update(data)
         self._fed += len(data)
 
-    def piece(self, begin, length):
-        """A piece that is fed by itself, for who fetches several side by side; `cut` says where pieces may begin."""
-        whole = self.cut if self.cut not in (None, ANY) else None
-        if self.cut is None or (whole and (begin % whole or length != min(whole, self.size_bytes - begin))):
-            raise ValueError("an object cannot be verified in a piece of %d bytes from %d on" % (length, begin))
-        return Piece(self, begin, length)
-
-    def add(self, begin, length, digest):
-        """A piece's digest, as Piece.finish gives it; once for every piece. For any thread."""
-        with self._lock:
-            self._pieces[begin] = (length, digest)
-
-    def matches(self):
+    def matches(self) -> bool:
         """Whether all of the object was fed, and is what S3 says it is."""
-        if self._pieces:
-            return self._join_pieces() == self._expected
-        if self._running is None:
-            self.feed(b"")
         return self._fed == self.size_bytes and any(item.digest() == self._expected for item in self._running)
 
-    def _join_pieces(self):
-        """The object's digest from those of its pieces; None where one is missing."""
-        end, joined, digests = 0, 0, []
-        for begin, (length, digest) in sorted(self._pieces.items()):
-            if begin != end:
-                return None
-            end += length
-            digests.append(digest)
-            if self._parts is None:
-                joined = combine_crc32(joined, int.from_bytes(digest, "big"), length)
-        if end != self.size_bytes:
-            return None
-        return joined.to_bytes(4, "big") if self._parts is None else _digest(self.algorithm, b"".join(digests))
+    def matches_parts(self, digests: Iterable[bytes]) -> bool:
+        """The same, by the digests of all of its parts, of part_bytes each."""
+        whole = new_digest(self.algorithm)
+        whole.update(b"".join(digests))
+        return whole.digest() == self._expected
 
 
-class Piece(object):
-    """A running digest of a piece; for one thread at a time."""
-
-    def __init__(self, check, begin, length):
-        self.begin = begin
-        self.length = length
-        self._check = check
-        self._digest = _Whole(check.algorithm)
-        self._fed = 0
-
-    def feed(self, data):
-        """The next bytes of the piece."""
-        self._digest.feed(data)
-        self._fed += len(data)
-
-    def finish(self):
-        """All of it was fed: its digest, which the object's is made of."""
-        if self._fed != self.length:
-            raise ValueError("%d bytes were fed of a piece of %d" % (self._fed, self.length))
-        digest = self._digest.digest()
-        self._check.add(self.begin, self.length, digest)
-        return digest
-
-
-class _Whole(object):
-    def __init__(self, algorithm):
+class _Crc32:
+    def __init__(self) -> None:
         self._crc = 0
-        self._hash = None if algorithm == "crc32" else _new(algorithm)
 
-    def feed(self, data):
-        if self._hash is None:
-            self._crc = zlib.crc32(data, self._crc)
-        else:
-            self._hash.update(data)
+    def update(self, data: Data, /) -> None:
+        self._crc = zlib.crc32(data, self._crc)
 
-    def digest(self):
-        return self._crc.to_bytes(4, "big") if self._hash is None else self._hash.digest()
+    def digest(self) -> bytes:
+        return self._crc.to_bytes(4, "big")
 
 
-class _OfParts(object):
+class _DigestOfParts:
     """The digest of the parts' digests."""
 
-    def __init__(self, algorithm, part_bytes):
+    def __init__(self, algorithm: str, part_bytes: int) -> None:
         self._algorithm = algorithm
         self._part_bytes = part_bytes
-        self._done = []
-        self._part = _Whole(algorithm)
+        self._done: list[bytes] = []
+        self._part = new_digest(algorithm)
         self._left = part_bytes
 
-    def feed(self, data):
+    def update(self, data: Data, /) -> None:
         view = memoryview(data)
         while view:
             if not self._left:
                 self._done.append(self._part.digest())
-                self._part, self._left = _Whole(self._algorithm), self._part_bytes
-            self._part.feed(view[: self._left])
+                self._part, self._left = new_digest(self._algorithm), self._part_bytes
+            self._part.update(view[: self._left])
             taken = min(self._left, len(view))
             self._left -= taken
             view = view[taken:]
 
-    def digest(self):
-        return _digest(self._algorithm, b"".join(self._done) + self._part.digest())
+    def digest(self) -> bytes:
+        whole = new_digest(self._algorithm)
+        whole.update(b"".join(self._done) + self._part.digest())
+        return whole.digest()
 
 
-def find_check(headers, size_bytes, part_bytes=None):
+def new_digest(algorithm: str) -> Digest:
+    """A digest of no bytes yet."""
+    # usedforsecurity: for machines where FIPS forbids MD5 for anything else.
+    return _Crc32() if algorithm == "crc32" else hashlib.new(algorithm, usedforsecurity=False)
+
+
+def find_check(headers: Mapping[str, str], size_bytes: int, part_bytes: int | None = None) -> Check | None:
     """How an object of so many bytes is verified; None where S3 says nothing that this machine can calculate.
 
-    headers: a mapping of what a HEAD or GET of the whole object answered, names in whatever case; x-amz-checksum-* are
-    there only for who asked with `x-amz-checksum-mode: ENABLED`. part_bytes: the size of the first part where it is
-    known (Content-Length of HEAD with ?partNumber=1).
+    headers: what a HEAD or GET of the whole object answered, names in whatever case; x-amz-checksum-* are there only
+    for who asked with `x-amz-checksum-mode: ENABLED`. part_bytes: the size of the first part where it is known
+    (Content-Length of HEAD with ?partNumber=1).
     """
     told = {name.lower(): value for name, value in headers.items()}
     found = []
-    for algorithm in ALGORITHMS:
-        value = _find_checksum(told, algorithm)
-        if value is not None:
-            check = _make_check(algorithm, value[0], value[1], size_bytes, part_bytes)
-            if check is not None:
-                found.append(check)
+    for algorithm in DIGEST_BYTES:
+        value = _find_etag(told) if algorithm == "md5" else _find_checksum(told, algorithm)
+        check = value and _make_check(algorithm, value[0], value[1], size_bytes, part_bytes)
+        if check:
+            found.append(check)
     # A digest of all bytes needs no guess.
-    return min(found, key=lambda check: (not check.certain, check.in_parts)) if found else None
+    return min(found, key=lambda check: (not check.certain, bool(check.part_sizes))) if found else None
 
 
-def _find_checksum(told, algorithm):
+def _find_checksum(told: Mapping[str, str], algorithm: str) -> tuple[bytes, int | None] | None:
     """(digest, number of parts or None for one of all bytes), or None."""
-    if algorithm == "md5":
-        return _find_etag(told)
-    value, _, parts = told.get("x-amz-checksum-" + algorithm, "").partition("-")
+    value, _, parts = told.get(f"x-amz-checksum-{algorithm}", "").partition("-")
     try:
         digest = base64.b64decode(value.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         return None
-    if len(digest) != SIZES[algorithm] or (parts and not parts.isdigit()):
+    if len(digest) != DIGEST_BYTES[algorithm] or (parts and not parts.isdigit()):
         return None
     if told.get("x-amz-checksum-type", "").upper() == "COMPOSITE" and not parts:
         return None
+    if not parts and algorithm in ("sha1", "sha256"):
+        # S3 makes them of the parts' digests alone; not every server says so.
+        of_parts = ETAG.fullmatch(told.get("etag", "").strip())
+        parts = (of_parts and of_parts[2]) or ""
     return digest, int(parts) if parts else None
 
 
-def _find_etag(told):
+def _find_etag(told: Mapping[str, str]) -> tuple[bytes, int | None] | None:
     """An ETag is an MD5, but for what is encrypted with the user's own keys, and in S3 Express.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
@@ -219,25 +178,24 @@ def _find_etag(told):
     if told.get("x-amz-storage-class") == "EXPRESS_ONEZONE":
         return None
     found = ETAG.fullmatch(told.get("etag", "").strip())
-    if found is None:
-        return None
-    return binascii.unhexlify(found.group(1)), int(found.group(2)) if found.group(2) else None
+    return (bytes.fromhex(found[1]), int(found[2]) if found[2] else None) if found else None
 
 
-def _make_check(algorithm, digest, parts, size_bytes, part_bytes):
+def _make_check(
+    algorithm: str, digest: bytes, parts: int | None, size_bytes: int, part_bytes: int | None
+) -> Check | None:
     if parts is None:
         return Check(algorithm, digest, size_bytes)
     if parts == 1:
-        cuts, certain = (max(size_bytes, 1),), True
-    elif part_bytes is not None:
-        cuts, certain = (part_bytes,), True
+        sizes: Sequence[int] = (max(size_bytes, 1),)
     else:
-        cuts, certain = find_part_sizes(size_bytes, parts), False
-    cuts = [cut for cut in cuts if cut > 0 and -(-size_bytes // cut) in (parts, 0)]
-    return Check(algorithm, digest, size_bytes, parts=parts, cuts=cuts, certain=certain) if cuts else None
+        sizes = (part_bytes,) if part_bytes is not None else find_part_sizes(size_bytes, parts)
+    sizes = [size for size in sizes if size > 0 and -(-size_bytes // size) in (parts, 0)]
+    certain = parts == 1 or part_bytes is not None
+    return Check(algorithm, digest, size_bytes, part_sizes=sizes, certain=certain) if sizes else None
 
 
-def find_part_sizes(size_bytes, parts):
+def find_part_sizes(size_bytes: int, parts: int) -> tuple[int, ...]:
     """The sizes of parts with which an object of so many bytes likely has so many parts, the likeliest first."""
     if parts < 1 or parts > MAX_PARTS or size_bytes < parts:
         return ()
@@ -247,37 +205,3 @@ def find_part_sizes(size_bytes, parts):
         if found:
             return found
     return ()
-
-
-def combine_crc32(first, second, second_bytes):
-    """The CRC-32 of two pieces one after the other, from theirs and the length of the second.
-
-    Appending a byte multiplies by x^8 modulo CRC's polynomial, as zlib's crc32_combine has it.
-    """
-    power, square, times = 1 << 31, 1 << 23, second_bytes  # 1 and x^8, lowest power in the highest bit
-    while times:
-        if times & 1:
-            power = _multiply(square, power)
-        square = _multiply(square, square)
-        times >>= 1
-    return _multiply(power, first) ^ second
-
-
-def _multiply(left, right):
-    """The product of two polynomials over GF(2) modulo CRC's."""
-    product = 0
-    for bit in range(31, -1, -1):
-        if left >> bit & 1:
-            product ^= right
-        right = (right >> 1) ^ CRC_POLYNOMIAL if right & 1 else right >> 1
-    return product
-
-
-def _new(algorithm):
-    return hashlib.new(algorithm, **NOT_FOR_SECURITY)
-
-
-def _digest(algorithm, data):
-    whole = _Whole(algorithm)
-    whole.feed(data)
-    return whole.digest()

@@ -1,83 +1,218 @@
 """The jobs of this cluster, asked for on its head over ssh by the user's machine.
 
-    jobs.py submit [--follow]           the order (supervise.py) comes as one line on stdin
-    jobs.py follow ID OFFSET [--no-wait]
-    jobs.py list
-    jobs.py stop ID [INSTANCE ...]      of these instances it is known that they do not run
+    jobs submit [--follow]           the order comes as one line on stdin
+    jobs follow ID OFFSET [--no-wait]
+    jobs list
+    jobs stop ID [INSTANCE ...]      of these instances it is known that they do not run
 Answers are lines of JSON on stdout, and the exit code is 0 whenever there was one:
-    submit   {"job": id, "state": "starting" or "queued"}, {"refused": {"id", "name", "state"}} when another job runs
-             and order["queue"] is false, or {"error": text}; with --follow it goes on as `follow ID 0`
-    follow   the job's log (log.py) from byte OFFSET on as it comes, and {"alive": true} every 2 s, which does not
-             count; ends after its last line, the result, or with --no-wait at the present end of the log
+    submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue; with --follow it
+             goes on as `follow ID 0`
+    follow   the job's log from byte OFFSET on as it comes, and {"alive": true} every 2 s, which does not count; ends
+             after its last line, the result, or with --no-wait at the present end of the log
     list     {"jobs": [record, ...]}, the newest first; of a record that is damaged its id alone, last
-    stop     {"result": {...}} when all of the job has ended; "already": true where it had before: what it had left is
+    stop     protocol.StopAnswer when all of the job has ended; "already": true where it had before: what it had left is
              searched for and ended again then
-Whatever is asked: what a killed supervisor has left behind is ended, and its record completed.
-
-Python 3.6 and later, standard library only.
+or {"error": text}. Whatever is asked: what a killed supervisor has left behind is ended, and its record completed.
 """
 
-import json
 import os
+import pwd
 import select
+import shutil
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any, Optional
 
-import follow
-import job_folder
-import lock
-import processes
-import recovery
-import submit
-import wire
+from bootstrap.node import process_tree
+from foundation.decode import decode
+from foundation.file_lock import FileLock
+from train.job.protocol import JobResult, Order, Record, Refused, StopAnswer, Submitted
+from train.node import job_folder, wire
+from train.node.programs import program_words
+from train.node.supervisor import follow, recovery
+from train.node.wire import Ended, Message
 
+SUBMIT_TIMEOUT_S = 60.0  # for another order
 STOP_TIMEOUT_S = 30.0
 
 
-def answer(message):
+def main() -> int:
+    """Do what the command line says."""
+    verb, *words = sys.argv[1:]
+    try:
+        {"submit": submit_job, "follow": follow_job, "list": list_jobs, "stop": stop_job}[verb](words)
+    except BrokenPipeError:
+        return 1  # nobody is there any more
+    except OSError as error:
+        answer({"error": job_folder.describe(error)})
+    return 0
+
+
+def answer(message: Any) -> None:
+    """Say a line."""
     wire.write_all(1, wire.encode(message))
 
 
-def submit_job(words):
+def find_job(job: str) -> Optional[Record]:
+    """A job's record; None, with an answer, when there is none."""
+    record = job_folder.read_record(job) if job_folder.ID.match(job) else None
+    if record is None:
+        answer({"error": f"there is no job {job}"})
+    return record
+
+
+# -- submit ------------------------------------------------------------------------------------------------------------
+
+
+def submit_job(words: Sequence[str]) -> None:
     """Make a job, when the order comes: we are started ahead of it, and it may turn out that there is none."""
     line = sys.stdin.buffer.readline()
     if not line:
         return
-    said = submit.submit(json.loads(line.decode("utf-8")))
+    try:
+        order = decode(line, Order)
+    except ValueError as error:
+        answer({"error": f"the order cannot be understood: {error}"})
+        return
+    said = submit(order)
     answer(said)
-    if "job" in said and "--follow" in words:
-        follow.Follower(said["job"], 0, 1).run(wait=True)
+    if said.job is not None and "--follow" in words:
+        follow.Follower(said.job, 0, 1).run(wait=True)
 
 
-def follow_job(words):
+def submit(order: Order) -> Submitted:
+    """Start the job of an order, or have it wait for its turn; the answer to whoever asked for it. Raises OSError."""
+    order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
+    job = order.job
+    with recovery.jobs_lock() as held:
+        if not held.take(SUBMIT_TIMEOUT_S):
+            return Submitted(error="another job is being submitted, and does not come to an end")
+        known = recovery.recover(job)
+        if known is not None:  # whoever asks again has not heard our answer
+            return Submitted(job=job, state=known.state)
+        records = recovery.recover_all()
+        waiting = [record for record in reversed(records) if not record.has_ended]
+        if waiting and not order.queue:
+            first = waiting[0]
+            return Submitted(refused=Refused(id=first.id, name=first.name, state=first.state))
+        job_folder.prune(records)
+        newest = max([record.submitted_at for record in records] + [0.0])
+        record = job_folder.new_record(order, max(time.time(), newest + 0.001))
+        order.before = tuple(one.id for one in waiting)
+        record.state = "queued" if waiting else "starting"
+        try:
+            os.makedirs(job_folder.path(job), mode=0o700)
+            with FileLock(job_folder.path(job, "starting")) as starting:
+                starting.take_now()
+                job_folder.write_record(record)
+                start_supervisor(order)
+        except OSError as error:
+            shutil.rmtree(job_folder.path(job), ignore_errors=True)
+            if error.filename is None and error.errno is not None:
+                raise OSError(error.errno, error.strerror, job_folder.path(job)) from error
+            raise
+        return Submitted(job=job, state=record.state)
+
+
+def start_supervisor(order: Order) -> None:
+    """Start supervise.py, where there is systemd in a scope of its own, which a logout leaves alone. Raises OSError."""
+    command = program_words("supervise", python=order.python)
+    said = []
+    for prefix in [*scopes(order.job), []]:
+        outcome = try_start([*prefix, *command], order)
+        if outcome is None:
+            return
+        said.append(outcome)
+    raise OSError("the supervisor did not start: " + "; ".join(said))
+
+
+def scopes(job: str) -> list[list[str]]:
+    """The words that make a scope of systemd, where there may be one: a list of none or one."""
+    if not os.path.isdir("/run/systemd/system"):
+        return []
+    user = pwd.getpwuid(os.getuid())
+    words = ["sudo", "-n", "systemd-run", "--quiet", "--scope", "--collect", "--unit=cluster-job-" + job]
+    words += [f"--uid={user.pw_uid}", f"--gid={user.pw_gid}"]
+    return [words + [f"--setenv={name}={value}" for name, value in sorted(environment().items())]]
+
+
+def environment() -> dict[str, str]:
+    """What a supervisor needs of its environment, which sudo may have changed."""
+    user = pwd.getpwuid(os.getuid())
+    kept = {key: os.environ[key] for key in ("LANG", "CLUSTER_SSH") if key in os.environ}
+    path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    home = os.environ.get("HOME", user.pw_dir)
+    return {**kept, "HOME": home, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell, "PATH": path}
+
+
+def try_start(command: Sequence[str], order: Order) -> Optional[str]:
+    """Start a supervisor and give it the order; None when it is ready, else what it said instead."""
+    complaints = job_folder.path(order.job, "supervisor.err")
+    with open(complaints, "wb") as stream:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                env=environment(),
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            return str(error)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(wire.encode(order))
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # it says why
+    said = process.stdout.readline().decode("utf-8", "replace").strip()
+    process.stdout.close()
+    process.wait()
+    if said == "ready":
+        return None
+    with open(complaints, "rb") as reading:
+        complained = reading.read().decode("utf-8", "replace").strip()
+    return said or complained.rpartition("\n")[2] or f"{os.path.basename(command[0])} said nothing"
+
+
+# -- follow, list, stop ------------------------------------------------------------------------------------------------
+
+
+def follow_job(words: Sequence[str]) -> None:
     """Pass a job's log on."""
     if find_job(words[0]) is not None:
         follow.Follower(words[0], int(words[1]), 1).run(wait="--no-wait" not in words)
 
 
-def list_jobs(_words):
+def list_jobs(_words: Sequence[str]) -> None:
     """All jobs."""
-    answer({"jobs": recovery.recover_all() + [{"id": job} for job in job_folder.find_damaged()]})
+    answer({"jobs": [*recovery.recover_all(), *({"id": job} for job in job_folder.find_damaged())]})
 
 
-def stop_job(words):
+def stop_job(words: Sequence[str]) -> None:
     """Have a job end, and wait for that."""
-    record = find_job(words[0])
-    if record is None:
+    if find_job(words[0]) is None:
         return
     record = recovery.recover(words[0])
-    if record["state"] in job_folder.ENDED:
-        answer({"result": result_of(end_left(record, words[1:])), "already": True})
+    assert record is not None
+    if record.has_ended:
+        answer(StopAnswer(result=end_left(record, words[1:]).result, already=True))
         return
     result = ask_to_stop(words[0])
     if result is None:
         kill_supervisor(record)
-        result = result_of(recovery.recover(words[0]))
-    answer({"result": result})
+        record = recovery.recover(words[0]) or record
+        result = record.result
+    answer(StopAnswer(result=result))
 
 
-def ask_to_stop(job):
+def ask_to_stop(job: str) -> Optional[JobResult]:
     """Have the supervisor end its job; the result, or None when it does not answer."""
     give_up_at = time.monotonic() + STOP_TIMEOUT_S
     plug = follow.connect(job)
@@ -87,74 +222,45 @@ def ask_to_stop(job):
     if plug is not None:
         with plug:
             try:
-                plug.sendall(wire.encode({"watch": True, "stop": True}))
+                plug.sendall(wire.encode(Message(watch=True, stop=True)))
                 lines = wire.LineBuffer(limit=1 << 20)
                 while time.monotonic() < give_up_at:
                     ready, _, _ = select.select([plug], [], [], 1.0)
                     data = plug.recv(1 << 16) if ready else None
                     for line in lines.feed(data or b""):
-                        return json.loads(line.decode("utf-8"))["result"]
+                        return decode(line, Ended).result
                     if data == b"":
                         break
             except ConnectionError:
                 pass  # it has just ended
     record = job_folder.read_record(job)
-    return result_of(record) if record["state"] in job_folder.ENDED else None
+    return record.result if record is not None and record.has_ended else None
 
 
-def kill_supervisor(record):
+def kill_supervisor(record: Record) -> None:
     """Kill a supervisor that does not answer, if it is still the one that the record names."""
-    known = record["supervisor"]
-    if known is not None and processes.start_time(known["pid"]) == known["start_time"]:
-        os.kill(known["pid"], signal.SIGKILL)
-        while recovery.is_alive(record["id"]):
+    known = record.supervisor
+    if known is not None and process_tree.start_time(known.pid) == known.start_time:
+        os.kill(known.pid, signal.SIGKILL)
+        while recovery.is_alive(record.id):
             time.sleep(follow.RETRY_S)
 
 
-def end_left(record, gone):
+def end_left(record: Record, gone: Sequence[str]) -> Record:
     """End what a job that has ended left on its hosts; its record, in which stands what is left now. Raises OSError.
 
     gone: the ids of instances that do not run: nothing can be left there. Two that try at the same time do it one after
     the other, the second one only if something is left. The log stays as it is: it says how the job ended.
     """
-    if not record["left"]:
+    if not record.left:
         return record
-    job = record["id"]
-    with lock.Lock(job_folder.path(job, "recovery")) as ours:
+    job = record.id
+    with FileLock(job_folder.path(job, "recovery")) as ours:
         if not ours.take(recovery.RECOVERY_TIMEOUT_S):
-            raise OSError("somebody else searches for what job %s left, and does not come to an end" % job)
+            raise OSError(f"somebody else searches for what job {job} left, and does not come to an end")
         record = job_folder.read_record(job) or record
-        if record["left"]:
-            record["left"] = recovery.end_on(record, [at for at in record["nodes"] if at["instance_id"] not in gone])
+        if record.left:
+            record.left = recovery.end_on(record, [host for host in record.nodes if host.instance_id not in gone])
             job_folder.write_record(record, lasting=True)
             recovery.publish(record)
     return record
-
-
-def result_of(record):
-    return {key: record[key] for key in ("state", "exit_code", "error", "left")}
-
-
-def find_job(job):
-    """A job's record; None, with an answer, when there is none."""
-    record = job_folder.read_record(job) if job_folder.ID.match(job) else None
-    if record is None:
-        answer({"error": "there is no job %s" % job})
-    return record
-
-
-VERBS = {"submit": submit_job, "follow": follow_job, "list": list_jobs, "stop": stop_job}
-
-
-def main():
-    try:
-        VERBS[sys.argv[1]](sys.argv[2:])
-    except BrokenPipeError:
-        return 1  # nobody is there any more
-    except OSError as error:
-        answer({"error": job_folder.describe(error)})
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,28 +3,27 @@
 An order on stdin: {"uri": ..., "env": {...}, "secrets": {...}, "nodes_credentials": true for the instance's own}. One
 JSON line: {"read": bytes of its first record}, {"error": MXNet's words} or {"credentials": why there are none}; where
 MXNet was built without S3, {"staged": bytes that stage.py's way gives} or {"refused": why it gives none, "code": ...}.
-
-Python 3.6 and later, standard library only, but for MXNet.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import sys
+from typing import Any
 
-import instance_credentials
-import stage_store
+from train.node import instance_credentials, s3
 
 NO_S3 = "DMLC_USE_S3"  # in what MXNet says where it was built without
 SOME_BYTES = 65536
 
 
-def main():
+def main() -> None:
     """Open it and read one record."""
-    order = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
-    print(json.dumps(read(order)), flush=True)
+    print(json.dumps(read(json.loads(sys.stdin.readline()))), flush=True)
 
 
-def read(order):
+def read(order: dict[str, Any]) -> dict[str, Any]:
     """What the one line says."""
     try:
         instance_credentials.take(order)
@@ -33,7 +32,7 @@ def read(order):
     # Read by dmlc-core when it opens its first s3:// URI.
     os.environ.update(order["env"])
     os.environ.update(order["secrets"])
-    import mxnet as mx
+    import mxnet as mx  # noqa: PLC0415 - reads the environment
 
     try:
         record = mx.recordio.MXRecordIO(order["uri"], "r").read()
@@ -42,15 +41,15 @@ def read(order):
     return {"read": len(record or b"")}
 
 
-def read_staged(uri):
+def read_staged(uri: str) -> dict[str, Any]:
     """The same, as stage.py reads: listed, and then its beginning."""
-    store = stage_store.Store(os.environ)
-    pieces = []
+    store = s3.Store(os.environ)
+    pieces: list[int] = []
     try:
-        entry = next(found for found in store.list(uri) if found.url == uri)
-        store.read_range(entry, 0, min(entry.size_bytes, SOME_BYTES), lambda _, piece: pieces.append(piece))
-    except StopIteration:
-        return {"refused": "it is gone", "code": "NoSuchKey"}
+        entry = store.find(uri)
+        if entry is None:
+            return {"refused": "it is gone", "code": "NoSuchKey"}
+        store.read_range(entry, 0, min(entry.size_bytes, SOME_BYTES), lambda _, piece: pieces.append(len(piece)))
     except OSError as error:
         return {"refused": str(error), "code": getattr(error, "code", "")}
-    return {"staged": sum(len(piece) for piece in pieces)}
+    return {"staged": sum(pieces)}

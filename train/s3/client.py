@@ -1,8 +1,8 @@
 """A connection to S3 through s3fs, and what S3's refusals mean in plain words.
 
 Where S3 is and who asks is found as by every AWS tool: AWS_ENDPOINT_URL, AWS_CA_BUNDLE, AWS_PROFILE, keys in
-the environment, ~/.aws, an instance's role. s3fs and botocore are loaded when a client is opened or an error is
-explained: they take half a second, and most transfers need neither.
+the environment, ~/.aws, an instance's role. s3fs and boto3 are loaded when a client is opened or an error is explained:
+they take half a second, and most transfers need neither.
 """
 
 from collections.abc import AsyncIterator
@@ -12,8 +12,10 @@ from datetime import datetime
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import AwsError, ClusterError, NotFoundError
-from provision.hints import CREDENTIAL_CODES, find_hint
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+from foundation.errors import AwsError, ClusterError, NotFoundError
+from provision.aws.error_hints import CREDENTIAL_CODES, find_hint
 from train.s3.url import S3Url
 
 if TYPE_CHECKING:
@@ -39,24 +41,6 @@ _ACTIONS = {
     "put_bucket_encryption": "s3:PutEncryptionConfiguration",
     "put_bucket_lifecycle_configuration": "s3:PutLifecycleConfiguration",
     "put_public_access_block": "s3:PutBucketPublicAccessBlock",
-}
-# What protect_bucket sets, by what its calls are named for.
-_PROTECTION: dict[str, dict[str, Any]] = {
-    "public_access_block": {
-        "PublicAccessBlockConfiguration": {
-            "BlockPublicAcls": True,
-            "IgnorePublicAcls": True,
-            "BlockPublicPolicy": True,
-            "RestrictPublicBuckets": True,
-        }
-    },
-    "bucket_encryption": {
-        "ServerSideEncryptionConfiguration": {
-            "Rules": [
-                {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}, "BucketKeyEnabled": False},
-            ]
-        }
-    },
 }
 _UNSET = frozenset({"NoSuchPublicAccessBlockConfiguration", "ServerSideEncryptionConfigurationNotFoundError"})
 
@@ -84,16 +68,13 @@ class S3Object:
 
 
 class S3Client:
-    """Calls S3's API by boto3's names for it, in `region` where the endpoint does not say otherwise."""
+    """Calls S3's API by boto3's names for it."""
 
-    def __init__(self, filesystem: "s3fs.S3FileSystem", *, region: str) -> None:
+    def __init__(self, filesystem: "s3fs.S3FileSystem") -> None:
         self._filesystem = filesystem
-        self._region = region
 
     async def call(self, method: str, **request: Any) -> dict[str, Any]:
         """One call, repeated by s3fs where that helps. Raises ClusterError's kinds."""
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - see the top
-
         try:
             # s3fs's asynchronous interface is its underscored methods (fsspec's convention for
             # AsyncFileSystem).
@@ -125,51 +106,6 @@ class S3Client:
                 return
             request["ContinuationToken"] = page["NextContinuationToken"]
 
-    async def bucket_exists(self, bucket: str) -> bool:
-        """Whether there is such a bucket, ours or another's; one that this caller may not look into exists.
-
-        Raises AwsError.
-        """
-        try:
-            # Not HeadBucket, whose refusals have no words.
-            await self.call("list_objects_v2", Bucket=bucket, MaxKeys=1)
-        except NotFoundError:
-            return False
-        except S3AccessDeniedError:
-            return True
-        return True
-
-    async def create_bucket(self, bucket: str) -> None:
-        """Make a bucket; protect_bucket comes next.
-
-        Raises AwsError where the name is somebody else's, OwnBucketError where it is this account's (where us-east-1
-        says nothing), S3AccessDeniedError where this caller may not make buckets.
-        """
-        request: dict[str, Any] = {"Bucket": bucket}
-        if self._region != "us-east-1":  # which S3 wants unnamed
-            request["CreateBucketConfiguration"] = {"LocationConstraint": self._region}
-        await self.call("create_bucket", **request)
-
-    async def protect_bucket(self, bucket: str, *, where_unset: bool = False) -> bool:
-        """Let nobody outside of the account read a bucket, whatever is done to it later, and S3 encrypt what is in it.
-
-        where_unset: what somebody has set is left as it is. Returns whether anything was set. Raises AwsError.
-        """
-        done = False
-        for name, settings in _PROTECTION.items():
-            if where_unset and await self._is_set(bucket, name):
-                continue
-            await self.call(f"put_{name}", Bucket=bucket, **settings)
-            done = True
-        return done
-
-    async def _is_set(self, bucket: str, name: str) -> bool:
-        try:
-            await self.call(f"get_{name}", Bucket=bucket)
-        except NotFoundError:
-            return False
-        return True
-
 
 @asynccontextmanager
 async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
@@ -177,7 +113,6 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
     import logging  # noqa: PLC0415 - not for who opens none
 
     import s3fs  # noqa: PLC0415 - see the top
-    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - see the top
 
     # As botocore does for itself: else a warning about credentials, which are explained, prints a traceback.
     logging.getLogger("aiobotocore").addHandler(logging.NullHandler())
@@ -190,7 +125,7 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
     session = None
     try:
         session = await filesystem.set_session()
-        yield S3Client(filesystem, region=region)
+        yield S3Client(filesystem)
     except (BotoCoreError, EOFError, JSONDecodeError) as error:
         raise explain(error, "connect", bucket=None, key=None) from error
     finally:
@@ -200,14 +135,12 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
 
 def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
     """The error that a user reads for what botocore or s3fs raised."""
-    from botocore.exceptions import ClientError  # noqa: PLC0415 - see the top
-
     # s3fs turns botocore's errors into OSError's kinds, and keeps the original as their cause.
     cause = error if isinstance(error, ClientError) else error.__cause__
     if not isinstance(cause, ClientError):
         return _explain_failure(error)
     if cause.operation_name in _LOGINS:
-        from provision.aws import translate_refusal  # noqa: PLC0415 - boto3: as above
+        from provision.aws.clients import translate_refusal  # noqa: PLC0415 - boto3: as above
 
         return translate_refusal(cause, "getting credentials")
     refusal = cause.response["Error"]
@@ -216,9 +149,7 @@ def explain(error: Exception, method: str, *, bucket: str | None, key: str | Non
 
 def _explain_failure(error: Exception) -> AwsError:
     """S3 was not reached, or not asked, for want of credentials."""
-    from botocore.exceptions import BotoCoreError, NoCredentialsError  # noqa: PLC0415 - see the top
-
-    from provision.aws import translate_failure  # noqa: PLC0415 - boto3: as above
+    from provision.aws.clients import translate_failure  # noqa: PLC0415 - boto3: as above
 
     match error:
         case NoCredentialsError():

@@ -1,4 +1,13 @@
-"""Whether a folder in S3 holds what it should: what a local folder does, or what its manifest says."""
+"""Whether a folder in S3 holds what it should: what a local folder does, or what its manifest says.
+
+A manifest is a list of the folder's objects, beside it, so that nobody reads it as data:
+
+    s3://bucket/mnist/               the folder
+    s3://bucket/mnist.manifest.json  its manifest
+
+An object stands in it with its name below the folder, its size and its ETag: S3's own mark of what was verified when it
+arrived, so that one listing tells whether anything was changed, lost or added.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,19 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from provision.errors import NotFoundError
-from train.s3.choice import compile_excludes
-from train.s3.content import COMPARE_FIRST, COMPARE_MOST, is_same
-from train.s3.crew import Check, gather
-from train.s3.find import find_objects
-from train.s3.listing import Listing
-from train.s3.local import find_files
-from train.s3.manifest import make_items, read_manifest
-from train.s3.plan import FoundFile, FoundObject
-from train.s3.transfer import open_wire
-from train.s3.url import S3Url, parse_url
-from train.s3.wire import Wire
+import msgspec
 
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.thread_pool import Check, map_in_threads
+from train.s3.client import S3Object
+from train.s3.connection import Connection
+from train.s3.content import COMPARED_AT_ONCE, is_same
+from train.s3.plan import FoundFile, FoundObject
+from train.s3.sources import Listing, find_files, find_objects
+from train.s3.url import S3Url, compile_excludes, is_marker, parse_url
+
+_SUFFIX = ".manifest.json"
+_FORMAT = 1
 _BLOCK_BYTES = 2**20
 Kind = Literal["missing", "surplus", "size", "content"]
 
@@ -46,12 +55,12 @@ def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] =
     NotFoundError for what is not there at all, AwsError, OSError.
     """
     where = parse_url(url)
-    wire = open_wire(region=region)
-    listing = Listing(wire)
+    connection = Connection(region=region)
+    listing = Listing(connection)
     is_excluded = compile_excludes(exclude)
     if local is None:
         folder = S3Url(bucket=where.bucket, key=where.key.rstrip("/") + "/")
-        wanted = read_manifest(wire, folder)
+        wanted = read_manifest(connection, folder)
         there = make_items(folder, listing.list_objects(folder))
         return _compare(
             {item.name: item.size_bytes for item in wanted if not is_excluded(item.name)},
@@ -66,7 +75,7 @@ def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] =
     return _compare(
         {name: file.size_bytes for name, file in files.items()},
         {name: item.size_bytes for name, item in objects.items()},
-        partial(_same_content, wire, files, objects),
+        partial(_same_content, connection, files, objects),
     )
 
 
@@ -81,7 +90,7 @@ def _find(listing: Listing, where: S3Url) -> Iterable[FoundObject]:
 def _compare(wanted: Mapping[str, int], there: Mapping[str, int], is_equal: Callable[[str, Check], bool]) -> Verdict:
     names = sorted({*wanted, *there})
 
-    def judge(name: str, go_on: Check) -> Difference | None:
+    def compare(name: str, go_on: Check) -> Difference | None:
         kind: Kind | None = None
         if name not in there:
             kind = "missing"
@@ -93,8 +102,8 @@ def _compare(wanted: Mapping[str, int], there: Mapping[str, int], is_equal: Call
             kind = "content"
         return Difference(name=name, kind=kind) if kind else None
 
-    judged = gather(judge, names, first=COMPARE_FIRST, most=COMPARE_MOST)
-    return Verdict(compared=len(names), differences=tuple(found for found in judged if found is not None))
+    found = map_in_threads(compare, names, threads=COMPARED_AT_ONCE)
+    return Verdict(compared=len(names), differences=tuple(each for each in found if each is not None))
 
 
 def _same_etag(wanted: Mapping[str, str], there: Mapping[str, str], name: str, _go_on: Check) -> bool:
@@ -102,17 +111,17 @@ def _same_etag(wanted: Mapping[str, str], there: Mapping[str, str], name: str, _
 
 
 def _same_content(
-    wire: Wire, files: Mapping[str, FoundFile], objects: Mapping[str, FoundObject], name: str, go_on: Check
+    connection: Connection, files: Mapping[str, FoundFile], objects: Mapping[str, FoundObject], name: str, go_on: Check
 ) -> bool:
     item, path = objects[name], files[name].path
-    ask = partial(wire.find_headers, item.url)
+    ask = partial(connection.find_headers, item.url)
     same = is_same(path, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on)
     # S3 says nothing that can be calculated here: the bytes themselves are compared.
-    return _same_bytes(wire, item, path, go_on) if same is None else same
+    return _same_bytes(connection, item, path, go_on) if same is None else same
 
 
-def _same_bytes(wire: Wire, item: FoundObject, path: Path, go_on: Check) -> bool:
-    body = wire.call("get_object", Bucket=item.url.bucket, Key=item.url.key, IfMatch=item.etag)["Body"]
+def _same_bytes(connection: Connection, item: FoundObject, path: Path, go_on: Check) -> bool:
+    body = connection.call("get_object", Bucket=item.url.bucket, Key=item.url.key, IfMatch=item.etag)["Body"]
     with body, path.open("rb") as file:
         while True:
             go_on()
@@ -121,3 +130,67 @@ def _same_bytes(wire: Wire, item: FoundObject, path: Path, go_on: Check) -> bool
                 return False
             if not ours:
                 return True
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of a manifest."""
+
+    name: str
+    size_bytes: int
+    etag: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in the document."""
+
+    format: int
+    objects: tuple[Item, ...] = ()
+
+
+def manifest_url(folder: S3Url) -> S3Url:
+    """Where a folder's manifest is. Raises UsageError for a whole bucket, which has no beside. Pure."""
+    if not folder.key.strip("/"):
+        raise UsageError(f"{folder}: a whole bucket can have no manifest", hint="use a folder in it")
+    return S3Url(bucket=folder.bucket, key=folder.key.rstrip("/") + _SUFFIX)
+
+
+def make_items(folder: S3Url, objects: Sequence[S3Object]) -> tuple[Item, ...]:
+    """A folder's objects, without markers of folders. Pure."""
+    return tuple(
+        Item(name=item.url.key.removeprefix(folder.key), size_bytes=item.size_bytes, etag=item.etag.strip('"'))
+        for item in objects
+        if not is_marker(item.url.key, item.size_bytes)
+    )
+
+
+def parse_manifest(text: bytes, where: S3Url) -> tuple[Item, ...]:
+    """A document's objects. Raises ClusterError for what is none."""
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except ValueError as error:
+        raise ClusterError(f"{where}: not a manifest", hint="cluster data put --manifest writes one") from error
+    if manifest.format != _FORMAT:
+        raise ClusterError(f"{where}: a manifest of format {manifest.format}, this program knows {_FORMAT}")
+    return manifest.objects
+
+
+def write_manifest(connection: Connection, folder: S3Url, objects: Sequence[S3Object]) -> S3Url:
+    """Put the folder's manifest beside it. Raises UsageError, AwsError."""
+    where = manifest_url(folder)
+    body = msgspec.json.format(
+        msgspec.json.encode(Manifest(format=_FORMAT, objects=make_items(folder, objects))), indent=1
+    )
+    connection.call("put_object", Bucket=where.bucket, Key=where.key, Body=body, ContentType="application/json")
+    return where
+
+
+def read_manifest(connection: Connection, folder: S3Url) -> tuple[Item, ...]:
+    """Raises UsageError, NotFoundError where there is none, AwsError, ClusterError where it is none."""
+    where = manifest_url(folder)
+    try:
+        body = connection.call("get_object", Bucket=where.bucket, Key=where.key)["Body"]
+    except NotFoundError as error:
+        hint = f"cluster data verify {folder} DIR, or cluster data put --manifest DIR {folder}"
+        raise NotFoundError(f"{error.message}: the folder has no manifest", hint=hint) from error
+    with body:
+        return parse_manifest(body.read(), where)

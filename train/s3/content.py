@@ -1,28 +1,24 @@
 """Whether a local file and an object in S3 have the same content: by what S3 keeps about it, without reading it."""
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from foundation.thread_pool import Check, map_in_threads
 from train.node import integrity
-from train.s3.crew import Check, Crew
-from train.s3.section import Section, has_more
+from train.s3.client import S3Object
+from train.s3.connection import Connection
+from train.s3.plan import Download, Upload
 
 Headers = Mapping[str, str]
-COMPARE_FIRST = 4
-COMPARE_MOST = 16
-"""Files at a time: by so many threads, and where these wait for S3 or a disk."""
-_HELPERS = threading.BoundedSemaphore(3)
-"""Threads that read pieces of large files beside each file's own: so many in all, however many files there are."""
+Transfer = TypeVar("Transfer", Upload, Download)
+COMPARED_AT_ONCE = 8
+"""Files at a time: some wait for S3, some for a disk."""
 _MIB = 2**20
-
-
-def _go_on() -> None:
-    """Nobody stops it."""
+_HASHED_AT_ONCE = min(4, os.cpu_count() or 1)
+"""Parts of a large file at a time, as many as there are processors to hash them."""
 
 
 def is_same(
@@ -30,78 +26,109 @@ def is_same(
 ) -> bool | None:
     """Whether they are the same; None where S3 says nothing that can be compared.
 
-    size_bytes, etag: the object's, as a listing has them. find_headers: asks S3 for all that it says about it. Raises
-    OSError, and as find_headers and go_on do.
-    """
-    if path.stat().st_size != size_bytes:
-        return False
-    # Most ETags are MD5s, which the listing has already.
-    check = integrity.find_check({"ETag": etag}, size_bytes)
-    if check is not None and feed(check, path, go_on):
-        return True
-    check = find_certain_check(find_headers, size_bytes)
-    return None if check is None else feed(check, path, go_on)
-
-
-def find_certain_check(find_headers: Callable[..., Headers], size_bytes: int, told: Headers | None = None) -> Any:
-    """The best way to verify the object. told: what S3 said already. Raises as find_headers does."""
-    check = integrity.find_check(told if told is not None else find_headers(), size_bytes)
-    if check is None or check.certain:
-        return check
-    first = find_headers(part=1)
-    return integrity.find_check(first, size_bytes, part_bytes=int(first["content-length"]))
-
-
-def feed(check: Any, path: Path, go_on: Check = _go_on) -> bool:
-    """Whether the file's content is what the check wants. go_on: called before every block, to be stopped by.
-
-    Raises OSError, and as go_on does.
+    size_bytes, etag: the object's, as a listing has them. find_headers: asks S3 for all that it says about it. go_on:
+    called now and then, to be stopped by. Raises OSError, and as find_headers and go_on do.
     """
     with path.open("rb") as file:
-        return feed_open(check, file.fileno(), go_on)
+        return verify_open(file.fileno(), size_bytes=size_bytes, etag=etag, find_headers=find_headers, go_on=go_on)
 
 
-def feed_open(check: Any, descriptor: int, go_on: Check = _go_on) -> bool:
-    """The same of an open file."""
-    size_bytes = os.fstat(descriptor).st_size
-    if size_bytes != check.size_bytes or has_more(descriptor, size_bytes):
+def verify_open(
+    descriptor: int,
+    *,
+    size_bytes: int,
+    etag: str,
+    find_headers: Callable[..., Headers],
+    go_on: Check,
+    told: Headers | None = None,
+) -> bool | None:
+    """The same of an open file. told: what S3 has said about the object already."""
+    if os.fstat(descriptor).st_size != size_bytes or os.pread(descriptor, 1, size_bytes):
         return False
-    if check.cut is None:
-        for block in Section(descriptor, 0, size_bytes, go_on).blocks():
+    if told is None:  # most ETags are MD5s, which the listing has already
+        check = integrity.find_check({"ETag": etag}, size_bytes)
+        if check is not None and _matches(check, descriptor, go_on):
+            return True
+        told = find_headers()
+    check = integrity.find_check(told, size_bytes)
+    if check is None:
+        return None
+    if not check.certain:
+        if _matches(check, descriptor, go_on):
+            return True
+        first = find_headers(part=1)
+        check = integrity.find_check(first, size_bytes, part_bytes=int(first["content-length"]))
+    return None if check is None else _matches(check, descriptor, go_on)
+
+
+def _matches(check: integrity.Check, descriptor: int, go_on: Check) -> bool:
+    """Whether the file's content is what the check wants. Raises OSError, and as go_on does."""
+    part_bytes = check.part_bytes
+    if part_bytes is None:
+        for block in _read(descriptor, 0, check.size_bytes, go_on):
             check.feed(block)
-    else:
-        _feed_pieces(check, descriptor, size_bytes, go_on)
-    return bool(check.matches())
+        return check.matches()
+
+    def hash_part(begin: int, _stop: Check) -> bytes:
+        digest = integrity.new_digest(check.algorithm)
+        for block in _read(descriptor, begin, min(part_bytes, check.size_bytes - begin), go_on):
+            digest.update(block)
+        return digest.digest()
+
+    begins = range(0, max(check.size_bytes, 1), part_bytes)
+    return check.matches_parts(map_in_threads(hash_part, begins, threads=_HASHED_AT_ONCE))
 
 
-def _feed_pieces(check: Any, descriptor: int, size_bytes: int, go_on: Check) -> None:
-    step = 8 * _MIB if check.cut == integrity.ANY else check.cut
-    begins = range(0, max(size_bytes, 1), step)
-
-    def feed_piece(begin: int) -> None:
-        length = min(step, size_bytes - begin)
-        piece = check.piece(begin, length)
-        for block in Section(descriptor, begin, length, go_on).blocks():
-            piece.feed(block)
-        piece.finish()
-
-    with _find_helpers(len(begins) - 1) as helpers:
-        if helpers:
-            Crew(1 + helpers).run(partial(feed_piece, begin) for begin in begins)
-            go_on()  # who was stopped has left the crew without a word
-            return
-        for begin in begins:
-            feed_piece(begin)
+def _read(descriptor: int, begin: int, length: int, go_on: Check) -> Iterator[memoryview]:
+    """The blocks of a part of a file, or of less where it ends; each is good until the next one is asked for."""
+    block = memoryview(bytearray(min(_MIB, max(length, 1))))
+    while length:
+        go_on()
+        count = os.preadv(descriptor, [block[: min(length, len(block))]], begin)
+        if not count:
+            raise OSError("it became shorter while it was read")
+        yield block[:count]
+        begin, length = begin + count, length - count
 
 
-@contextmanager
-def _find_helpers(wanted: int) -> Iterator[int]:
-    """As many as there are just now."""
-    found = 0
-    try:
-        while found < wanted and _HELPERS.acquire(blocking=False):
-            found += 1
-        yield found
-    finally:
-        for _ in range(found):
-            _HELPERS.release()
+def choose_uploads(
+    connection: Connection, planned: Sequence[Upload], there: Sequence[S3Object]
+) -> tuple[tuple[Upload, ...], tuple[Upload, ...]]:
+    """(to copy, unchanged): by content. Raises OSError for a file that cannot be read, ClusterError's kinds."""
+    if not there:
+        return tuple(planned), ()
+    objects = {item.url: item for item in there}
+
+    def is_there(upload: Upload, go_on: Check) -> bool:
+        item = objects.get(upload.destination)
+        if item is None or item.size_bytes != upload.size_bytes:
+            return False
+        ask = partial(connection.find_headers, item.url)
+        return is_same(upload.source, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on) is True
+
+    return _part(planned, is_there)
+
+
+def choose_downloads(
+    connection: Connection, planned: Sequence[Download]
+) -> tuple[tuple[Download, ...], tuple[Download, ...]]:
+    """(to copy, unchanged): by content. Raises as choose_uploads does."""
+    if not any(download.destination.is_file() for download in planned):
+        return tuple(planned), ()
+
+    def is_there(download: Download, go_on: Check) -> bool:
+        path = download.destination
+        if not path.is_file() or path.stat().st_size != download.size_bytes:
+            return False
+        ask = partial(connection.find_headers, download.source)
+        return is_same(path, size_bytes=download.size_bytes, etag=download.etag, find_headers=ask, go_on=go_on) is True
+
+    return _part(planned, is_there)
+
+
+def _part(
+    planned: Sequence[Transfer], is_there: Callable[[Transfer, Check], bool]
+) -> tuple[tuple[Transfer, ...], tuple[Transfer, ...]]:
+    same = map_in_threads(is_there, planned, threads=COMPARED_AT_ONCE)
+    to_copy = tuple(transfer for transfer, there in zip(planned, same, strict=True) if not there)
+    return to_copy, tuple(transfer for transfer, there in zip(planned, same, strict=True) if there)

@@ -4,11 +4,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from provision.errors import ClusterError, NotFoundError, UsageError
+from foundation.errors import ClusterError, NotFoundError, UsageError
 from train.s3.client import S3Client, S3Object, open_s3
-from train.s3.find import find_matches, find_objects
-from train.s3.listing import Listing
-from train.s3.transfer import open_wire
+from train.s3.connection import Connection
+from train.s3.sources import Listing, find_matches, find_objects
 from train.s3.url import S3Url, has_glob, is_marker, parse_url
 
 _DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
@@ -46,7 +45,7 @@ def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry,
     except NotFoundError:
         if where is None or not has_glob(where.key):
             raise
-        return _list_matches(Listing(open_wire(region=region)), where, recursive=recursive)
+        return _list_matches(Listing(Connection(region=region)), where, recursive=recursive)
 
 
 def du(url: str, *, region: str) -> tuple[Usage, ...]:
@@ -55,7 +54,7 @@ def du(url: str, *, region: str) -> tuple[Usage, ...]:
     Raises UsageError, NotFoundError where there is nothing, AwsError.
     """
     where = parse_url(url)
-    listing = Listing(open_wire(region=region))
+    listing = Listing(Connection(region=region))
     found = find_objects(listing, [where]) if where.key else listing.list_objects(where)
     sizes = [(item.url, item.size_bytes) for item in found]
     base = where.key if not where.key or where.key.endswith("/") or has_glob(where.key) else where.key + "/"
@@ -89,7 +88,7 @@ def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
     targets = [parse_url(url) for url in urls]
     buckets = find_whole_buckets(urls, recursive=recursive)
 
-    listing = Listing(open_wire(region=region), exact=True)
+    listing = Listing(Connection(region=region), exact=True)
     keys = _keys_to_delete(listing, targets, recursive=recursive)
 
     async def run(client: S3Client) -> int:

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from provision.errors import AwsError, ConfigError
+from foundation.errors import AwsError, ConfigError
 from provision.model import federated_name
 
 if TYPE_CHECKING:
-    from provision.aws import Clients
+    from provision.aws.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +67,8 @@ def find_s3_access(
 ) -> S3Access:
     """A job's access to S3. instance_profile: as [provision] of cluster.toml has it.
 
-    policy: what it needs, as JSON (provision/iam_policy.py); None: nothing. max_duration_s: the job's; None: there is
-    none. clients: of the region, where there are some already.
+    policy: what it needs, as JSON (provision/aws/iam_policy.py); None: nothing. max_duration_s: the job's; None: none.
+    clients: of the region, where there are some already.
 
     "none": temporary credentials for the length of the job, which allow what the policy does and the caller may
     (job_keys.py). Otherwise they are the nodes' own, and the caller's are not even looked at.
@@ -99,10 +99,5 @@ def find_s3_access(
         )
     except (ClientError, BotoCoreError) as error:
         raise AwsError(f"no temporary credentials for the job: {error}", hint="aws sts get-caller-identity") from error
-    secrets = {
-        "AWS_ACCESS_KEY_ID": keys.access_key_id,
-        "AWS_SECRET_ACCESS_KEY": keys.secret_access_key,
-        "AWS_SESSION_TOKEN": keys.session_token,
-    }
     left_s = (keys.ends_at - datetime.now(UTC)).total_seconds() if keys.ends_at is not None else None
-    return S3Access(env=env, secrets=secrets, left_s=left_s, warning=keys.warning)
+    return S3Access(env=env, secrets=keys.secrets, left_s=left_s, warning=keys.warning)

@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.h
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ from botocore.exceptions import ClientError
 from botocore.session import Session as BotocoreSession
 from botocore.session import get_session
 
-from provision.aws import error_code
-from provision.errors import AwsError
+from foundation.errors import AwsError
+from provision.aws.clients import error_code
 
 if TYPE_CHECKING:
     from mypy_boto3_sts import STSClient
@@ -42,11 +43,12 @@ _PROFILE = 'set [provision] instance_profile = "auto"'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobKeys:
-    """ends_at: None where that is not known. warning: why they are not limited, and what to do; None: they are."""
+    """secrets: environment variables. ends_at: None where that is not known.
 
-    access_key_id: str = field(repr=False)
-    secret_access_key: str = field(repr=False)
-    session_token: str = field(repr=False)
+    warning: why they are not limited, and what to do; None: they are.
+    """
+
+    secrets: Mapping[str, str] = field(repr=False)
     ends_at: datetime | None = None
     warning: str | None = None
 
@@ -74,13 +76,7 @@ def make_job_keys(
     limited = _assume_itself(sts, arn, policy=policy, wanted_s=min(wanted_s, CHAINED_S))
     if limited is not None:
         return limited
-    return JobKeys(
-        access_key_id=frozen.access_key,
-        secret_access_key=frozen.secret_key,
-        session_token=frozen.token,
-        ends_at=getattr(credentials, "_expiry_time", None),  # of those that botocore renews for this process
-        warning=_render_warning(arn),
-    )
+    return _keys_in_use(credentials, frozen, warning=_render_warning(arn))
 
 
 def _federate(sts: "STSClient", *, policy: str, name: str, wanted_s: int) -> JobKeys:
@@ -117,12 +113,7 @@ def _assume_by_profile(method: str, *, policy: str, wanted_s: int) -> JobKeys | 
             if duration_s is None or "DurationSeconds" not in str(error):
                 raise
             continue  # longer than the role's MaxSessionDuration: as long as the role gives without being asked
-        return JobKeys(
-            access_key_id=frozen.access_key,
-            secret_access_key=frozen.secret_key,
-            session_token=frozen.token,
-            ends_at=getattr(credentials, "_expiry_time", None),
-        )
+        return _keys_in_use(credentials, frozen)
     return None
 
 
@@ -175,13 +166,18 @@ def _role_arn(found: re.Match[str]) -> str:
 
 
 def _keys_of(made: "CredentialsTypeDef", *, warning: str | None = None) -> JobKeys:
-    return JobKeys(
-        access_key_id=made["AccessKeyId"],
-        secret_access_key=made["SecretAccessKey"],
-        session_token=made["SessionToken"],
-        ends_at=made["Expiration"],
-        warning=warning,
-    )
+    secrets = _secrets(made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"])
+    return JobKeys(secrets=secrets, ends_at=made["Expiration"], warning=warning)
+
+
+def _keys_in_use(credentials: Any, frozen: Any, *, warning: str | None = None) -> JobKeys:
+    """Botocore's own, which it renews for this process alone."""
+    secrets = _secrets(frozen.access_key, frozen.secret_key, frozen.token)
+    return JobKeys(secrets=secrets, ends_at=getattr(credentials, "_expiry_time", None), warning=warning)
+
+
+def _secrets(access_key: str, secret_key: str, token: str) -> dict[str, str]:
+    return {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key, "AWS_SESSION_TOKEN": token}
 
 
 def _render_warning(arn: str) -> str:

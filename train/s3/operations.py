@@ -3,51 +3,32 @@
 Each function opens its own connections and is done when it returns. plan.py has the rules for names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.errors import NotFoundError
-from provision.progress import Event, Report
+from foundation.errors import NotFoundError, UsageError
+from foundation.progress import Event, Report
 from train.s3 import transfer
-from train.s3.choice import (
-    Plan,
-    choose_downloads,
-    choose_uploads,
-    compile_excludes,
-    find_surplus_files,
-    find_surplus_objects,
-    refuse_partial_delete,
-)
+from train.s3.compare import manifest_url, write_manifest
+from train.s3.connection import Connection
+from train.s3.content import choose_downloads, choose_uploads
 from train.s3.contents import delete_objects, du, find_whole_buckets, ls, rm
 from train.s3.destination import look, prepare_bucket
-from train.s3.download_journal import DownloadJournal
-from train.s3.earlier import find_earlier
-from train.s3.find import find_objects
-from train.s3.journal import find_journal
-from train.s3.listing import Listing
-from train.s3.local import find_files
-from train.s3.local_folder import LocalFolder, refuse_links
-from train.s3.manifest import manifest_url, write_manifest
-from train.s3.partial_file import PartialFiles
-from train.s3.plan import Download, Upload, plan_get, plan_put
-from train.s3.transfer import Progress
-from train.s3.url import parse_url
+from train.s3.partial_file import LocalFolder, PartialFiles, find_surplus_files, refuse_links
+from train.s3.plan import Download, Plan, Upload, find_surplus_objects, plan_get, plan_put
+from train.s3.run_journal import Run, abort_unfinished, new_token, noted, now, remove_unfinished
+from train.s3.sources import Listing, find_files, find_objects
+from train.s3.transfer import Progress, is_in_parts
+from train.s3.url import compile_excludes, has_glob, parse_url
 
-__all__ = ["DEFAULT", "Done", "Options", "du", "find_whole_buckets", "get", "ls", "put", "rm", "yes"]
+__all__ = ["Done", "du", "find_whole_buckets", "get", "ls", "put", "rm", "unwatched", "yes"]
 
 # Given what is about to be copied, makes what is told of its progress.
 Watch = Callable[[Sequence[Upload | Download]], Progress]
 # Given the plan before it is carried out, says whether to.
 Decide = Callable[[Plan], bool]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """What put and get have in common. delete: what the source does not have; exclude: patterns of names."""
-
-    delete: bool = False
-    exclude: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +43,14 @@ class Done:
     unverified: Sequence[Download] = ()
 
 
+def unwatched(_transfers: Sequence[Upload | Download]) -> Progress:
+    """A Watch for callers that do not look."""
+    return Progress()
+
+
 def yes(_plan: Plan) -> bool:
     """A Decide for callers that mean it."""
     return True
-
-
-DEFAULT = Options()
 
 
 def put(
@@ -77,45 +60,49 @@ def put(
     region: str,
     create_bucket: bool = False,
     manifest: bool = False,
-    options: Options = DEFAULT,
+    delete: bool = False,
+    exclude: Sequence[str] = (),
     report: Report,
-    watch: Watch,
+    watch: Watch = unwatched,
     decide: Decide = yes,
 ) -> Done:
     """Copy local files, folders and globs to S3, but for what is there already with the same content.
 
     create_bucket: make the bucket, private, where there is none; see prepare_bucket. manifest: write the folder's, in
-    the end. Raises UsageError for names that cannot be, NotFoundError for a source or bucket that does not exist,
-    AwsError where S3 refuses, and, when all the others are copied, ClusterError that names each file that failed.
+    the end. delete: what is at the destination and not at the sources. exclude: patterns of names. Raises UsageError
+    for names that cannot be, NotFoundError for a source or bucket that does not exist, AwsError where S3 refuses, and,
+    when all the others are copied, ClusterError that names each file that failed.
     """
     target = parse_url(destination)
     if manifest:
         manifest_url(target)
-    if options.delete:
-        refuse_partial_delete((source, Path(source).is_dir()) for source in sources)
-    is_excluded = compile_excludes(options.exclude)
+    if delete:
+        _refuse_partial_delete((source, Path(source).is_dir()) for source in sources)
+    is_excluded = compile_excludes(exclude)
     files = find_files(sources)
     planned = plan_put([file for file in files if not is_excluded(file.name)], target)
     folder = target.as_folder()
-    wire = transfer.open_wire(region=region)
-    listing = Listing(wire, exact=options.delete)
+    connection = Connection(region=region)
+    listing = Listing(connection, exact=delete)
     kept = {upload.destination for upload in planned}
-    found = look(listing, planned, folder, kept, whole=options.delete)
+    found = look(listing, planned, folder, kept, whole=delete)
     if found.bucket == "missing" and not create_bucket:
         _refuse_missing_bucket(target.bucket)
-    to_copy, unchanged = choose_uploads(wire, planned, found.objects)
-    surplus = find_surplus_objects(folder, found.objects, kept, is_excluded) if options.delete else ()
+    to_copy, unchanged = choose_uploads(connection, planned, found.objects)
+    surplus = find_surplus_objects(folder, found.objects, kept, is_excluded) if delete else ()
     plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus)
     if not decide(plan):
         return Done(plan=plan, carried_out=False)
     if create_bucket:
-        prepare_bucket(listing, found, target.bucket, region=region, report=report)
-    journal = find_journal()
-    earlier = find_earlier(wire, journal, target, to_copy, report)
-    transfer.apply(wire, to_copy, watch(to_copy), earlier=earlier, journal=journal)
+        prepare_bucket(connection, listing, found, target.bucket, report)
+    abort_unfinished(connection, report)
+    keys = tuple(upload.destination.key for upload in to_copy if is_in_parts(upload))
+    run = Run(token=new_token(), began=now(), endpoint=connection.endpoint, bucket=target.bucket, keys=keys)
+    with noted(run) if keys else nullcontext():
+        transfer.apply(connection, to_copy, watch(to_copy))
     delete_objects(surplus, region=region)
     if manifest:
-        where = write_manifest(wire, folder, listing.list_objects(folder))
+        where = write_manifest(connection, folder, listing.list_objects(folder))
         report(Event(kind="done", what="wrote the manifest", where=str(where)))
     return Done(plan=plan, carried_out=True)
 
@@ -125,8 +112,9 @@ def get(
     destination: str,
     *,
     region: str,
-    options: Options = DEFAULT,
-    watch: Watch,
+    delete: bool = False,
+    exclude: Sequence[str] = (),
+    watch: Watch = unwatched,
     decide: Decide = yes,
 ) -> Done:
     """Copy objects, folders and globs from S3 to this machine, but for what is there already with the same content.
@@ -135,34 +123,46 @@ def get(
     link below it. Raises as `put` does.
     """
     urls = [parse_url(source) for source in sources]
-    is_excluded = compile_excludes(options.exclude)
+    is_excluded = compile_excludes(exclude)
     folder = Path(destination)
-    wire = transfer.open_wire(region=region)
-    found = find_objects(Listing(wire), urls)
-    if options.delete:
+    connection = Connection(region=region)
+    found = find_objects(Listing(connection), urls)
+    if delete:
         named = {item.url for item in found if item.url in urls}
-        refuse_partial_delete((str(url), url not in named) for url in urls)
+        _refuse_partial_delete((str(url), url not in named) for url in urls)
     wanted = [item for item in found if not is_excluded(item.name)]
     planned = plan_get(wanted, destination, folder_exists=folder.is_dir())
     if any(download.destination == folder for download in planned):
         folder = folder.parent  # it is the one file's own name
     refuse_links(folder, (download.destination for download in planned))
-    to_copy, unchanged = choose_downloads(wire, planned)
-    journal = DownloadJournal()
-    surplus = find_surplus_files(folder, planned, journal.find_partials(), is_excluded) if options.delete else ()
+    to_copy, unchanged = choose_downloads(connection, planned)
+    surplus = find_surplus_files(folder, planned, is_excluded) if delete else ()
     plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus)
     if not decide(plan):
         return Done(plan=plan, carried_out=False)
     if not to_copy and not folder.is_dir():
         return Done(plan=plan, carried_out=True)
     local = LocalFolder(folder)
-    files = PartialFiles(local, journal)
-    files.find_earlier(planned, to_copy)
-    unverified = transfer.apply(wire, to_copy, watch(to_copy), files=files)
+    remove_unfinished(planned)
+    folders = {local.find_real_folder(download.destination.parent) for download in to_copy}
+    run = Run(token=new_token(), began=now(), folders=tuple(sorted(map(str, folders))))
+    with noted(run):
+        files = PartialFiles(local, run.token)
+        unverified = transfer.apply(connection, to_copy, watch(to_copy), files=files)
     for path in surplus:
         local.remove(path)
     local.close()  # not after an interrupt, when a thread may still use it
     return Done(plan=plan, carried_out=True, unverified=unverified)
+
+
+def _refuse_partial_delete(sources: Iterable[tuple[str, bool]]) -> None:
+    """--delete is for whole folders. sources: what was named, and whether it is a folder. Raises UsageError."""
+    for source, is_folder in sources:
+        if has_glob(source) or not is_folder:
+            raise UsageError(
+                f"{source}: not a folder, and --delete would delete everything else in the destination",
+                hint="name folders alone, or leave --delete out",
+            )
 
 
 def _refuse_missing_bucket(bucket: str) -> None:

@@ -1,179 +1,195 @@
-"""The temporary file that a download is written to, beside its destination, before it gets that name.
+"""The folder that `data get` writes to, and the temporary file that a download is written to before it gets its name.
 
-Its name is random, and it is made anew, for its owner alone: in a folder that others may write to, too, nobody can
-prepare it. The journal knows it, so that the next run resumes it or deletes it.
+The folder is held open: no symbolic link below it is followed, whenever it was made. A temporary file's name begins
+with a random token of its run, and it is made anew, for its owner alone: in a folder that others may write to, too,
+nobody can prepare it. run_journal.py knows the token, so that the next run deletes what a killed one has left.
 """
 
+import errno
+import itertools
 import os
-import secrets
+import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from provision.errors import ClusterError
-from train.s3.crc import crc32
-from train.s3.download_journal import DownloadJournal, Partial
-from train.s3.local_folder import LocalFolder
+from foundation.errors import ClusterError
 from train.s3.plan import Download
+from train.s3.run_journal import PARTIAL_PREFIX
 
-_DONE = b"done"
-_RECORD_BYTES = len(_DONE) + 4
+# O_PATH: a folder that may be written to and not listed is good enough. Only Linux has it.
+_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_HINT = "remove the link, or copy that folder by itself, with the link's target as the destination"
+
+
+class LocalFolder:
+    """A folder that the user named. It may be a link itself, and so may the folders above it.
+
+    Everything below is opened step by step, relative to the folder's descriptor: somebody who replaces a folder by a
+    link while files arrive does not change where they are written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open it, and make it where it is missing. Raises ClusterError, OSError."""
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise ClusterError(f"{path}: not a folder") from None
+        self.real_path = Path(os.path.realpath(path))
+        self._descriptor = os.open(path, _FLAGS)
+
+    def close(self) -> None:
+        """Nobody uses it any more."""
+        os.close(self._descriptor)
+
+    def open_parent(self, file: Path, *, create: bool = False) -> int:
+        """A descriptor of the folder that a file below is in; the caller closes it.
+
+        create: make it where it is missing. Raises ClusterError for a link, OSError.
+        """
+        at = os.dup(self._descriptor)
+        path = self.path
+        for part in file.relative_to(self.path).parts[:-1]:
+            path /= part
+            try:
+                below = _open_below(at, part, create=create)
+            except OSError as error:
+                if error.errno in {errno.ELOOP, errno.ENOTDIR} and _is_link(part, at):
+                    raise _explain_links(self.path, [path]) from error
+                raise
+            finally:
+                os.close(at)
+            at = below
+        return at
+
+    def find_real_folder(self, folder: Path) -> Path:
+        """A folder's path without links: there are none below this one. Pure."""
+        return self.real_path / folder.relative_to(self.path)
+
+    def remove(self, file: Path) -> None:
+        """Delete a file below, if it is there. Raises ClusterError for a link to its folder, OSError."""
+        parent = self.open_parent(file)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(file.name, dir_fd=parent)
+        finally:
+            os.close(parent)
+
+
+def refuse_links(folder: Path, files: Iterable[Path]) -> None:
+    """Raise ClusterError where a folder between `folder` and one of the files is a symbolic link."""
+    between = {parent for file in files for parent in _folders_between(folder, file)}
+    links = sorted(path for path in between if path.is_symlink())
+    if links:
+        raise _explain_links(folder, links)
+
+
+def _folders_between(folder: Path, file: Path) -> Sequence[Path]:
+    return file.parents[: len(file.parts) - len(folder.parts) - 1]
+
+
+def _explain_links(folder: Path, links: Sequence[Path]) -> ClusterError:
+    listed = ", ".join(str(link) for link in links[:5]) + (f" and {len(links) - 5} more" if len(links) > 5 else "")
+    are = "is a symbolic link" if len(links) == 1 else "are symbolic links"
+    return ClusterError(f"{listed} {are}: get writes through no link below {folder}", hint=_HINT)
+
+
+def _open_below(parent: int, name: str, *, create: bool) -> int:
+    flags = _FLAGS | os.O_NOFOLLOW
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except FileNotFoundError:
+        if not create:
+            raise
+    with suppress(FileExistsError):  # another thread was faster
+        os.mkdir(name, dir_fd=parent)
+    return os.open(name, flags, dir_fd=parent)
+
+
+def _is_link(name: str, parent: int) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+
+
+_PARTIAL = re.compile(re.escape(PARTIAL_PREFIX) + r"[0-9a-f]{32}-[0-9]+")
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file is called as temporary files are: another run may be at work. Pure."""
+    return _PARTIAL.fullmatch(name) is not None
+
+
+def find_surplus_files(
+    folder: Path, planned: Sequence[Download], is_excluded: Callable[[str], bool]
+) -> tuple[Path, ...]:
+    """The files below the folder that are no download's. Links are not followed; what is excluded stays.
+
+    Temporary files of downloads are left to the runs that made them.
+    """
+    kept = {download.destination for download in planned}
+    surplus = []
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        paths = [Path(root, name) for name in sorted(names) if not is_partial(name)]
+        surplus += [path for path in paths if path not in kept and not is_excluded(path.relative_to(folder).as_posix())]
+    return tuple(surplus)
 
 
 class PartialFiles:
-    """Makes the temporary files of a run, or resumes those of earlier runs. For any thread."""
+    """Makes the temporary files of a run. For any thread."""
 
-    def __init__(self, folder: LocalFolder, journal: DownloadJournal) -> None:
+    def __init__(self, folder: LocalFolder, token: str) -> None:
         self.folder = folder
-        self.journal = journal
-        self._earlier: dict[Path, Partial] = {}  # by destination
         self.mode = 0o666 & ~_find_umask()
-
-    def find_earlier(self, planned: Sequence[Download], to_copy: Iterable[Download]) -> None:
-        """Find what killed runs have left in the folders of these downloads: it is resumed, or else deleted here.
-
-        Nothing is deleted that has become one of the destinations. Raises OSError.
-        """
-        abandoned = self.journal.take_abandoned()
-        if not abandoned:
-            return
-        wanted = {item.destination: item for item in to_copy}
-        kept = {item.destination for item in planned}
-        parents = {str(self._find_real_folder(path)): path for path in {path.parent for path in kept}}
-        for notes in abandoned:
-            for partial in notes.partials:
-                parent = parents.get(partial.folder)
-                if parent is not None:
-                    if parent / partial.name not in kept:  # else an object has that very name
-                        self._take(partial, parent, wanted.get(parent / partial.destination))
-                    notes.drop(partial)
-                elif Path(partial.folder).is_dir() and not os.path.lexists(partial.path):
-                    notes.drop(partial)  # it had got its name, or somebody has deleted it
-            notes.close()
-
-    def _take(self, partial: Partial, parent: Path, download: Download | None) -> None:
-        """Resume it with this download, or delete it."""
-        if download is not None and partial == self._note(download, partial.name):
-            found = self._earlier.setdefault(download.destination, partial)
-            if found is partial:
-                self.journal.begin(partial)
-                return
-            if found == partial:
-                return  # noted twice, by a run that was killed when it had just taken it over
-        self._remove(parent / partial.name)
-
-    def _remove(self, path: Path) -> None:
-        try:
-            parent = self.folder.open_parent(path)
-        except FileNotFoundError:
-            return
-        try:
-            _remove_file(path.name, parent)
-        finally:
-            os.close(parent)
+        self._token = token
+        self._numbers = itertools.count()
 
     def open(self, download: Download) -> "PartialFile":
         """The download's, with the folder that it is in. Raises ClusterError, OSError."""
         parent = self.folder.open_parent(download.destination, create=True)
         try:
             _refuse_folder(download.destination.name, parent)
-            earlier = self._earlier.pop(download.destination, None)
-            if earlier is not None:
-                descriptor = _open_own(earlier.name, parent)
-                if descriptor is not None:
-                    return PartialFile(self, download, earlier, parent, descriptor)
-                _remove_file(earlier.name, parent)
-                self.journal.end(earlier)
-            partial = self._note(download, f".cluster-get-{secrets.token_hex(16)}")
-            self.journal.begin(partial)
+            name = f"{PARTIAL_PREFIX}{self._token}-{next(self._numbers)}"
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            try:
-                descriptor = os.open(partial.name, flags, 0o600, dir_fd=parent)
-            except OSError:
-                self.journal.end(partial)
-                raise
-            return PartialFile(self, download, partial, parent, descriptor)
+            return PartialFile(self, download, name, parent, os.open(name, flags, 0o600, dir_fd=parent))
         except BaseException:
             os.close(parent)
             raise
 
-    def close(self) -> None:
-        """Leave what was not finished to a later run."""
-        self.journal.close()
-
-    def _note(self, download: Download, name: str) -> Partial:
-        return Partial(
-            folder=str(self._find_real_folder(download.destination.parent)),
-            name=name,
-            destination=download.destination.name,
-            source=str(download.source),
-            etag=download.etag,
-            size_bytes=download.size_bytes,
-        )
-
-    def _find_real_folder(self, folder: Path) -> Path:
-        return self.folder.real_path / folder.relative_to(self.folder.path)
-
 
 class PartialFile:
-    """A download's bytes, and behind them a record for every part that is there, with its CRC-32.
+    """A download's bytes."""
 
-    A record is written after its part, so that what a killed run leaves behind is known to be right. Behind the bytes
-    and not in a file of its own: one rename, or one deletion, and nothing is left.
-    """
-
-    def __init__(self, files: PartialFiles, download: Download, partial: Partial, parent: int, descriptor: int) -> None:
+    def __init__(self, files: PartialFiles, download: Download, name: str, parent: int, descriptor: int) -> None:
         """parent: a descriptor of the folder that it is in."""
-        self._files = files
-        self._download = download
-        self._partial = partial
-        self._parent = parent
         self.descriptor = descriptor
-
-    def read_record(self, number: int) -> int | None:
-        """The CRC-32 of a part that was written, by whatever run."""
-        record = os.pread(self.descriptor, _RECORD_BYTES, self._download.size_bytes + number * _RECORD_BYTES)
-        return int.from_bytes(record[len(_DONE) :], "big") if record.startswith(_DONE) else None
-
-    def record(self, number: int, crc: int) -> None:
-        """A part is there."""
-        _write(self.descriptor, _DONE + crc.to_bytes(4, "big"), self._download.size_bytes + number * _RECORD_BYTES)
+        self._mode = files.mode
+        self._destination = download.destination.name
+        self._name = name
+        self._parent = parent
 
     def write(self, data: bytes | memoryview, begin: int) -> None:
         """Bytes of the object."""
-        _write(self.descriptor, memoryview(data), begin)
-
-    def forget(self) -> None:
-        """Nothing in it counts."""
-        # ext4 writes a file that was cut to nothing to the disk when it is closed, also one that was empty before.
-        if os.fstat(self.descriptor).st_size:
-            os.ftruncate(self.descriptor, 0)
-
-    def close_records(self) -> None:
-        """All of it is there: it holds the object's bytes and nothing else."""
-        if os.fstat(self.descriptor).st_size != self._download.size_bytes:
-            os.ftruncate(self.descriptor, self._download.size_bytes)
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self.descriptor, view, begin)
+            view, begin = view[written:], begin + written
 
     def publish(self) -> None:
         """It is right: give it its name. Raises ClusterError where somebody has replaced it, OSError."""
-        self.close_records()
-        mine, found = os.fstat(self.descriptor), _find(self._partial.name, self._parent)
+        mine, found = os.fstat(self.descriptor), _find(self._name, self._parent)
         if found is None or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
             raise ClusterError("somebody has moved or replaced its temporary file while it was written")
-        os.fchmod(self.descriptor, self._files.mode)
-        name = self._download.destination.name
-        os.rename(self._partial.name, name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
-        self._files.journal.end(self._partial)
-        self._close()
-
-    def leave(self) -> None:
-        """Until a later run."""
+        os.fchmod(self.descriptor, self._mode)
+        os.rename(self._name, self._destination, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         self._close()
 
     def remove(self) -> None:
-        """Nobody wants it."""
-        _remove_file(self._partial.name, self._parent)
-        self._files.journal.end(self._partial)
+        """Nobody wants it. What somebody has put in its place stays, unless it is a file as well."""
+        found = _find(self._name, self._parent)
+        if found is not None and stat.S_ISREG(found.st_mode):
+            os.unlink(self._name, dir_fd=self._parent)
         self._close()
 
     def _close(self) -> None:
@@ -189,27 +205,6 @@ def _find(name: str, parent: int) -> os.stat_result | None:
         return None
 
 
-def _open_own(name: str, parent: int) -> int | None:
-    """A temporary file of an earlier run; None where there is none any more, or something else is called so."""
-    try:
-        descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
-    except OSError:
-        return None  # gone, or a link
-    status = os.fstat(descriptor)
-    # Another user's could be changed by its owner later on, and one with two names may be a file of ours elsewhere.
-    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1:
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _remove_file(name: str, parent: int) -> None:
-    """Delete a temporary file; what somebody has put in its place stays, unless it is a file as well."""
-    found = _find(name, parent)
-    if found is not None and stat.S_ISREG(found.st_mode):
-        os.unlink(name, dir_fd=parent)
-
-
 def _refuse_folder(name: str, parent: int) -> None:
     """Raises ClusterError where a folder, or a link to one, is called so."""
     try:
@@ -218,23 +213,6 @@ def _refuse_folder(name: str, parent: int) -> None:
         return  # nothing, or a link to nothing: replaced
     if stat.S_ISDIR(status.st_mode):
         raise ClusterError("there is a folder of this name")
-
-
-def checksum(descriptor: int, begin: int, length: int) -> int:
-    """The CRC-32 of bytes of a file, or of fewer where it ends."""
-    block = memoryview(bytearray(min(2**18, max(length, 1))))
-    crc = 0
-    while length and (count := os.preadv(descriptor, [block[: min(length, len(block))]], begin)):
-        crc = crc32(block[:count], crc)
-        begin, length = begin + count, length - count
-    return crc
-
-
-def _write(descriptor: int, data: bytes | memoryview, begin: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, begin)
-        view, begin = view[written:], begin + written
 
 
 def _find_umask() -> int:

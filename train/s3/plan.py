@@ -13,12 +13,13 @@ In S3 a destination is a folder where it ends with a slash or is a bare bucket; 
 folder exists already. With several sources it is one in any case.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.errors import ClusterError, UsageError
-from train.s3.url import MAX_KEY_BYTES, S3Url, is_safe_path
+from foundation.errors import ClusterError, UsageError
+from train.s3.client import S3Object
+from train.s3.url import MAX_KEY_BYTES, S3Url, is_marker, is_safe_path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +64,15 @@ class Download:
     destination: Path
     size_bytes: int
     etag: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a put or get is about to do. deletions: in the destination, what the source does not have."""
+
+    transfers: tuple[Upload | Download, ...]
+    unchanged: tuple[Upload | Download, ...]
+    deletions: tuple[S3Url | Path, ...]
 
 
 def plan_put(found: Sequence[FoundFile], destination: S3Url) -> tuple[Upload, ...]:
@@ -130,3 +140,18 @@ def _refuse_collisions(pairs: Iterable[tuple[str, str]]) -> None:
         other = first.setdefault(destination, source)
         if other != source:
             raise UsageError(f"{other} and {source} would both become {destination}")
+
+
+def find_surplus_objects(
+    folder: S3Url, there: Iterable[S3Object], kept: Iterable[S3Url], is_excluded: Callable[[str], bool]
+) -> tuple[S3Url, ...]:
+    """The objects below the folder that are none of those kept. What is excluded stays, and so do folders' markers."""
+    names = set(kept)
+    return tuple(
+        item.url
+        for item in there
+        if item.url.key.startswith(folder.key)
+        and item.url not in names
+        and not is_marker(item.url.key, item.size_bytes)
+        and not is_excluded(item.url.key.removeprefix(folder.key))
+    )

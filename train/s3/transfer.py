@@ -1,86 +1,104 @@
-"""Carries out uploads and downloads: many files and many parts at once, in little memory, whole files or none.
+"""Carries out uploads and downloads: many files, and many parts of large ones, side by side; whole files or none.
 
-An object appears in S3 when all of it is there: S3 keeps the parts of an unfinished upload apart. A local file is
-written under another name and renamed when all of it is there. What is interrupted is gone on with by the next run.
-Every content is compared with a checksum where it arrives. wire.py says what moves what, and why.
+An object appears in S3 when all of it is there, and S3 verifies its SHA-256. A local file is written under another
+name, compared with a checksum that S3 keeps, and renamed. A run after an interrupted one begins with the next whole
+file; run_journal.py removes what the interrupted one has left.
 """
 
+import io
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any
 
-from provision.errors import ClusterError, NotFoundError
-from train.s3.crew import Crew
-from train.s3.download import PartsDownload, explain_missing, get_whole
-from train.s3.journal import Entry, Journal, find_journal
-from train.s3.lanes import Talk
-from train.s3.partial_file import PartialFiles
-from train.s3.parts import MAX_PARTS, PART_BYTES, DamagedError, InParts, part_size
+from botocore.exceptions import BotoCoreError
+from urllib3.exceptions import HTTPError
+
+from foundation.errors import AwsError, ClusterError, NotFoundError
+from foundation.thread_pool import Check, map_in_threads, run_in_thread
+from train.s3.client import DamagedBodyError, explain
+from train.s3.connection import Connection, UnsureError
+from train.s3.content import verify_open
+from train.s3.partial_file import PartialFile, PartialFiles
 from train.s3.plan import Download, Upload
-from train.s3.section import ChangedError
-from train.s3.small import SmallMoves, is_small, move_side_by_side
-from train.s3.upload import PartsUpload, put_whole
-from train.s3.url import S3Url
-from train.s3.wire import Wire
 
-__all__ = ["MAX_PARTS", "PART_BYTES", "Progress", "Unwatched", "apply", "open_wire", "part_size"]
-
-CONNECTIONS = 8
-_DAMAGED_TRIES = 2
+MIB = 2**20
+PART_BYTES = 8 * MIB
+SMALL_BYTES = MIB // 2
+MAX_PARTS = 10000
+"""S3's limit: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html."""
+_TRIES = 3
 
 
-class Progress(Protocol):
-    """Told what moved, by one thread at a time."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tier:
+    """Files of at most so many bytes: how many are transferred at once, and how many parts of each.
+
+    Small files wait for S3's answers, large ones for the network; no tier keeps more than 64 MiB of files in memory.
+    """
+
+    most_bytes: float
+    files_at_once: int
+    parts_at_once: int
+
+
+TIERS = (
+    Tier(most_bytes=SMALL_BYTES, files_at_once=128, parts_at_once=1),
+    Tier(most_bytes=PART_BYTES, files_at_once=8, parts_at_once=1),
+    Tier(most_bytes=8 * PART_BYTES, files_at_once=4, parts_at_once=2),
+    Tier(most_bytes=float("inf"), files_at_once=1, parts_at_once=6),
+)
+
+
+def find_tier(size_bytes: int) -> Tier:
+    """The tier of a file. Pure."""
+    return next(tier for tier in TIERS if size_bytes <= tier.most_bytes)
+
+
+class ChangedError(ClusterError):
+    """A file was changed while it was read."""
+
+
+class Progress:
+    """Told what moved, by one thread at a time; does nothing by itself."""
 
     def moved(self, size_bytes: int) -> None:
         """So many more bytes arrived."""
 
-    def finished(self, transfer: Upload | Download) -> None:
+    def finished(self, _transfer: Upload | Download, /) -> None:
         """All of a file arrived."""
 
 
-class Unwatched:
-    """A Progress for callers that do not look."""
-
-    def moved(self, size_bytes: int) -> None:
-        """Nothing."""
-
-    def finished(self, transfer: Upload | Download) -> None:
-        """Nothing."""
+def is_in_parts(transfer: Upload | Download) -> bool:
+    """Whether it is sent in parts, of which S3 keeps those of an upload that was killed. Pure."""
+    return transfer.size_bytes > PART_BYTES
 
 
-def open_wire(*, region: str) -> Wire:
-    """For apply."""
-    return Wire(region=region, connections=CONNECTIONS)
+def part_size(size_bytes: int) -> int:
+    """The size of a part for a file: PART_BYTES, or the whole MiB more that MAX_PARTS need."""
+    least = -(-size_bytes // MAX_PARTS)
+    return max(PART_BYTES, -(-least // MIB) * MIB)
 
 
 def apply(
-    wire: Wire,
+    connection: Connection,
     transfers: Sequence[Upload | Download],
     progress: Progress,
     *,
-    earlier: Mapping[S3Url, Entry] | None = None,
-    journal: Journal | None = None,
     files: PartialFiles | None = None,
 ) -> Sequence[Download]:
     """Carry out all transfers; a failed one does not keep the others from being finished.
 
-    earlier: uploads in parts to go on with, by their destination. files: where downloads are written to. Returns the
-    downloads of which S3 keeps no checksum that can be compared: their lengths alone were. Raises ClusterError that
-    names each file that failed, and why, when the others are done; also one that was forgotten.
+    files: where downloads are written to. Returns the downloads of which S3 keeps no checksum that can be compared:
+    their lengths alone were. Raises ClusterError that names each file that failed, and why, when the others are done.
     """
-    job = _Job(wire, progress, journal or find_journal(), earlier or {}, files)
-    try:
-        unsure = job.move_small([transfer for transfer in transfers if is_small(transfer)])
-        others = [transfer for transfer in transfers if not is_small(transfer)]
-        thorough = [*others, *unsure]
-        if thorough:
-            job.crew.run(partial(job.start, transfer) for transfer in thorough)
-    finally:
-        job.leave()
-    job.find_forgotten(transfers)
+    job = _Job(connection, progress, files)
+    for tier in TIERS:
+        of_tier = [transfer for transfer in transfers if find_tier(transfer.size_bytes) is tier]
+        map_in_threads(partial(job.transfer, tier), of_tier, threads=tier.files_at_once)
     if job.failed:
         listed = "\n  ".join(sorted(job.failed))
         raise ClusterError(
@@ -91,178 +109,250 @@ def apply(
 
 
 class _Job:
-    def __init__(
-        self,
-        wire: Wire,
-        progress: Progress,
-        journal: Journal,
-        earlier: Mapping[S3Url, Entry],
-        files: PartialFiles | None,
-    ) -> None:
-        self.crew = Crew(CONNECTIONS)
+    def __init__(self, connection: Connection, progress: Progress, files: PartialFiles | None) -> None:
         self.failed: list[str] = []
         self.unverified: list[Download] = []
-        self._wire = wire
+        self._connection = connection
         self._progress = progress
-        self._journal = journal
-        self._earlier = earlier
         self._files = files
         self._lock = threading.Lock()
-        self._begun: dict[Upload | Download, InParts] = {}
-        self._ended: set[int] = set()  # by identity: to hash a transfer takes long
 
-    def find_forgotten(self, transfers: Sequence[Upload | Download]) -> None:
-        """None has neither arrived nor failed; else this program is wrong, and must not say that all is done."""
-        for transfer in transfers:
-            if id(transfer) not in self._ended:
-                self.failed.append(_tell(transfer, ClusterError("it was forgotten: an error in this program")))
-
-    def move_small(self, transfers: Sequence[Upload | Download]) -> Sequence[Upload | Download]:
-        """Move them as long as that is fast; returns those that are left."""
-        moves = SmallMoves(self._wire, self._files)
-        left: list[Upload | Download] = []
-
-        def move(transfer: Upload | Download) -> Talk[None]:
-            with self.watching(transfer):
-                size_bytes = yield from moves.move(transfer)
-                if size_bytes is None:
-                    left.append(transfer)
-                    return
-                self.moved(size_bytes)
-                self.finished(transfer)
-
-        move_side_by_side(transfers, move)
-        return left
-
-    def start(self, transfer: Upload | Download) -> None:
-        with self.watching(transfer):
-            if transfer.size_bytes > PART_BYTES:
-                _Parts(self, transfer, self._in_parts(transfer)).begin()
-                return
-            if isinstance(transfer, Upload):
-                self.moved(put_whole(self._wire, transfer, self.crew.check))
-            else:
-                files = self._find_files()
-                self.moved(get_whole(self._wire, files, transfer, self.crew.check, self.unverified.append))
-            self.finished(transfer)
-
-    def _in_parts(self, transfer: Upload | Download) -> InParts:
-        if isinstance(transfer, Download):
-            return PartsDownload(self._wire, self._find_files(), transfer, self.crew.check, self.unverified.append)
-        entry = self._earlier.get(transfer.destination)
-        return PartsUpload(self._wire, transfer, self._journal, entry, self.crew.check)
-
-    def _find_files(self) -> PartialFiles:
-        if self._files is None:
-            raise ValueError("a download, and no folder for its temporary file")
-        return self._files
-
-    @contextmanager
-    def watching(
-        self, transfer: Upload | Download, at_fault: Callable[[Exception], None] | None = None
-    ) -> Iterator[None]:
-        """Notes what fails."""
+    def transfer(self, tier: Tier, transfer: Upload | Download, check: Check) -> None:
         try:
-            yield
+            if isinstance(transfer, Upload):
+                self._put(transfer, tier, check)
+            else:
+                self._get(transfer, tier, check)
         except (ClusterError, OSError) as error:
             told = error
             if isinstance(error, NotFoundError) and isinstance(transfer, Download):
-                told = explain_missing(self._wire, transfer, error)
+                told = explain_missing(self._connection, transfer, error)
             with self._lock:
-                self._ended.add(id(transfer))
                 self.failed.append(_tell(transfer, told))
-            if at_fault is not None:
-                at_fault(error)
+        else:
+            with self._lock:
+                self._progress.finished(transfer)
 
-    def moved(self, size_bytes: int) -> None:
+    def _moved(self, size_bytes: int) -> None:
         with self._lock:
             self._progress.moved(size_bytes)
 
-    def finished(self, transfer: Upload | Download) -> None:
-        with self._lock:
-            self._ended.add(id(transfer))
-            if self._begun:  # as above
-                self._begun.pop(transfer, None)
-            self._progress.finished(transfer)
+    def _put(self, upload: Upload, tier: Tier, check: Check) -> None:
+        with upload.source.open("rb", buffering=0) as file:
+            source = Source(file, check, self._moved)
+            part_bytes = part_size(source.size_bytes)
+            content: bytes | Source = source
+            if source.size_bytes <= PART_BYTES:
+                content = source.read_all()
+            try:
+                self._connection.put(
+                    upload.destination, content, part_bytes=part_bytes, parts_at_once=tier.parts_at_once
+                )
+            except UnsureError:
+                source.raise_error()
+                self._put_by_botocore(upload, source, part_bytes)
+            except Exception:
+                source.raise_error()
+                raise
 
-    def keep(self, transfer: Upload | Download, parts: InParts) -> None:
-        with self._lock:
-            self._begun[transfer] = parts
+    def _put_by_botocore(self, upload: Upload, source: "Source", part_bytes: int) -> None:
+        """Again where it arrives damaged, which S3 refuses."""
+        for tries_left in reversed(range(_TRIES)):
+            source.seek(0)
+            try:
+                self._connection.put_by_botocore(upload.destination, source, part_bytes=part_bytes)
+            except DamagedBodyError:
+                if not tries_left:
+                    raise
+            except Exception:
+                source.raise_error()
+                raise
+            else:
+                return
 
-    def drop(self, transfer: Upload | Download) -> None:
-        with self._lock:
-            self._begun.pop(transfer, None)
-
-    def leave(self) -> None:
-        """What was begun and not finished, after an interrupt, is left to the next run.
-
-        Where a thread is still at work, all stays open until the process ends: it must not write to another's file.
-        """
-        if not self.crew.is_idle:
-            return
-        with self._lock:
-            left, self._begun = list(self._begun.values()), {}
-        for parts in left:
-            parts.give_up(resumable=True)
-        if self._files is not None:
-            self._files.close()
-
-
-class _Parts:
-    """A transfer in parts, on its way through the crew."""
-
-    def __init__(self, job: _Job, transfer: Upload | Download, parts: InParts) -> None:
-        self._job = job
-        self._transfer = transfer
-        self._parts = parts
-        self._lock = threading.Lock()
-        self._left = 0
-        self._error: Exception | None = None
-        self._tries = 0
-
-    def begin(self) -> None:
-        numbers = self._parts.begin()
-        self._job.keep(self._transfer, self._parts)
-        self._go(numbers)
-
-    def _go(self, numbers: Sequence[int]) -> None:
-        self._tries += 1
-        self._left = len(numbers)
-        self._job.crew.add([partial(self._move, number, numbers) for number in numbers])
-
-    def _move(self, number: int, numbers: Sequence[int]) -> None:
+    def _get(self, download: Download, tier: Tier, check: Check) -> None:
+        if self._files is None:
+            raise ValueError("a download, and no folder for its temporary file")
+        file = self._files.open(download)
         try:
-            if self._error is None:
-                size_bytes = self._parts.move(number)
-                if self._tries == 1:
-                    self._job.moved(size_bytes)
-        except (ClusterError, OSError) as error:
-            self._error = self._error or error
-        with self._lock:
-            self._left -= 1
-            last = not self._left
-        if last:
-            with self._job.watching(self._transfer, self._give_up):
-                self._end(numbers)
+            verified = self._fetch_verified(download, file, tier, check)
+            check()  # what an interrupt has stopped gets no name
+            file.publish()
+        except BaseException:
+            file.remove()
+            raise
+        if verified is None:
+            with self._lock:
+                self.unverified.append(download)
 
-    def _end(self, numbers: Sequence[int]) -> None:
+    def _fetch_verified(self, download: Download, file: PartialFile, tier: Tier, check: Check) -> bool | None:
+        """Fetch it, again where it arrives damaged; None where S3 keeps nothing that it can be compared with."""
+        ask = partial(self._find_headers, download)
+        # The ETag of such an object says little, and to ask for more loads botocore: meanwhile the parts arrive.
+        headers = run_in_thread(ask) if is_in_parts(download) else None
+        for _ in range(_TRIES):
+            self._fetch(download, file, tier, check)
+            verified = verify_open(
+                file.descriptor,
+                size_bytes=download.size_bytes,
+                etag=download.etag,
+                find_headers=ask,
+                told=headers.result() if headers is not None else None,
+                go_on=check,
+            )
+            if verified is not False:
+                return verified
+        raise AwsError(
+            "what came from S3 is not what S3 says that it keeps: nothing was written", hint="run the command again"
+        )
+
+    def _find_headers(self, download: Download, part: int | None = None) -> Any:
+        return self._connection.find_headers(download.source, etag=None if part else download.etag, part=part)
+
+    def _fetch(self, download: Download, file: PartialFile, tier: Tier, check: Check) -> None:
+        begins = range(0, download.size_bytes, PART_BYTES)
+
+        def fetch(begin: int, stop: Check) -> None:
+            def both() -> None:
+                check()
+                stop()
+
+            self._fetch_range(download, file, begin, min(PART_BYTES, download.size_bytes - begin), both)
+
+        if len(begins) == 1:
+            fetch(0, check)
+        else:
+            map_in_threads(fetch, begins, threads=tier.parts_at_once)
+
+    def _fetch_range(self, download: Download, file: PartialFile, begin: int, length: int, check: Check) -> None:
+        for attempt in range(1, _TRIES + 1):
+            at = begin
+            try:
+                for block in self._read_range(download, begin, length, surely=attempt > 1):
+                    check()
+                    file.write(block, at)
+                    at += len(block)
+            except BrokenReadError as error:
+                if attempt == _TRIES:
+                    raise explain_broken(error, download) from error
+                time.sleep(0.1 * 2**attempt)
+                continue
+            if at == begin + length:
+                self._moved(length)
+                return
+        raise AwsError(f"S3 sent {at - begin} bytes where {length} were asked for", hint="run the command again")
+
+    def _read_range(self, download: Download, begin: int, length: int, *, surely: bool) -> Iterator[memoryview]:
+        """Its blocks; surely: by botocore, which says what is wrong. Raises BrokenReadError, ClusterError's kinds."""
+        if not surely:
+            try:
+                yield from self._connection.get_range(download.source, begin, length, etag=download.etag)
+            except UnsureError as error:
+                raise BrokenReadError from error
+            return
+        where, wanted = download.source, f"bytes={begin}-{begin + length - 1}"
+        answer = self._connection.call(
+            "get_object", Bucket=where.bucket, Key=where.key, IfMatch=download.etag, Range=wanted
+        )
+        try:
+            with answer["Body"] as body:
+                content = memoryview(body.read())
+        except (BotoCoreError, HTTPError, OSError) as error:
+            raise BrokenReadError from error
+        yield content
+
+
+class Source(io.RawIOBase):
+    """A local file that is sent. Its reads fail when it was changed since it was opened, so that no mixture is stored.
+
+    obstore and botocore say of a failed read what they like: `raise_error` raises what was wrong.
+    """
+
+    def __init__(self, file: io.FileIO, check: Check, moved: Callable[[int], None]) -> None:
+        """moved: told how many more bytes were read, those that are read again not."""
+        super().__init__()
+        self._file = file
+        self._check = check
+        self._moved = moved
+        self._read_bytes = 0
+        self._before = os.fstat(file.fileno())
+        self._error: BaseException | None = None
+        self.size_bytes = self._before.st_size
+
+    def read_all(self) -> bytes:
+        """All of it."""
+        content = b"".join(iter(lambda: self.read(self.size_bytes + 1), b""))
+        self.seek(0)
+        return content
+
+    def read(self, size: int = -1, /) -> bytes:
+        """As files have it. Raises ChangedError, StoppedError, OSError."""
+        try:
+            self._check()
+            data = self._file.read(size) or b""
+            if self._file.tell() >= self.size_bytes or not data:
+                self._check_unchanged()
+        except BaseException as error:
+            self._error = error
+            raise
+        if self._file.tell() > self._read_bytes:
+            self._moved(self._file.tell() - self._read_bytes)
+            self._read_bytes = self._file.tell()
+        return data
+
+    def _check_unchanged(self) -> None:
+        has_more = bool(os.pread(self._file.fileno(), 1, self.size_bytes))
+        after = os.fstat(self._file.fileno())  # comes second: of a file that grows, it says so
+        if (self._before.st_size, self._before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise ChangedError("it was changed while it was read")
+        if self._file.tell() != self.size_bytes or has_more:
+            than = "fewer" if self._file.tell() < self.size_bytes else "more"
+            raise ChangedError(
+                f"it has {than} than the {self.size_bytes} bytes that its size says, like files in /proc and /sys: "
+                "copy it to a plain file first"
+            )
+
+    def raise_error(self) -> None:
+        """Raise what has ended a read, if one has failed."""
         if self._error is not None:
             raise self._error
-        self._job.crew.check()  # what an interrupt has stopped is not completed
-        try:
-            self._parts.finish()
-        except DamagedError as error:
-            if self._tries < _DAMAGED_TRIES:
-                self._go(numbers)
-                return
-            raise ClusterError(str(error)) from error
-        self._job.finished(self._transfer)
 
-    def _give_up(self, error: Exception) -> None:
-        self._job.drop(self._transfer)
-        with self._job.watching(self._transfer):
-            is_gone = isinstance(self._transfer, Download) and isinstance(error, NotFoundError)
-            self._parts.give_up(resumable=not is_gone and not isinstance(error, ChangedError))
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is: a request that is repeated begins anew."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """As files have it."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As files have it."""
+        return self._file.tell()
+
+
+class BrokenReadError(Exception):
+    """The connection broke while an answer's body was read."""
+
+
+def explain_broken(error: BrokenReadError, download: Download) -> ClusterError:
+    """What to tell about it."""
+    cause = error.__cause__
+    reason = cause if isinstance(cause, Exception) else error
+    return explain(reason, "get_object", bucket=download.source.bucket, key=download.source.key)
+
+
+def explain_missing(connection: Connection, download: Download, error: NotFoundError) -> ClusterError:
+    """What to tell about an object that was listed and is not there: perhaps its name ends with a slash."""
+    folder = download.source.as_folder()
+    try:
+        connection.find_headers(folder)
+    except ClusterError:
+        return error
+    return ClusterError(f"the object is {folder}: its name ends with a slash, and that of a file cannot")
 
 
 def _tell(transfer: Upload | Download, error: ClusterError | OSError) -> str:

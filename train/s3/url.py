@@ -1,10 +1,11 @@
 """Names in S3: s3://bucket/key, globs over keys, and what of a key may become a local path."""
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from provision.errors import UsageError
+from foundation.errors import UsageError
 
 SCHEME = "s3://"
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
@@ -96,6 +97,23 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
         return re.compile(regex, re.DOTALL)
     except re.error as error:  # a range that ends before it begins, as in [z-a]
         raise UsageError(f"{pattern}: not a glob: {error}") from error
+
+
+def compile_excludes(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a name, as it is kept below the destination, is excluded: itself, or a folder that it is in.
+
+    A pattern with a slash is for whole names, one without for the last part, at whatever depth. Raises UsageError.
+    """
+    compiled = [
+        compile_glob(pattern.strip("/") if "/" in pattern.strip("/") else f"**/{pattern.strip('/')}")
+        for pattern in patterns
+    ]
+
+    def is_excluded(name: str) -> bool:
+        ends = [at for at, char in enumerate(name) if char == "/"]
+        return any(pattern.fullmatch(name, 0, end) for pattern in compiled for end in [*ends, len(name)])
+
+    return is_excluded
 
 
 def is_safe_path(relative: str) -> bool:

@@ -4,8 +4,7 @@ Data is RecordIO files of encoded images (--data-train, --data-val).
 """
 
 from common import errors, image_script
-from common.image_options import Images
-from common.options import Defaults
+from common.options import Defaults, Images
 
 IMAGES = Images(
     shape=(3, 224, 224),

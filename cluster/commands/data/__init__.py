@@ -2,9 +2,9 @@
 
 import click
 
-from cluster.lazy_group import LazyGroup
+from cluster.commands import LazyGroup
 
-# A command imports its own module alone: what the others need takes longer than a copy.
+# A command imports only its own module; the libraries of the others would take longer than a small copy.
 COMMANDS: dict[str, tuple[str, str]] = {
     "put": ("cluster.commands.data.transfer:put", "Copy files, folders and globs to S3."),
     "get": ("cluster.commands.data.transfer:get", "Copy objects, folders and globs from S3."),
@@ -13,7 +13,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rm": ("cluster.commands.data.transfer:rm", "Delete objects, folders and buckets."),
     "verify": ("cluster.commands.data.transfer:verify", "Compare a folder in S3 with a local one, or its manifest."),
     "pack": ("cluster.commands.data.records:pack", "Pack folders of images into RecordIO shards."),
-    "split": ("cluster.commands.data.records:split", "Cut .rec files anew, into a number or size of shards."),
+    "split": ("cluster.commands.data.records:split", "Split .rec files into another number or size of shards."),
     "info": ("cluster.commands.data.records:info", "Tell what is in .rec files: records, labels, shards."),
     "fetch": ("cluster.commands.data.datasets:fetch", "Download a public dataset, and write it as MXNet reads it."),
     "demo": ("cluster.commands.data.datasets:demo", "Write a small real dataset, without a download."),

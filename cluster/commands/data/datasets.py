@@ -1,20 +1,21 @@
 """`cluster data fetch, demo`: datasets by name."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from cluster.app import App, pass_app
-from cluster.transfer_progress import describe_others, describe_transfers, transfer_progress
-from provision.errors import NotFoundError, UsageError
+from cluster.views.data import BYTES, counting_bar, describe_others, describe_transfers, transfer_progress
+from foundation.errors import NotFoundError, UsageError
+from foundation.user_folders import cache_folder
 from train.data import digits
+from train.data import fetch as fetching
 from train.data.convert import Written
 from train.data.datasets import DATASETS, Dataset
+from train.s3 import operations
+from train.s3.client import S3Object
 from train.s3.url import is_s3, parse_url
 
 
@@ -36,27 +37,21 @@ def fetch(app: App, *, name: str, destination: str, shards: int | None, create_b
         return
     if create_bucket:
         raise UsageError(f"--create-bucket: {destination} is a folder of this machine, not s3://BUCKET/FOLDER/")
-    from train.data.fetch import move_into, workplace  # noqa: PLC0415 - not for --help
-
     folder = Path(destination)
     there = [str(path.relative_to(folder)) for path in folder.glob("*/*.rec")]
     _refuse_others(dataset, destination, there, shards=shards)
-    with workplace(folder) as work:
-        written = move_into(_fetch(app, dataset, work, shards=shards), work, folder)
+    with fetching.workplace(folder) as work:
+        written = fetching.move_into(_fetch(app, dataset, work, shards=shards), work, folder)
     app.say(f"{_describe(written)}, in {folder}")
 
 
 def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | None, create_bucket: bool) -> None:
-    from provision.user_folders import cache_folder  # noqa: PLC0415 - not for --help
-    from train.data.fetch import workplace  # noqa: PLC0415 - the same
-    from train.s3 import operations  # noqa: PLC0415 - s3fs is slow to import
-
     url = destination if destination.endswith("/") else f"{destination}/"
     app.enter_cloud(start_sandbox=True)
-    # Before anything is downloaded: what can be known to go wrong after it.
+    # Check for conflicts before anything is downloaded.
     there = _list_records(url, region=app.config.provision.region, create_bucket=create_bucket)
     _refuse_others(dataset, url, there, shards=shards)
-    with workplace(cache_folder() / "datasets" / dataset.name) as work:
+    with fetching.workplace(cache_folder() / "datasets" / dataset.name) as work:
         written = _fetch(app, dataset, work, shards=shards)
         began = time.monotonic()
         with transfer_progress(app) as progress:
@@ -73,9 +68,6 @@ def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | 
 
 def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
     """The .rec files below a URL, by their names there. Raises NotFoundError without a bucket, AwsError, UsageError."""
-    from train.s3 import operations  # noqa: PLC0415 - s3fs is slow to import
-    from train.s3.client import S3Object  # noqa: PLC0415 - the same
-
     try:
         entries = operations.ls(url, region=region, recursive=True)
     except NotFoundError:  # there is no such folder, or no bucket
@@ -87,7 +79,7 @@ def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
 
 
 def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shards: int | None) -> None:
-    """MXNet reads every file of a folder: shards of an earlier fetch, into more of them, would be read as well."""
+    """Refuse a folder with other .rec files: MXNet reads all of them, such as those of an earlier fetch."""
     own = {*dataset.shard_names(shards)}
     others = sorted(name for name in there if name.startswith(("train/", "val/")) and name not in own)
     if others:
@@ -99,23 +91,10 @@ def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shar
 
 
 def _fetch(app: App, dataset: Dataset, work: Path, *, shards: int | None) -> Written:
-    from provision.user_folders import cache_folder  # noqa: PLC0415 - not for --help
-    from train.data import fetch as fetching  # noqa: PLC0415 - the same
-
     if dataset.sources:
         app.say(f"{dataset.name}: {dataset.title}; a download of {decimal(dataset.size_bytes)}")
-    with _download_bar(app, dataset) as bar:
+    with counting_bar(app, dataset.name, dataset.size_bytes, *BYTES) as bar:
         return fetching.fetch(dataset, work, shards=shards, cache=cache_folder(), report=app.report, advance=bar)
-
-
-@contextmanager
-def _download_bar(app: App, dataset: Dataset) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, as long as something comes."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    disable = not app.console.is_terminal or not dataset.sources
-    with Progress(*columns, console=app.console, transient=True, disable=disable) as bars:
-        task = bars.add_task(dataset.name, total=dataset.size_bytes)
-        yield lambda size_bytes: bars.update(task, advance=size_bytes)
 
 
 def _describe(written: Written) -> str:

@@ -2,24 +2,21 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster.app import App, pass_app
-from cluster.commands.data.record_info import as_document, as_lines
-from provision.errors import NotFoundError, UsageError
+from cluster.views.data import BYTES, IMAGES, counting_bar
+from foundation.errors import NotFoundError, UsageError
 from train.data import image_list
 from train.data.encode import ImageOptions, check_library
-from train.data.info import describe_shards
+from train.data.info import ShardInfo, describe_shards, share_out
 from train.data.pack import PackPlan, apply_pack, plan_pack
-from train.data.places import Bucket, open_place
-from train.data.shard_writer import WrittenShard
+from train.data.shards import S3Bucket, WrittenShard, open_destination
 from train.data.sources import Sources
 from train.data.split import apply_split, check_apart
 from train.s3.url import is_s3
@@ -27,6 +24,8 @@ from train.s3.url import is_s3
 _SHARDS = 16
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _PNG_QUALITY = 9
+_MOST_LABELS = 20
+"""So many of the labels stand in a table; --json has all."""
 
 
 class Size(click.ParamType[int]):
@@ -64,7 +63,7 @@ class LabelWidth(click.ParamType[int]):
 @click.argument("destination", metavar="DST|s3://BUCKET/DST/")
 @click.option("--shards", type=click.IntRange(1), help=f"How many shards.  [default: {_SHARDS}]")
 @click.option("--shard-size", type=Size(), metavar="SIZE", help="Instead: the most that a shard holds, such as 256MiB.")
-@click.option("--resize", type=click.IntRange(1), metavar="PIXELS", help="Make the shorter edge so long.")
+@click.option("--resize", type=click.IntRange(1), metavar="PIXELS", help="Resize the shorter edge to PIXELS.")
 @click.option("--center-crop", is_flag=True, help="Take the square in the middle.")
 @click.option("--encoding", type=click.Choice(["jpg", "png"]), default="jpg", show_default=True)
 @click.option("--quality", type=click.IntRange(0, 100), help="jpg: 1 to 100 [default: 95]. png: 0 to 9 [default: 9].")
@@ -95,8 +94,8 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
     count = sum(len(part.images) for part in plan.parts)
     folders = [part.folder for part in plan.parts]
     with (
-        _counting(app, "images", count) as watch,
-        open_place(
+        counting_bar(app, "images", count, *IMAGES) as watch,
+        open_destination(
             destination,
             folders=folders,
             replace=replace,
@@ -160,7 +159,7 @@ def _image_options(options: dict[str, Any]) -> ImageOptions:
     )
 
 
-@click.command("split", short_help="Cut .rec files anew, into a number or size of shards.")
+@click.command("split", short_help="Split .rec files into another number or size of shards.")
 @click.argument("words", metavar="SOURCE... DST", nargs=-1, required=True)
 @click.option("--shards", type=click.IntRange(1), help="How many shards.")
 @click.option("--shard-size", type=Size(), metavar="SIZE", help="Or: the most that a shard holds, such as 256MiB.")
@@ -176,7 +175,7 @@ def split(
     replace: bool,
     create_bucket: bool,
 ) -> None:
-    """Cut .rec files anew, into a number or size of shards; SOURCE and DST are here or in S3.
+    """Split .rec files into another number or size of shards; SOURCE and DST are local or in S3.
 
     Records keep their bytes and their order. A file that is cut short or broken is an error that names the byte.
     """
@@ -191,8 +190,8 @@ def split(
     found = sources.find(names)
     check_apart(found, destination)
     with (
-        _counting(app, "bytes", sum(shard.size_bytes for shard in found)) as watch,
-        open_place(
+        counting_bar(app, "bytes", sum(shard.size_bytes for shard in found), *BYTES) as watch,
+        open_destination(
             destination,
             folders=[""],
             replace=replace,
@@ -219,7 +218,7 @@ def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, a
     """
     sources = Sources(region=_enter(app, words, start=False) or None)
     found = sources.find(words)
-    with _counting(app, "bytes", sum(shard.size_bytes for shard in found)) as watch:
+    with counting_bar(app, "bytes", sum(shard.size_bytes for shard in found), *BYTES) as watch:
         shards = describe_shards(sources, found, full=full, watch=watch)
     document = as_document(shards, workers)
     if as_json:
@@ -229,30 +228,75 @@ def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, a
             app.print(line)
 
 
-def _open_bucket(app: App, *, create: bool) -> Bucket:
-    from train.data.bucket import S3Bucket  # noqa: PLC0415 - slow to import: not for what stays on this machine
-
+def _open_bucket(app: App, *, create: bool) -> S3Bucket:
     return S3Bucket(region=app.config.provision.region, create=create, report=app.report)
 
 
 def _enter(app: App, words: Sequence[str], *, start: bool = True) -> str:
-    """Point AWS's variables at the cloud where S3 is needed, and give its region; else neither is looked at."""
+    """Enter the cloud if a word is an s3:// URL, and return its region; else return ""."""
     if not any(map(is_s3, words)):
         return ""
     app.enter_cloud(start_sandbox=start)
     return app.config.provision.region
 
 
-@contextmanager
-def _counting(app: App, unit: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
-    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    columns = (TextColumn(unit), BarColumn(), count, TimeRemainingColumn(compact=True))
-    with Progress(*columns, console=app.console, transient=True, disable=not app.console.is_terminal) as bars:
-        task = bars.add_task(unit, total=total)
-        yield lambda more: bars.update(task, advance=more)
-
-
 def _describe(shards: Sequence[WrittenShard]) -> str:
     size = decimal(sum(shard.size_bytes for shard in shards))
     return f"{len(shards)} shard{'' if len(shards) == 1 else 's'}, {size}"
+
+
+def as_document(shards: Sequence[ShardInfo], workers: int | None) -> dict[str, Any]:
+    """What `cluster data info --json` prints. workers: adds what each of that many workers would read."""
+    sizes = [size for shard in shards for size in shard.record_sizes]
+    document: dict[str, Any] = {
+        "records": len(sizes),
+        "size_bytes": sum(shard.size_bytes for shard in shards),
+        "smallest_record_bytes": min(sizes),
+        "largest_record_bytes": max(sizes),
+        "scanned": all(shard.scanned for shard in shards),
+        "without_labels": sum(shard.without_labels for shard in shards),
+        "labels": None,
+        "shards": [
+            {"name": shard.name, "records": len(shard.starts), "size_bytes": shard.size_bytes} for shard in shards
+        ],
+    }
+    if document["scanned"]:
+        document["labels"] = _count_labels(shards)
+    if workers:
+        parts = share_out(shards, workers)
+        document["workers"] = [{"records": part.records, "size_bytes": part.size_bytes} for part in parts]
+    return document
+
+
+def _count_labels(shards: Sequence[ShardInfo]) -> dict[str, Any]:
+    widths: dict[int, int] = {}
+    counts: dict[float, int] = {}
+    for shard in shards:
+        for labels, count in (shard.labels or {}).items():
+            widths[len(labels)] = widths.get(len(labels), 0) + count
+            counts[labels[0]] = counts.get(labels[0], 0) + count
+    return {"widths": dict(sorted(widths.items())), "first": {f"{key:g}": counts[key] for key in sorted(counts)}}
+
+
+def as_lines(document: dict[str, Any], words: Sequence[str]) -> Iterator[str]:
+    """The same as lines of text."""
+    shards = document["shards"]
+    sizes = [shard["size_bytes"] for shard in shards]
+    low, high = document["smallest_record_bytes"], document["largest_record_bytes"]
+    yield f"{' '.join(words)}: {document['records']} records, {decimal(document['size_bytes'])}"
+    yield f"shards   {len(shards)}, of {decimal(min(sizes))} to {decimal(max(sizes))}"
+    yield f"records  of {decimal(low)} to {decimal(high)}"
+    labels = document["labels"]
+    if labels is None:
+        yield "labels   not read: counted by the indexes (--full reads all)"
+    else:
+        widths = ", ".join(f"{width} in {count} records" for width, count in labels["widths"].items()) or "none"
+        yield f"labels   {widths}; {len(labels['first'])} different values"
+        for label, count in list(labels["first"].items())[:_MOST_LABELS]:
+            yield f"  {label:>8}  {count}"
+        if len(labels["first"]) > _MOST_LABELS:
+            yield f"  and {len(labels['first']) - _MOST_LABELS} more (--json has all)"
+    if document["without_labels"]:
+        yield f"{document['without_labels']} records are no images of MXNet's"
+    for rank, part in enumerate(document.get("workers", ())):
+        yield f"worker {rank}  {part['records']} records, {decimal(part['size_bytes'])}"

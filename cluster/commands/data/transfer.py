@@ -7,19 +7,20 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app
-from cluster.transfer_progress import (
+from cluster.views.data import (
     count_files,
     describe_others,
     describe_transfers,
     describe_unverified,
     transfer_progress,
 )
-from provision.errors import UsageError
-from provision.progress import Event
+from foundation.errors import UsageError
+from foundation.progress import Event
+from train.s3 import compare
 from train.s3 import operations as s3
-from train.s3.choice import Plan
 from train.s3.client import S3Object
 from train.s3.contents import Entry
+from train.s3.plan import Plan
 from train.s3.url import is_s3
 
 _exclude = click.option(
@@ -76,7 +77,8 @@ def put(
             region=app.config.provision.region,
             create_bucket=create_bucket,
             manifest=manifest,
-            options=s3.Options(delete=delete, exclude=exclude),
+            delete=delete,
+            exclude=exclude,
             report=app.report,
             watch=progress.watch,
             decide=lambda plan: _decide(app, plan, destination, dry_run=dry_run, yes=yes),
@@ -117,7 +119,8 @@ def get(
             sources,
             destination,
             region=app.config.provision.region,
-            options=s3.Options(delete=delete, exclude=exclude),
+            delete=delete,
+            exclude=exclude,
             watch=progress.watch,
             decide=lambda plan: _decide(app, plan, destination, dry_run=dry_run, yes=yes),
         )
@@ -191,8 +194,6 @@ def verify(app: App, *, url: str, local: str | None, exclude: tuple[str, ...], a
 
     Every difference is named; the exit code is 1 if there is one.
     """
-    from train.s3 import compare  # noqa: PLC0415 - not for the others
-
     app.enter_cloud()
     verdict = compare.verify(url, local, region=app.config.provision.region, exclude=exclude)
     rows = [{"name": item.name, "difference": item.kind} for item in verdict.differences]

@@ -4,18 +4,26 @@ One of epoch 5 below the prefix P is P-0005.params, P-0005.states (the optimizer
 of all, P-0005.json: a manifest with every file's size and SHA-256. Whatever kills the process, and whenever, a
 checkpoint without its manifest, or whose files are not those that it names, is none. P-symbol.json, MXNet's
 description of the network, is the same for all of them.
+
+S3 is reached by this project's own client, which lies beside the scripts on the nodes: not every MXNet wheel can.
 """
 
+import abc
+import atexit
 import hashlib
 import json
 import os
 import re
+import shutil
+import sys
+import tempfile
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 
 from common.errors import ScriptError
-from common.places import Place
 
+_CODE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+_TEMPORARY = ".partial"
 FORMAT = 1
 Writer = Callable[[str], None]  # writes a file's content to a local path
 
@@ -33,6 +41,181 @@ class Checkpoint(NamedTuple):
         """24 bits of what its weights are: other weights, almost surely another number."""
         files = self.manifest.get("files", {})
         return int(files["params"]["sha256"][:6], 16) if "params" in files else 0
+
+
+class Place(abc.ABC):
+    """Files whose names begin with one prefix. `base` is the last part of it, which file names begin with.
+
+    Its methods raise ScriptError where the place refuses.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.base = prefix.rpartition("/")[2]
+
+    def url(self, name: str) -> str:
+        """The file's whole name, for people."""
+        return self.prefix[: len(self.prefix) - len(self.base)] + name
+
+    @abc.abstractmethod
+    def sizes(self) -> Dict[str, int]:
+        """Every file's size in bytes, by its name."""
+
+    @abc.abstractmethod
+    def draft(self, name: str) -> str:
+        """A local path to write a new file's content to."""
+
+    @abc.abstractmethod
+    def put(self, name: str) -> None:
+        """Make the draft of that name the file of that name, in one step and for good."""
+
+    @abc.abstractmethod
+    def local(self, name: str) -> str:
+        """A local path with the file's content, as it is now."""
+
+    @abc.abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove the file."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a small file."""
+        path = self.draft(name)
+        try:
+            with open(path, "wb") as file:
+                file.write(content)
+        except OSError as error:
+            raise _refused(self, name, error) from error
+        self.put(name)
+
+    def read(self, name: str) -> bytes:
+        """A small file's content."""
+        with open(self.local(name), "rb") as file:
+            return file.read()
+
+
+class Folder(Place):
+    """A local folder. What a killed process left half-written there is removed by the next one that saves."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(os.path.abspath(prefix))
+        self._folder = os.path.dirname(self.prefix)
+
+    def prepare(self) -> None:
+        """Make the folder, and clean it of half-written files."""
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            for name in os.listdir(self._folder):
+                if name.startswith(f".{self.base}-") and name.endswith(_TEMPORARY):
+                    os.remove(os.path.join(self._folder, name))
+        except OSError as error:
+            raise ScriptError(f"--model-prefix: the folder {self._folder} cannot be used: {error.strerror}") from error
+
+    def sizes(self) -> Dict[str, int]:
+        """As Place has it."""
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise _refused(self, self.base, error) from error
+        paths = {name: os.path.join(self._folder, name) for name in names if name.startswith(self.base + "-")}
+        return {name: os.path.getsize(path) for name, path in paths.items() if os.path.isfile(path)}
+
+    def draft(self, name: str) -> str:
+        """As Place has it."""
+        return os.path.join(self._folder, f".{name}{_TEMPORARY}")
+
+    def put(self, name: str) -> None:
+        """As Place has it; the disk has it too when this returns."""
+        try:
+            with open(self.draft(name), "rb") as file:
+                os.fsync(file.fileno())
+            os.rename(self.draft(name), self.url(name))
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise _refused(self, name, error) from error
+
+    def local(self, name: str) -> str:
+        """As Place has it."""
+        return self.url(name)
+
+    def delete(self, name: str) -> None:
+        """As Place has it."""
+        try:
+            os.remove(self.url(name))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise _refused(self, name, error) from error
+
+
+class Bucket(Place):
+    """Objects of S3; `store` is s3.Store, of train/node.
+
+    A job may write, but not delete: there an object is removed by one that is empty in its place, which costs nothing
+    and counts as none.
+    Drafts and copies are in a temporary folder until the process ends.
+    """
+
+    def __init__(self, prefix: str, store: Any, renewed: Callable[[], Any]) -> None:
+        super().__init__(prefix)
+        self._store = store
+        self._renewed = renewed
+        # In the job's own folder, which is cleared away with it, should this process be killed.
+        own = os.environ.get("CLUSTER_OUTPUT_DIR", "")
+        self._folder = tempfile.mkdtemp(prefix="checkpoint-", dir=own if os.path.isdir(own) else None)
+        atexit.register(self.close)
+
+    def prepare(self) -> None:
+        """Nothing has to be made beforehand."""
+
+    def sizes(self) -> Dict[str, int]:
+        """As Place has it."""
+        folder = self.url("")
+        listed = self._ask(self.base, lambda store: list(store.list(folder, below=False)))
+        sizes = {entry.url.rpartition("/")[2]: entry.size_bytes for entry in listed if entry.size_bytes}
+        return {name: size for name, size in sizes.items() if name.startswith(self.base + "-")}
+
+    def draft(self, name: str) -> str:
+        """As Place has it."""
+        return os.path.join(self._folder, name)
+
+    def put(self, name: str) -> None:
+        """As Place has it."""
+        self._ask(name, lambda store: store.put_file(self.draft(name), self.url(name)))
+        os.remove(self.draft(name))
+
+    def local(self, name: str) -> str:
+        """As Place has it."""
+        path = os.path.join(self._folder, "read-" + name)
+        self._ask(name, lambda store: store.get_file(self.url(name), path))
+        return path
+
+    def delete(self, name: str) -> None:
+        """As Place has it."""
+        self._ask(name, lambda store: _delete(store, self.url(name)))
+
+    def close(self) -> None:
+        """Remove the temporary folder: nothing can be read or written any more."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ask(self, name: str, request: Callable[[Any], Any]) -> Any:
+        """What the request returns, made again with new credentials where those of the job's start have ended."""
+        try:
+            return request(self._store)
+        except OSError as error:
+            if getattr(error, "code", "") not in ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"):
+                raise _refused(self, name, error) from error
+            ended = error
+        try:
+            self._store = self._renewed()
+            return request(self._store)
+        except OSError as error:
+            raise _refused(self, name, ended) from error
 
 
 def save(place: Place, epoch: int, writers: Dict[str, Writer], *, symbol: Optional[str], facts: Dict[str, Any]) -> str:
@@ -157,3 +340,46 @@ def _sha256(path: str) -> str:
         for chunk in iter(lambda: file.read(1 << 20), b""):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+# -- where checkpoints lie ---------------------------------------------------------------------------------------------
+
+
+def open_place(prefix: str, *, to_write: bool) -> Union[Folder, Bucket]:
+    """The place that --model-prefix names. Raises ScriptError where it cannot be used."""
+    place: Union[Folder, Bucket]
+    if not prefix.startswith("s3://"):
+        place = Folder(prefix)
+    else:
+        if _CODE not in sys.path:
+            sys.path.append(_CODE)
+        from train.node import s3  # noqa: PLC0415 - found only now
+
+        try:
+            place = Bucket(prefix, s3.Store(os.environ), _renewed_store)
+        except OSError as error:
+            raise ScriptError(f"--model-prefix {prefix}: {error}") from error
+    if to_write:
+        place.prepare()
+    return place
+
+
+def _renewed_store() -> Any:
+    """A store with the credentials that the instance profile gives now. Raises OSError where there are none."""
+    from train.node import s3  # noqa: PLC0415 - found only where open_place has been
+
+    return s3.Store(os.environ, find_keys=s3.InstanceKeys())
+
+
+def _delete(store: Any, url: str) -> None:
+    try:
+        store.delete(url)
+    except OSError as error:
+        if getattr(error, "code", "") != "AccessDenied":
+            raise
+        store.put_bytes(b"", url)
+
+
+def _refused(place: Place, name: str, error: OSError) -> ScriptError:
+    reason = str(error) if hasattr(error, "code") else str(error.strerror or error)
+    return ScriptError(f"--model-prefix: {place.url(name)}: {reason}")

@@ -93,7 +93,7 @@ class MadeUpIter(mx.io.DataIter):
     """The same random batch for ever, another one on each worker."""
 
     def __init__(self, options: argparse.Namespace, part: Part, batch_size: int) -> None:
-        super(MadeUpIter, self).__init__(batch_size)
+        super().__init__(batch_size)
         draw = np.random.RandomState(options.seed + part.index)
         images = draw.uniform(-1, 1, (batch_size, *options.image_shape)).astype("float32")
         labels = draw.randint(0, options.num_classes, batch_size).astype("float32")
@@ -135,7 +135,7 @@ class EpochIter(mx.io.DataIter):
     """
 
     def __init__(self, endless: mx.io.DataIter, batches: int) -> None:
-        super(EpochIter, self).__init__(endless.batch_size)
+        super().__init__(endless.batch_size)
         self.provide_data = endless.provide_data
         self.provide_label = endless.provide_label
         self._inner = endless

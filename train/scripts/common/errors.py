@@ -35,8 +35,8 @@ def plain_words(message: str) -> str:
 
 def _s3_words(answer: "re.Match[str]") -> str:
     """What S3's XML says, in a line."""
-    named = ["{} {}".format(name, value) for name, value in _NAMED.findall(answer[3])]
-    return "S3 says {}: {}".format(answer[1], "; ".join([answer[2], *named]))
+    named = [f"{name} {value}" for name, value in _NAMED.findall(answer[3])]
+    return f"S3 says {answer[1]}: {'; '.join([answer[2], *named])}"
 
 
 def run(main: Callable[[Optional[Sequence[str]]], None]) -> None:

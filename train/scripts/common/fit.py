@@ -4,18 +4,21 @@ import argparse
 import logging
 import os
 import random
+import sys
+import time
 from typing import Any, Callable, Dict, List, Optional
 
 import mxnet as mx
 import numpy as np
 
-from common import models, reports, schedule
-from common.data import Source, count_examples, open_epochs
+from common import models, schedule
+from common.data import EpochIter, Source, count_examples, open_epochs
 from common.errors import ScriptError
 from common.options import has_momentum
 from common.workers import Workers, exchange, join
 
 logger = logging.getLogger()
+_LOSSES = {"ce": mx.metric.CrossEntropy, "nll": mx.metric.NegativeLogLikelihood}
 BENCHMARK_BATCHES = 500  # what MXNet's users know
 
 
@@ -27,7 +30,7 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
     contexts = _contexts(options.gpus)
     _seed(options.seed)
     workers = join(options)
-    reports.log_as(workers.part.index)
+    _log_as(workers.part.index)
     start = models.find_start(options, workers, network)
     if models.nothing_left(start, options):
         return
@@ -36,7 +39,7 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
     _tell(options, workers, batches, steps)
     data = open_epochs(source, workers.part, options.batch_size, batches)
     if options.test_io:
-        reports.measure_reading(data, options)
+        _measure_reading(data, options)
         return
     if options.model_prefix and workers.in_step and models.keeps_states(options):
         # The servers add up gradients and the workers update: what the optimizer knows can be saved then.
@@ -46,7 +49,7 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
         data,
         num_epoch=options.num_epochs,
         begin_epoch=start.epoch,
-        eval_metric=reports.make_metrics(options),
+        eval_metric=_make_metrics(options),
         kvstore=workers.store,
         optimizer=options.optimizer,
         optimizer_params=_optimizer_params(options, batches // steps, steps, start.epoch, workers),
@@ -71,7 +74,7 @@ class TrainedModule(mx.mod.Module):
         compression: Optional[Dict[str, Any]],
     ) -> None:
         """steps: per update; states: the optimizer's state to begin with, a file."""
-        super(TrainedModule, self).__init__(network, context=contexts, compression_params=compression)
+        super().__init__(network, context=contexts, compression_params=compression)
         self._steps = steps
         self._done = 0
         self._states = states
@@ -80,11 +83,11 @@ class TrainedModule(mx.mod.Module):
         """As Module has it; gradients are added to those that are there where several steps make an update."""
         if self._steps > 1 and named.get("for_training", True):
             named["grad_req"] = "add"
-        super(TrainedModule, self).bind(*positional, **named)
+        super().bind(*positional, **named)
 
     def init_optimizer(self, *positional: Any, **named: Any) -> None:
         """As Module has it; the state to begin with is taken then."""
-        super(TrainedModule, self).init_optimizer(*positional, **named)
+        super().init_optimizer(*positional, **named)
         if self._states is not None:
             self.load_optimizer_states(self._states)
 
@@ -93,7 +96,7 @@ class TrainedModule(mx.mod.Module):
         self._done += 1
         if self._done % self._steps:
             return
-        super(TrainedModule, self).update()
+        super().update()
         if self._steps > 1:
             for executor in self._exec_group.execs:
                 for gradient in executor.grad_dict.values():
@@ -195,15 +198,66 @@ def _compression(options: argparse.Namespace) -> Optional[Dict[str, Any]]:
 def _after_epoch(options: argparse.Namespace, module: mx.mod.Module, source: Source, workers: Workers) -> Any:
     """What module.fit calls after each epoch: rank 0 saves the model, everyone validates it."""
     saver = models.Saver(options, module) if options.model_prefix and workers.part.index == 0 else None
-    metrics = reports.make_metrics(options)
+    metrics = _make_metrics(options)
 
     def after_epoch(epoch: int, symbol: mx.sym.Symbol, arg_params: Any, aux_params: Any) -> None:
         done = epoch + 1
         if saver is not None and (done % options.save_period == 0 or done == options.num_epochs):
             saver.save(done, symbol, arg_params, aux_params)
         if source.open_val is not None:
-            reports.validate(module, source.open_val(options.batch_size), metrics)
+            _validate(module, source.open_val(options.batch_size), metrics)
             for name, value in metrics.get_name_value():
                 logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
 
     return after_epoch
+
+
+# -- reports, in the form that MXNet's own tools read ------------------------------------------------------------------
+
+
+def _log_as(rank: int) -> None:
+    """MXNet's reports on standard output, in the form its tools/parse_log.py reads."""
+    logging.basicConfig(
+        stream=sys.stdout, level=logging.INFO, format=f"%(asctime)s Node[{rank}] %(message)s",
+        datefmt="%H:%M:%S",
+    )  # fmt: skip
+
+
+def _make_metrics(options: argparse.Namespace) -> mx.metric.CompositeEvalMetric:
+    """Accuracy, and what --top-k and --loss ask for."""
+    metrics = mx.metric.CompositeEvalMetric()
+    metrics.add(mx.metric.Accuracy())
+    if options.top_k > 1:
+        metrics.add(mx.metric.TopKAccuracy(top_k=options.top_k))
+    for loss in options.loss:
+        metrics.add(_LOSSES[loss]())
+    return metrics
+
+
+def _validate(module: mx.mod.Module, batches: Any, metrics: mx.metric.EvalMetric) -> None:
+    """Every example counts once; Module.score would count those that only fill the last batch too."""
+    metrics.reset()
+    for batch in batches:
+        module.forward(batch, is_train=False)
+        real = batch.data[0].shape[0] - (batch.pad or 0)
+        outputs = [output[:real] for output in module.get_outputs()]
+        metrics.update([label[:real] for label in batch.label], outputs)
+
+
+def _measure_reading(data: EpochIter, options: argparse.Namespace) -> None:
+    """One report per --disp-batches, and one for each epoch, as training gives, without training."""
+    for epoch in range(options.num_epochs):
+        begin = last = time.time()
+        number = 0
+        for number, batch in enumerate(data, start=1):
+            batch.data[0].wait_to_read()
+            if number % options.disp_batches == 0:
+                now = time.time()
+                speed = options.disp_batches * options.batch_size / (now - last)
+                logger.info("Epoch[%d] Batch [%d]\tSpeed: %.2f samples/sec", epoch, number, speed)
+                last = now
+        logger.info(
+            "Epoch[%d] Read %d samples, %.2f samples/sec", epoch, number * options.batch_size,
+            number * options.batch_size / (time.time() - begin),
+        )  # fmt: skip
+        data.reset()

@@ -5,7 +5,7 @@ from typing import Callable, Optional, Sequence
 
 from networks import names
 
-from common import image_options, options
+from common import options
 
 
 def main_of(description: str, defaults: options.Defaults) -> Callable[[Optional[Sequence[str]]], None]:
@@ -26,7 +26,7 @@ def main_of(description: str, defaults: options.Defaults) -> Callable[[Optional[
             source = data.made_up_source(chosen)
         else:
             source = data.record_source(
-                chosen, image=image_options.reader_settings(chosen), distort=image_options.distortions(chosen)
+                chosen, image=options.reader_settings(chosen), distort=options.distortions(chosen)
             )
         fit.train(chosen, build.for_options(chosen), source)
 

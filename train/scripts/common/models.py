@@ -9,10 +9,9 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 import mxnet as mx
 
 from common import checkpoints
-from common.checkpoints import Checkpoint
+from common.checkpoints import Checkpoint, open_place
 from common.errors import ScriptError
 from common.options import settings_of_network
-from common.places import open_place
 from common.workers import Workers, exchange
 
 logger = logging.getLogger()

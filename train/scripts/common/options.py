@@ -6,11 +6,9 @@ job: servers and the scheduler run the same command, and importing MXNet would a
 
 import argparse
 import os
-from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from common import checks, image_options
-from common.image_options import Images
-from common.values import at_least, count_or_all, losses, not_negative, numbers, positive, switch
+from common import checks
 
 KV_STORES = ("local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device")
 OPTIMIZERS = (
@@ -23,6 +21,16 @@ _WITH_MOMENTUM = ("sgd", "nag", "signum", "dcasgd")
 DATA_URL = "CLUSTER_DATA_URL"  # set by `cluster train` from cluster.toml's [data] url
 OUTPUT_URL, OUTPUT_DIR = "CLUSTER_OUTPUT_URL", "CLUSTER_OUTPUT_DIR"  # set by `cluster train` for each job
 AUTO = "auto"
+
+
+class Images(NamedTuple):
+    """What a script's images are like. distort: what is not at its neutral default, by option."""
+
+    shape: Tuple[int, int, int]
+    pad_size: int
+    rgb_mean: Tuple[float, float, float]
+    rgb_std: Tuple[float, float, float]
+    distort: Dict[str, Union[bool, float]]
 
 
 class Defaults(NamedTuple):
@@ -56,7 +64,7 @@ def make_parser(description: str, networks: Sequence[str], defaults: Defaults) -
     _add_network(parser, networks, defaults)
     _add_data(parser, defaults)
     if defaults.images is not None:
-        image_options.add(parser, defaults.images)
+        _add_images(parser, defaults.images)
     _add_training(parser, defaults)
     _add_rate(parser, defaults)
     _add_reports(parser)
@@ -123,16 +131,14 @@ def _fill_in_data(options: argparse.Namespace, usual: Defaults, environment: Map
 
 
 def _add_network(parser: argparse.ArgumentParser, networks: Sequence[str], defaults: Defaults) -> None:
-    group = parser.add_argument_group("network")
-    group.add_argument("--network", choices=networks, default=defaults.network, help="what to train")
-    group.add_argument(
+    add = parser.add_argument_group("network").add_argument
+    add("--network", choices=networks, default=defaults.network, help="what to train")
+    add(
         "--num-layers", type=at_least(1), metavar="N", help="depth, as in ResNet-50; by default the network's usual one"
     )
-    group.add_argument(
-        "--num-classes", type=at_least(2), default=defaults.num_classes, metavar="N", help="number of labels"
-    )
-    group.add_argument("--initializer", choices=INITIALIZERS, default="default", help="of the weights")
-    group.add_argument(
+    add("--num-classes", type=at_least(2), default=defaults.num_classes, metavar="N", help="number of labels")
+    add("--initializer", choices=INITIALIZERS, default="default", help="of the weights")
+    add(
         "--dtype",
         choices=("float32", "float16"),
         default="float32",
@@ -141,23 +147,23 @@ def _add_network(parser: argparse.ArgumentParser, networks: Sequence[str], defau
 
 
 def _add_data(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
-    group = parser.add_argument_group("data", "local paths, or s3:// read by MXNet itself; each worker reads its part")
+    add = parser.add_argument_group(
+        "data", "local paths, or s3:// read by MXNet itself; each worker reads its part"
+    ).add_argument
     if defaults.images is None:
-        group.add_argument(
+        add(
             "--data-dir",
             metavar="URI",
             help="folder with MNIST's four idx-ubyte files, under their own names, unzipped",
         )
     else:
         parser.set_defaults(data_dir=None)
-    group.add_argument(
-        "--data-train", metavar="URI", help="RecordIO: one .rec, 'a.rec;b.rec', or a folder with a trailing slash"
-    )
-    group.add_argument("--data-train-idx", metavar="URI", help="the .idx file of a single .rec; not needed")
-    group.add_argument("--data-val", metavar="URI", help="the same for validation; every worker reads all; '' for none")
-    group.add_argument("--data-val-idx", metavar="URI", help="its .idx file; not needed")
+    add("--data-train", metavar="URI", help="RecordIO: one .rec, 'a.rec;b.rec', or a folder with a trailing slash")
+    add("--data-train-idx", metavar="URI", help="the .idx file of a single .rec; not needed")
+    add("--data-val", metavar="URI", help="the same for validation; every worker reads all; '' for none")
+    add("--data-val-idx", metavar="URI", help="its .idx file; not needed")
     usual = defaults.num_examples
-    group.add_argument(
+    add(
         "--num-examples",
         type=at_least(0),
         metavar="N",
@@ -165,99 +171,248 @@ def _add_data(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
         + (f"{usual} where it is not given, counted if 0" if usual else "counted at the start where it is not given"),
     )
     threads = 2 if defaults.images is None else 4
-    group.add_argument(
-        "--data-nthreads", type=at_least(1), default=threads, metavar="N", help="threads that decode images"
-    )
-    _add_switch(group, "--test-io", "only read the training data and tell how fast")
-    _add_switch(group, "--benchmark", "train on made-up images: no data is read; one epoch of 500 batches")
+    add("--data-nthreads", type=at_least(1), default=threads, metavar="N", help="threads that decode images")
+    _add_switch(add, "--test-io", "only read the training data and tell how fast")
+    _add_switch(add, "--benchmark", "train on made-up images: no data is read; one epoch of 500 batches")
 
 
 def _add_training(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
-    group = parser.add_argument_group("training")
-    group.add_argument(
-        "--batch-size", type=at_least(1), default=defaults.batch_size, metavar="N", help="examples per worker and step"
-    )
-    group.add_argument(
+    add = parser.add_argument_group("training").add_argument
+    add("--batch-size", type=at_least(1), default=defaults.batch_size, metavar="N", help="examples per worker and step")
+    add(
         "--macrobatch-size",
         type=at_least(0),
         default=0,
         metavar="N",
         help="examples of all workers per update, if more than one step's: gradients are added up over several steps",
     )
-    group.add_argument(
+    add(
         "--num-epochs",
         type=at_least(1),
         metavar="N",
         help=f"epochs in all; {defaults.num_epochs}, or 1 with --benchmark",
     )
-    group.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help="MXNet's optimizer")
-    group.add_argument("--mom", type=not_negative, default=0.9, help="momentum; for " + ", ".join(_WITH_MOMENTUM))
-    group.add_argument("--wd", type=not_negative, default=defaults.wd, help="weight decay")
-    group.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="of weights and of data order")
+    add("--optimizer", choices=OPTIMIZERS, default="sgd", help="MXNet's optimizer")
+    add("--mom", type=not_negative, default=0.9, help="momentum; for " + ", ".join(_WITH_MOMENTUM))
+    add("--wd", type=not_negative, default=defaults.wd, help="weight decay")
+    add("--seed", type=at_least(0), default=0, metavar="N", help="of weights and of data order")
 
 
 def _add_rate(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
-    group = parser.add_argument_group("learning rate")
-    group.add_argument("--lr", type=positive, default=defaults.lr, help="learning rate to begin with")
-    group.add_argument("--lr-factor", type=positive, default=0.1, help="what a step multiplies it with")
+    add = parser.add_argument_group("learning rate").add_argument
+    add("--lr", type=positive, default=defaults.lr, help="learning rate to begin with")
+    add("--lr-factor", type=positive, default=0.1, help="what a step multiplies it with")
     steps = "1/2 and 3/4 of them" if defaults.lr_step_epochs is None else ",".join(map(str, defaults.lr_step_epochs))
-    group.add_argument(
+    add(
         "--lr-step-epochs",
         type=numbers,
         metavar="N,N",
         help=f"after which epochs it steps, as in 10,15; '' for never; by default after {steps}",
     )
-    group.add_argument(
+    add(
         "--warmup-epochs",
         type=at_least(0),
         default=defaults.warmup_epochs,
         metavar="N",
         help="epochs in which it rises to --lr, from a tenth of it",
     )
-    group.add_argument("--warmup-strategy", choices=WARMUPS, default="linear", help="how it rises")
+    add("--warmup-strategy", choices=WARMUPS, default="linear", help="how it rises")
 
 
 def _add_reports(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("reports")
-    group.add_argument("--disp-batches", type=at_least(1), default=20, metavar="N", help="batches between two reports")
-    group.add_argument("--top-k", type=at_least(0), default=0, metavar="K", help="report top-k accuracy too; 0: no")
-    group.add_argument("--loss", type=losses, default=[], metavar="ce,nll", help="report these losses too")
-    group.add_argument("--monitor", type=at_least(0), default=0, metavar="N", help="log norms every N batches; 0: no")
+    add = parser.add_argument_group("reports").add_argument
+    add("--disp-batches", type=at_least(1), default=20, metavar="N", help="batches between two reports")
+    add("--top-k", type=at_least(0), default=0, metavar="K", help="report top-k accuracy too; 0: no")
+    add("--loss", type=losses, default=[], metavar="ce,nll", help="report these losses too")
+    add("--monitor", type=at_least(0), default=0, metavar="N", help="log norms every N batches; 0: no")
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model")
-    group.add_argument(
+    add = parser.add_argument_group("model").add_argument
+    add(
         "--model-prefix",
         metavar="PREFIX",
         help="save checkpoints here: a local path or s3://; auto: in the job's own output folder",
     )
-    group.add_argument("--save-period", type=at_least(1), default=1, metavar="N", help="epochs between two of them")
-    group.add_argument(
-        "--keep-checkpoints", type=count_or_all, default=0, metavar="N", help="how many to keep; all by default"
-    )
-    group.add_argument(
-        "--resume", action="store_true", help="go on from the newest complete checkpoint, or begin if there is none"
-    )
-    group.add_argument("--load-epoch", type=at_least(1), metavar="N", help="go on from what was saved after epoch N")
+    add("--save-period", type=at_least(1), default=1, metavar="N", help="epochs between two of them")
+    add("--keep-checkpoints", type=count_or_all, default=0, metavar="N", help="how many to keep; all by default")
+    add("--resume", action="store_true", help="go on from the newest complete checkpoint, or begin if there is none")
+    add("--load-epoch", type=at_least(1), metavar="N", help="go on from what was saved after epoch N")
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("cluster")
-    group.add_argument(
-        "--kv-store", choices=KV_STORES, help="how workers exchange gradients; dist_sync under launch.py, else local"
-    )
-    group.add_argument("--gpus", type=numbers, default=[], metavar="N,N", help="this machine's GPUs, as in 0,1,2,3")
-    group.add_argument("--gc-type", choices=("none", "2bit"), default="none", help="gradient compression")
-    group.add_argument("--gc-threshold", type=positive, default=0.5, help="its threshold")
+    add = parser.add_argument_group("cluster").add_argument
+    add("--kv-store", choices=KV_STORES, help="how workers exchange gradients; dist_sync under launch.py, else local")
+    add("--gpus", type=numbers, default=[], metavar="N,N", help="this machine's GPUs, as in 0,1,2,3")
+    add("--gc-type", choices=("none", "2bit"), default="none", help="gradient compression")
+    add("--gc-threshold", type=positive, default=0.5, help="its threshold")
 
 
-def _add_switch(group: "argparse._ArgumentGroup", name: str, text: str) -> None:
+def _add_switch(add: Callable[..., Any], name: str, text: str) -> None:
     """An option that is given alone, or with 0 or 1 as the field writes it."""
-    group.add_argument(name, type=switch, nargs="?", const=True, default=False, metavar="0|1", help=text)
+    add(name, type=switch, nargs="?", const=True, default=False, metavar="0|1", help=text)
 
 
 def settings_of_network(options: argparse.Namespace) -> List[Tuple[str, object]]:
     """The options that a saved model depends on: with others, it cannot be gone on with."""
     names = ("network", "num_layers", "num_classes", "image_shape", "dtype")
     return [(name, getattr(options, name)) for name in names]
+
+
+# -- values: from the words of a command line to numbers, or to what is wrong with them -------------------------------
+
+
+def at_least(low: int) -> Callable[[str], int]:
+    """A whole number from `low` up."""
+
+    def whole_number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} up")
+        return value
+
+    return whole_number
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    value = _number(text)
+    if value is None or not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """A number from 0 up."""
+    value = _number(text)
+    if value is None or not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return value
+
+
+def switch(text: str) -> bool:
+    """0 or 1, as the field writes switches."""
+    if text not in ("0", "1"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
+    return text == "1"
+
+
+def numbers(text: str) -> List[int]:
+    """Whole numbers from 0 up with commas between them; none at all is a list too."""
+    try:
+        values = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        values = [-1]
+    if any(value < 0 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers, as in 0,1")
+    return values
+
+
+def image_shape(text: str) -> Tuple[int, int, int]:
+    """Channels, rows, columns."""
+    try:
+        channels, rows, columns = [int(part) for part in text.split(",")]
+    except ValueError:
+        channels = rows = columns = 0
+    if channels not in (1, 3) or rows < 1 or columns < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an image's channels (1 or 3), rows and columns, as in 3,224,224"
+        )
+    return channels, rows, columns
+
+
+def colours(text: str) -> Tuple[float, float, float]:
+    """Three numbers: of red, green and blue."""
+    parts = [_number(part) for part in text.split(",")]
+    found = [part for part in parts if part is not None]
+    if len(parts) != 3 or len(found) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not three numbers, as in 123.68,116.779,103.939")
+    return found[0], found[1], found[2]
+
+
+def losses(text: str) -> List[str]:
+    """`ce` and `nll`, with commas between them, in the order given."""
+    names = [part.strip().replace("nll_loss", "nll").replace("nll-loss", "nll") for part in text.split(",")]
+    names = [name for name in names if name]
+    if any(name not in ("ce", "nll") for name in names):
+        raise argparse.ArgumentTypeError(f"{text!r}: the losses that can be shown are ce and nll")
+    return names
+
+
+def count_or_all(text: str) -> int:
+    """How many to keep; 0 stands for all of them."""
+    return 0 if text == "all" else at_least(1)(text)
+
+
+def _number(text: str) -> Optional[float]:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return None if value != value else value  # noqa: PLR0124 - not a number
+
+
+# -- images: what they look like, and how they are distorted -----------------------------------------------------------
+
+# Option -> its type, neutral default, ImageRecordIter's name for it, what it does.
+_DISTORTIONS = (
+    ("random-crop", switch, False, "rand_crop", "cut out at a random place instead of the middle"),
+    ("random-mirror", switch, False, "rand_mirror", "mirror every other image"),
+    ("random-resized-crop", switch, False, "random_resized_crop", "cut out at a random place, size and shape"),
+    ("max-random-h", at_least(0), 0, "random_h", "change of hue, at most, 0 to 180"),
+    ("max-random-s", at_least(0), 0, "random_s", "change of saturation, at most, 0 to 255"),
+    ("max-random-l", at_least(0), 0, "random_l", "change of lightness, at most, 0 to 255"),
+    ("max-random-aspect-ratio", not_negative, 0.0, "max_aspect_ratio", "change of shape, at most"),
+    ("min-random-aspect-ratio", positive, None, "min_aspect_ratio", "the least shape of a resized crop"),
+    ("max-random-rotate-angle", at_least(0), 0, "max_rotate_angle", "degrees"),
+    ("max-random-shear-ratio", not_negative, 0.0, "max_shear_ratio", "shear, at most"),
+    ("max-random-scale", positive, 1.0, "max_random_scale", "the most that an image is enlarged"),
+    ("min-random-scale", positive, 1.0, "min_random_scale", "the least; images must stay larger than --image-shape"),
+    ("max-random-area", positive, 1.0, "max_random_area", "the largest part of an image in a resized crop"),
+    ("min-random-area", positive, 1.0, "min_random_area", "the smallest"),
+    ("brightness", not_negative, 0.0, "brightness", "random change of brightness, at most"),
+    ("contrast", not_negative, 0.0, "contrast", "of contrast"),
+    ("saturation", not_negative, 0.0, "saturation", "of saturation"),
+    ("pca-noise", not_negative, 0.0, "pca_noise", "noise along the colours' main directions"),
+)
+
+
+def _add_images(parser: argparse.ArgumentParser, images: Images) -> None:
+    """Add the options, with the script's own defaults."""
+    add = parser.add_argument_group("images").add_argument
+    add(
+        "--image-shape", type=image_shape, default=images.shape, metavar="C,H,W",
+        help="channels, rows, columns that the network sees; " + ",".join(map(str, images.shape)),
+    )  # fmt: skip
+    for name, text, default in (
+        ("rgb-mean", "what is taken off each colour, of 0 to 255", images.rgb_mean),
+        ("rgb-std", "what it is then divided by", images.rgb_std),
+    ):
+        add(
+            f"--{name}", type=colours, default=default, metavar="R,G,B",
+            help=f"{text}; {','.join('%g' % value for value in default)}",
+        )  # fmt: skip
+    add("--pad-size", type=at_least(0), default=images.pad_size, metavar="N", help="border put around")
+    add("--fill-value", type=at_least(0), default=127, metavar="N", help="the border's colour, to 255")
+    distort = parser.add_argument_group("distortion of training images")
+    for name, kind, neutral, _, text in _DISTORTIONS:
+        extra = {"nargs": "?", "const": True, "metavar": "0|1"} if kind is switch else {"metavar": "X"}
+        distort.add_argument(f"--{name}", type=kind, default=images.distort.get(name, neutral), help=text, **extra)
+
+
+def reader_settings(options: argparse.Namespace) -> Dict[str, object]:
+    """What ImageRecordIter is told about all images."""
+    settings: Dict[str, object] = {"data_shape": options.image_shape, "pad": options.pad_size}
+    settings["fill_value"] = options.fill_value
+    for kind, values in (("mean", options.rgb_mean), ("std", options.rgb_std)):
+        settings.update({f"{kind}_{colour}": value for colour, value in zip("rgb", values)})  # noqa: B905 - 3.6
+    return settings
+
+
+def distortions(options: argparse.Namespace) -> Dict[str, object]:
+    """What ImageRecordIter is told about training images beside that: only what is not neutral."""
+    chosen = ((their, getattr(options, name.replace("-", "_")), neutral) for name, _, neutral, their, _ in _DISTORTIONS)
+    return {their: value for their, value, neutral in chosen if value != neutral}

@@ -1,0 +1,137 @@
+"""The files of the nodes' environment: fetched once on the user's machine, kept, and named by their content."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache as cached
+from functools import partial
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+from bootstrap.config import Fetch
+from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept, remember
+from bootstrap.environment.package_index import NoUrlError, bring_here, download_wheels, resolve_wheels
+from bootstrap.environment.pythons import fetch_python, is_python
+from bootstrap.environment.wheels import SOURCE_PREFIX, WheelTarget
+from foundation.progress import Report
+from foundation.thread_pool import run_in_thread
+
+COMPAT_FILE = "_cluster_compat.py"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bundle:
+    """The files of one environment. `digest` names the environment."""
+
+    target: WheelTarget
+    files: tuple[BundleFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all that decides the content of the environment: the Python and the files."""
+        content = [
+            self.target.python_version,
+            self.target.python_path,
+            [(file.name, file.sha256) for file in self.files],
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @property
+    def uv(self) -> BundleFile:
+        """The wheel of the tool that makes the environment."""
+        return next(file for file in self.files if file.name.startswith("uv-"))
+
+    @property
+    def compat(self) -> BundleFile:
+        """The module that makes MXNet work with later Pythons and NumPys."""
+        return next(file for file in self.files if file.name == COMPAT_FILE)
+
+    @property
+    def python(self) -> BundleFile | None:
+        """The packed Python, where one is brought along."""
+        return next((file for file in self.files if is_python(file)), None)
+
+    @property
+    def wheels(self) -> tuple[BundleFile, ...]:
+        """The wheels that are installed into the environment."""
+        return tuple(file for file in self.files if file.name.endswith(".whl") and file != self.uv)
+
+
+def fetch_bundle(
+    target: WheelTarget, *, cache: Path, report: Report, fetch: Fetch = "here", built: BundleFile | None = None
+) -> Bundle:
+    """The bundle for a target: from the cache, or by pip from the package index that pip is set up to use.
+
+    fetch: "here" fetches all wheels to this machine. "head" finds only their URLs, for the nodes to fetch; "auto" does
+    so for wheels that are not in the cache and whose URLs work without a password. The versions stay those of the first
+    time. A killed fetch leaves no partial bundle; a damaged bundle is named and fetched again.
+    built: the wheel of an MXNet from source, which no index has.
+    Raises ClusterError with pip's own words, or uv's for a Python.
+    """
+    found = _find_wheels(target, cache=cache, report=report, fetch=fetch)
+    if built is not None:
+        found = (built, *found)
+    if target.managed_python:
+        python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
+        found = (*found, python)
+    return Bundle(target=target, files=(*found, _compat_file()))
+
+
+def _find_wheels(target: WheelTarget, *, cache: Path, report: Report, fetch: Fetch) -> tuple[BundleFile, ...]:
+    asked = [requirement for requirement in target.requirements if not requirement.startswith(SOURCE_PREFIX)]
+    requirements = (*asked, f"uv=={version('uv')}")
+    key_parts = [target.python_version, target.machine, target.glibc, requirements]
+    key = hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:16]
+    resolved = f"resolved/{key}"
+    kept = find_kept(cache, f"bundles/{key}", report=report)
+    found = kept if kept is not None and fetch != "head" else find_kept(cache, resolved, report=report)
+    if found is None and fetch != "here":
+        pins = find_pins(kept or ())
+        try:
+            found = resolve_wheels(target, requirements, pins=pins, cache=cache, report=report)
+            remember(cache, resolved, found)
+        except NoUrlError:
+            if fetch == "head":
+                raise
+    if found is None:
+        what = f"fetching wheels for the nodes: {target.requirements[0]} and what it needs"
+        download = partial(download_wheels, target, requirements)
+        return fetch_once(cache, f"bundles/{key}", download, what=what, report=report)
+    if fetch == "here":
+        for file in found:
+            bring_here(file, report=report)
+    return found
+
+
+def find_pins(wheels: Sequence[BundleFile]) -> tuple[str, ...]:
+    """The exact requirement of each wheel, by its file name. Pure."""
+    return tuple("{}=={}".format(*file.name.split("-")[:2]) for file in wheels)
+
+
+@cached
+def _compat_file() -> BundleFile:
+    return describe_file(Path(str(files("bootstrap").joinpath("node", COMPAT_FILE))))
+
+
+class Bundles:
+    """Each target's bundle, fetched once however many nodes ask for it at the same time."""
+
+    def __init__(self, cache: Path, report: Report, fetch: Fetch) -> None:
+        self._cache = cache
+        self._report = report
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._futures: dict[tuple[WheelTarget, BundleFile | None], Future[Bundle]] = {}
+
+    def get(self, target: WheelTarget, built: BundleFile | None = None) -> Bundle:
+        """As `fetch_bundle`, which runs once for each target."""
+        with self._lock:
+            future = self._futures.get((target, built))
+            if future is None:
+                fetch = partial(fetch_bundle, cache=self._cache, report=self._report, fetch=self._fetch)
+                future = self._futures[target, built] = run_in_thread(partial(fetch, target, built=built))
+        return future.result()

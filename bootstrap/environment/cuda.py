@@ -1,0 +1,145 @@
+"""Finds the CUDA libraries of an MXNet wheel on a node, and explains how to get those that are missing. Pure.
+
+A library fits a wheel when it belongs to the wheel's own CUDA version. Some names show it (libcudart.so.10.2), others
+do not (libcublas.so.10 is in CUDA 10.1 and in 10.2), so the directory decides: one with the wheel's own libcudart. From
+CUDA 11 on, all of a major version share that name, and a newer one runs what was built with an older one
+(https://docs.nvidia.com/deploy/cuda-compatibility/#minor-version-compatibility); a directory named after the exact
+version comes first.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bootstrap.environment.facts import LibraryDir, NodeFacts
+from provision.oracle.gpus import Version, show
+from provision.oracle.mxnet_wheels import GPU_WHEEL, Wheel, find_wheel
+
+DRIVER = "libcuda.so.1"
+# What does not come with the toolkit, and is the same for several CUDAs: its own name tells its version.
+SEPARATE = ("libcudnn.so.", "libnccl.so.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CudaLibraries:
+    """The CUDA libraries of a wheel on one node.
+
+    library_dirs: in the order in which the loader is to look into them; absolute paths there.
+    missing: the names of those that were not found, including the driver's.
+    """
+
+    library_dirs: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def find_cuda(facts: NodeFacts, mxnet: str) -> CudaLibraries:
+    """The directories from which the wheel `mxnet` loads CUDA libraries that do not come from PyPI with it. Pure.
+
+    What set-up commands bring is not known here; check_libraries.py looks for it on the node.
+    """
+    cuda = cuda_of(mxnet)
+    if cuda is None:
+        return CudaLibraries(library_dirs=(), missing=())
+    wheel = find_wheel(mxnet)
+    needs = wheel.needs if wheel is not None else ()
+    dirs = choose_library_dirs(facts.cuda_dirs, needs=needs, cuda=cuda)
+    there = facts.libraries.union(*(found.names for found in dirs))
+    if wheel is not None and wheel.packages:
+        there |= set(needs)
+    wanted = (*needs, DRIVER)
+    missing = tuple(name for name in wanted if name not in there)
+    return CudaLibraries(library_dirs=tuple(found.path for found in dirs), missing=missing)
+
+
+def choose_library_dirs(found: Sequence[LibraryDir], *, needs: Sequence[str], cuda: Version) -> tuple[LibraryDir, ...]:
+    """Those directories of a node from which a wheel for `cuda` may load, in order. Pure."""
+    cudart = next((name for name in needs if name.startswith("libcudart.so.")), _cudart(cuda))
+    toolkits = [place for place in found if cudart in place.names]
+    # Sorted is stable: what the node named first stays first.
+    toolkits.sort(key=lambda place: (_named_after(place) != cuda, _named_after(place) is not None))
+    if cuda >= (11, 0):
+        # An older minor version lacks what the wheel may call.
+        toolkits = [place for place in toolkits if (_named_after(place) or cuda) >= cuda]
+    separate = [place for place in found if place not in toolkits and _has_separate(place) and _is_apart(place)]
+    return (*toolkits, *separate)
+
+
+def _cudart(cuda: Version) -> str:
+    return f"libcudart.so.{cuda[0]}.0" if cuda >= (11, 0) else f"libcudart.so.{show(cuda)}"
+
+
+def _named_after(place: LibraryDir) -> Version | None:
+    match = re.search(r"(?:cuda|cudatoolkit)-([0-9]+)\.([0-9]+)", place.path)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _has_separate(place: LibraryDir) -> bool:
+    return any(name.startswith(SEPARATE) for name in place.names)
+
+
+def _is_apart(place: LibraryDir) -> bool:
+    """Whether a directory holds no toolkit at all: another CUDA's cuBLAS must not come along with a cuDNN."""
+    return not any(name.startswith("libcudart.so.") for name in place.names)
+
+
+def cuda_of(mxnet: str) -> Version | None:
+    """The CUDA that a wheel was built with, for one that is not in the table by its name; None for CPU wheels. Pure."""
+    wheel = find_wheel(mxnet)
+    if wheel is not None:
+        return wheel.cuda
+    match = re.match(r"(?:mxnet[-_.]|source@.*\+)cu([0-9]+)([0-9])(?![0-9])", mxnet, re.IGNORECASE)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def find_warnings(facts: NodeFacts, mxnet: str) -> tuple[str, ...]:
+    """What will keep MXNet from using a node's GPUs, as warnings; the node can be set up nevertheless. Pure."""
+    warnings = []
+    nvidia = facts.displays.count("NVIDIA")
+    if nvidia and not facts.gpus:
+        warnings.append(f"it has {nvidia} NVIDIA GPU(s), and no driver that works: MXNet will not see them")
+    if "AMD" in facts.displays and not facts.gpus:
+        warnings.append("its GPU is AMD's, which no MXNet wheel uses: training runs on the processor")
+    if cuda_of(mxnet) is not None:
+        missing = find_cuda(facts, mxnet).missing
+        if missing:
+            warnings.append(explain_missing_libraries(missing, mxnet))
+    return tuple(warnings)
+
+
+def explain_missing_libraries(names: Sequence[str], mxnet: str) -> str:
+    """Name the libraries that a wheel lacks, the CUDA version that has them, and the ways to get them. Pure.
+
+    `names` are as the loader has them (libcudart.so.9.0); `mxnet` is a requirement (mxnet-cu90==1.6.0.post0).
+    """
+    toolkit = [name for name in names if name != DRIVER]
+    parts = []
+    if toolkit:
+        parts.append(_explain_toolkit(toolkit, mxnet))
+    if DRIVER in names:
+        parts.append(
+            f"{DRIVER} is missing: there is no NVIDIA driver. Take an instance type with an NVIDIA GPU and an image "
+            "with its driver ([provision] instance_type and ami)"
+        )
+    return "; ".join(parts)
+
+
+def _explain_toolkit(names: Sequence[str], mxnet: str) -> str:
+    cuda = cuda_of(mxnet)
+    said = f"{mxnet} needs {', '.join(names)}"
+    if cuda is None:
+        return f"{said}, and the node does not have it: install it by commands of your own in [bootstrap] setup"
+    version = show(cuda)
+    separate = [name for name in names if name.startswith(SEPARATE)]
+    what = f"CUDA {version}" if len(separate) < len(names) else f"a cuDNN or NCCL for CUDA {version}"
+    others = "" if _has_packages(mxnet) else f' (PyPI has none for CUDA {version}: mxnet = "{GPU_WHEEL.requirement}")'
+    return (
+        f"{said}: {what}, which the node does not have. Three ways to get it: "
+        f"an image that has it in /usr/local/cuda-{version} ([provision] ami); "
+        f"the nvidia-* wheels, which come with {GPU_WHEEL.requirement} from PyPI{others}; "
+        "or commands of your own that install it, or load its module ([bootstrap] setup)"
+    )
+
+
+def _has_packages(mxnet: str) -> bool:
+    wheel: Wheel | None = find_wheel(mxnet)
+    return wheel is not None and bool(wheel.packages)

@@ -1,0 +1,226 @@
+"""Facts about a node: what it is and what it already has. One ssh command, then pure parsing."""
+
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+from bootstrap.ssh.connection import NodeConnection
+from foundation.decode import shorten_reason
+from foundation.errors import ClusterError
+from provision.oracle.gpus import GPU_MACHINES, Version
+from provision.oracle.mxnet_wheels import WHEELS
+
+TIMEOUT_S = 360  # facts.sh itself waits 300 s at most, for a set-up that a killed command has left running
+MOST_CORES = 1 << 16
+OLDEST_NODE_PYTHON = (3, 6)
+"""What the programs in node/ need."""
+CUDA_LIBRARIES = tuple(sorted({name for wheel in WHEELS for name in wheel.needs} | {"libcuda.so.1"}))
+"""The libraries that facts.sh looks for: whatever any of MXNet's wheels loads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundPython:
+    """A Python that works on a node; `path` is absolute there."""
+
+    path: str
+    version: Version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LibraryDir:
+    """A directory of a node with CUDA libraries that its loader does not look into; `names` are those of them."""
+
+    path: str
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """Libraries that an environment's libmxnet.so does not find. `key` identifies the inputs of the check."""
+
+    key: str
+    unresolved: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeFacts:
+    """The facts about a node. Digests are lower-case hexadecimal SHA-256.
+
+    python, python_version: what our own programs run with there; the image's python3 where that is 3.6 or later.
+    pythons: every Python that was found, the image's python3 first. configured: the one whose path [bootstrap] python
+    is; None where that is no path, or no Python works there.
+    missing_libraries: of those that MXNet's wheels take from the system, what the system does not have.
+    gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order; driver: its version.
+    displays: the maker, "NVIDIA" or "AMD", of each graphics device, with a driver or without.
+    libraries: CUDA libraries that the loader finds by itself. cuda_dirs: where others are.
+    files, envs, trees, pythons_ready, setups: digests of what is complete in ~/.cluster there.
+    checked: by environment, what its libmxnet.so does not find.
+    cluster_key: the public half of the head's key for the other nodes, or None.
+    authorized: the lines of authorized_keys that are the cluster's own.
+    """
+
+    machine: str
+    system: str
+    glibc: tuple[int, int]
+    cores: int
+    python: str
+    python_version: tuple[int, int]
+    disk_free_kib: int
+    home: str
+    missing_libraries: tuple[str, ...]
+    gpus: tuple[tuple[str, str], ...]
+    files: frozenset[str]
+    envs: frozenset[str]
+    trees: frozenset[str]
+    cluster_key: str | None
+    known_hosts_sha256: str | None
+    authorized: tuple[str, ...]
+    pythons: tuple[FoundPython, ...] = ()
+    configured: FoundPython | None = None
+    driver: str | None = None
+    displays: tuple[str, ...] = ()
+    libraries: frozenset[str] = frozenset()
+    cuda_dirs: tuple[LibraryDir, ...] = ()
+    pythons_ready: frozenset[str] = frozenset()
+    setups: frozenset[str] = frozenset()
+    checked: Mapping[str, Checked] = field(default_factory=dict)
+
+
+def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
+    """The facts about a node; `python` is [bootstrap] python. Raises NodeCommandError, ConnectError, ClusterError."""
+    command = shlex.join(["sh", "-c", render_facts_script(python)])
+    output = connection.run(command, timeout_s=TIMEOUT_S, what="facts.sh")
+    return parse_facts(output.stdout, node=connection.host.name)
+
+
+def render_facts_script(python: str) -> str:
+    """The text of facts.sh for [bootstrap] python. Pure but for reading the file."""
+    script = files("bootstrap").joinpath("node/facts.sh").read_text(encoding="utf-8")
+    version = hashlib.sha256(script.encode()).hexdigest()[:12]
+    setting = python if python.startswith("/") else "auto"
+    for name, value in (("PYTHON", setting), ("LIBRARIES", " ".join(CUDA_LIBRARIES)), ("VERSION", version)):
+        script = script.replace(f"__{name}__", shlex.join([value]))
+    return script
+
+
+def parse_facts(text: str, *, node: str) -> NodeFacts:
+    """Read the `key=value` lines of facts.sh. Pure. Raises ClusterError for invalid facts and unusable nodes."""
+    try:
+        return _parse_facts(text, node=node)
+    except ValueError as error:  # a number that is none, a line without all of its parts
+        raise ClusterError(
+            f"{node}: what facts.sh says of it cannot be understood: {shorten_reason(str(error))}",
+            hint=f"cluster exec --node {node} -- sh -c 'uname -a; nproc; df -k'",
+        ) from None
+
+
+def _parse_facts(text: str, *, node: str) -> NodeFacts:
+    several: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        several.setdefault(key, []).append(value.strip())
+
+    def one(key: str, default: str = "") -> str:
+        return several[key][0] if key in several else default
+
+    def digests(key: str) -> frozenset[str]:
+        return frozenset(several.get(key, ()))
+
+    pythons = tuple(_python(value) for value in several.get("python", ()))
+    configured = [_python(value) for value in several.get("configured", ())]
+    own = next((found for found in (*pythons, *configured) if found.version >= OLDEST_NODE_PYTHON), None)
+    if own is None:
+        raise ClusterError(
+            f"{node}: no working Python 3 was found there; the programs that set a node up need 3.6 or later",
+            hint="take an image that has one ([provision] ami), or install it there: "
+            f"cluster ssh {node}, sudo apt-get install -y python3",
+        )
+    known_hosts = several.get("known_host")
+    return NodeFacts(
+        machine=one("machine"),
+        system=one("system"),
+        glibc=_version(one("glibc") or "2.17"),
+        cores=_count(one("cores"), at_most=MOST_CORES),
+        python=own.path,
+        python_version=own.version,
+        disk_free_kib=_count(one("disk_free_kib"), at_most=1 << 62),
+        home=one("home"),
+        missing_libraries=tuple(several.get("missing", ())),
+        gpus=tuple(_gpu(line)[:2] for line in several.get("gpu", ())),
+        files=digests("file"),
+        envs=digests("env"),
+        trees=digests("tree"),
+        cluster_key=one("cluster_key") or None,
+        known_hosts_sha256=_sha256_of_lines(known_hosts) if known_hosts else None,
+        authorized=tuple(several.get("authorized", ())),
+        pythons=pythons,
+        configured=configured[0] if configured else None,
+        driver=next((_gpu(line)[2] for line in several.get("gpu", ())), None),
+        displays=tuple(several.get("display", ())),
+        libraries=digests("library"),
+        cuda_dirs=tuple(_library_dir(line) for line in several.get("cuda", ())),
+        pythons_ready=digests("pythons"),
+        setups=digests("setup"),
+        checked=_parse_checked(several.get("unresolved", ())),
+    )
+
+
+def _python(line: str) -> FoundPython:
+    version, _, path = line.partition(" ")
+    return FoundPython(path=path, version=_version(version))
+
+
+def _version(text: str) -> Version:
+    major, _, minor = text.partition(".")
+    return _count(major), _count(minor.split(".")[0])
+
+
+def _count(text: str, *, at_most: int = 9999) -> int:
+    """Raises ValueError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= at_most):
+        raise ValueError(f"{text[:40]!r} is no number from 0 to {at_most}")
+    return int(text)
+
+
+def _gpu(line: str) -> tuple[str, str, str]:
+    """Of "8.6, 535.104.05, NVIDIA A10G": capability, name, driver. Drivers before 510 leave the capability out."""
+    parts = [part.strip() for part in line.split(",", 2)]
+    if len(parts) != 3:
+        raise ValueError(f"{line[:80]!r} is no GPU")
+    capability, driver, name = parts
+    if not capability:
+        capability = _find_capability(name)
+    return capability, name, driver
+
+
+def _find_capability(name: str) -> str:
+    """Of a GPU as its driver names it, such as "Tesla V100-SXM2-16GB"; empty when it is not in the table."""
+    words = re.split(r"[^A-Za-z0-9]+", name)
+    for machine in GPU_MACHINES:
+        if machine.gpu is not None and machine.gpu.capability is not None and machine.gpu.name.split()[-1] in words:
+            return ".".join(map(str, machine.gpu.capability))
+    return ""
+
+
+def _library_dir(line: str) -> LibraryDir:
+    path, *names = line.split(" ")
+    return LibraryDir(path=path, names=frozenset(names))
+
+
+def _parse_checked(lines: Sequence[str]) -> dict[str, Checked]:
+    """The first line of each environment is `checked KEY`, the others are names of libraries."""
+    found: dict[str, Checked] = {}
+    for line in lines:
+        env, _, said = line.partition(" ")
+        if said.startswith("checked "):
+            found[env] = Checked(key=said.removeprefix("checked "), unresolved=())
+        elif env in found:
+            found[env] = Checked(key=found[env].key, unresolved=(*found[env].unresolved, said))
+    return found
+
+
+def _sha256_of_lines(lines: Sequence[str]) -> str:
+    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()

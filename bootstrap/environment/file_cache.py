@@ -1,0 +1,159 @@
+"""A cache of the files that nodes need, on the user's machine, by content.
+
+wheels/SHA256/NAME    a file: whole, or not there
+KEY.json              the files that belong to a key such as "bundles/0123", with their URLs
+"""
+
+import hashlib
+import json
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from foundation.errors import ClusterError
+from foundation.files import one_at_a_time, write_whole
+from foundation.progress import Event, Report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BundleFile:
+    """A file that nodes need; `sha256` in lower-case hexadecimal.
+
+    path: where it lies on this machine, or will when it is brought here from one of `urls` (package_index.py).
+    unpacked_bytes: what it grows to where it is unpacked; 0 for what is used as it is.
+    """
+
+    path: Path
+    sha256: str
+    size_bytes: int
+    unpacked_bytes: int = 0
+    urls: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The file's name; for a wheel it is part of its meaning."""
+        return self.path.name
+
+
+def check_cache(cache: Path) -> None:
+    """Raise ClusterError where no node could be set up, since nothing can be written to that folder."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache):
+            pass
+    except OSError as error:
+        raise ClusterError(
+            f"{cache}: what nodes are sent is kept and packed there, and it cannot be written to: {error.strerror}",
+            hint="mend that, or set XDG_CACHE_HOME to another folder",
+        ) from error
+
+
+def describe_file(path: Path) -> BundleFile:
+    """Hash a file. Raises OSError; for archives also zipfile.BadZipFile and tarfile.TarError."""
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return BundleFile(path=path, sha256=digest, size_bytes=path.stat().st_size, unpacked_bytes=_unpacked_bytes(path))
+
+
+def _unpacked_bytes(path: Path) -> int:
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path) as wheel:
+            return sum(entry.file_size for entry in wheel.infolist())
+    if path.name.endswith(".tar.gz"):
+        with tarfile.open(path) as archive:
+            return sum(entry.size for entry in archive)
+    return 0
+
+
+def fetch_once(
+    cache: Path, key: str, fetch: Callable[[Path], object], *, what: str, report: Report
+) -> tuple[BundleFile, ...]:
+    """The files of a key, which `fetch` puts into the folder that it is given where they are not here already.
+
+    In the order of their names. What is killed meanwhile leaves no half file. One process at a time. Raises what
+    `fetch` raises, OSError.
+    """
+    wheels = cache / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(wheels, does="fetches what the nodes need", report=report):
+        kept = find_kept(cache, key, report=report)
+        if kept is not None:
+            return kept
+        started = time.monotonic()
+        report(Event(kind="start", what=what))
+        with tempfile.TemporaryDirectory(dir=wheels, prefix=".fetching-") as temporary:
+            fetch(Path(temporary))
+            files = tuple(_move(path, cache) for path in sorted(Path(temporary).iterdir()))
+        remember(cache, key, files)
+        report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
+        return files
+
+
+def find_place(cache: Path, sha256: str, name: str) -> Path:
+    """Where a file is kept. Pure."""
+    return cache / "wheels" / sha256 / name
+
+
+def _move(path: Path, cache: Path) -> BundleFile:
+    described = describe_file(path)
+    place = find_place(cache, described.sha256, path.name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return replace(described, path=path.replace(place))
+
+
+def remember(cache: Path, key: str, files: Sequence[BundleFile]) -> None:
+    """Note which files are those of a key. Raises OSError."""
+    entries = [
+        {
+            "name": file.name,
+            "sha256": file.sha256,
+            "size_bytes": file.size_bytes,
+            "unpacked_bytes": file.unpacked_bytes,
+            "urls": file.urls,
+        }
+        for file in files
+    ]
+    path = cache / f"{key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(entries, indent=2).encode())
+
+
+def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...] | None:
+    """The files of a key; None where they are not known, or one that has no URL is gone or cut short: it is named.
+
+    The nodes check the content.
+    """
+    manifest = cache / f"{key}.json"
+    try:
+        entries = json.loads(manifest.read_text(encoding="utf-8"))
+        files = tuple(
+            BundleFile(
+                path=find_place(cache, entry["sha256"], entry["name"]),
+                sha256=entry["sha256"],
+                size_bytes=entry["size_bytes"],
+                unpacked_bytes=entry["unpacked_bytes"],
+                urls=tuple(entry["urls"]),
+            )
+            for entry in entries
+        )
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    lost = [file for file in files if not _is_whole(file)]
+    for file in lost:
+        file.path.unlink(missing_ok=True)
+    if all(file.urls for file in lost):
+        return files
+    report(Event(kind="warn", what=f"{lost[0].path} is damaged or gone: all that was fetched with it is fetched again"))
+    manifest.unlink()
+    return None
+
+
+def _is_whole(file: BundleFile) -> bool:
+    try:
+        return file.path.stat().st_size == file.size_bytes
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,203 @@
+"""Finds, by pip on the user's machine, which wheels the nodes need and where the package index has them."""
+
+import hashlib
+import http.client
+import io
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
+from bootstrap.environment.wheels import WheelTarget, platform_tags
+from bootstrap.ssh.explain import render_last_lines
+from foundation.errors import ClusterError
+from foundation.files import written_whole
+from foundation.progress import Event, Report
+from foundation.thread_pool import map_in_threads
+
+RETRIES = 7
+"""With pip's doubling pauses about half a minute, for an index that cannot be reached; pip's own five are 8 s."""
+TAIL_BYTES = 512 << 10
+"""How much of a wheel's end is read to find its unpacked size: the zip directory is there."""
+UNPACKED_TIMES = 4
+"""The assumed growth of a wheel whose unpacked size is unknown: MXNet's grow to 2.5 to 3.5 times their size."""
+TIMEOUT_S = 30
+TRIES = 4
+FIRST_PAUSE_S = 0.5
+AT_ONCE = 8
+READ_BYTES = 1 << 20
+HERE_HINT = 'set [bootstrap] distribute = "chain" and fetch = "here": then wheels come through this machine'
+_BROKEN = (OSError, http.client.HTTPException)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundWheel:
+    """A wheel that pip has chosen. `sha256` is empty where the index does not publish it."""
+
+    url: str
+    sha256: str
+
+
+def download_wheels(target: WheelTarget, requirements: Sequence[str], directory: Path) -> None:
+    """Fetch the wheels of some requirements, and of what they need. Raises ClusterError with pip's own words."""
+    _run_pip(["download", "--dest", str(directory)], target, requirements)
+
+
+def find_wheels(target: WheelTarget, requirements: Sequence[str], *, alone: bool = False) -> tuple[FoundWheel, ...]:
+    """The wheels that `download_wheels` would fetch. From an index with PEP 658 only metadata is read.
+
+    alone: without their dependencies. Raises ClusterError with pip's own words.
+    """
+    words = ["install", "--dry-run", "--ignore-installed", "--report", "-", "--target", "unused"]
+    said = _run_pip([*words, *(["--no-deps"] if alone else [])], target, requirements)
+    return parse_report(json.loads(said))
+
+
+def parse_report(report: dict[str, Any]) -> tuple[FoundWheel, ...]:
+    """The wheels of pip's installation report (https://pip.pypa.io/en/stable/reference/installation-report/). Pure."""
+    infos = [item["download_info"] for item in report["install"]]
+    return tuple(
+        FoundWheel(url=info["url"], sha256=info.get("archive_info", {}).get("hashes", {}).get("sha256", ""))
+        for info in infos
+    )
+
+
+def _run_pip(words: Sequence[str], target: WheelTarget, requirements: Sequence[str]) -> str:
+    python = ".".join(map(str, target.python_version))
+    command = [sys.executable, "-m", "pip", *words, "--quiet", "--disable-pip-version-check", "--no-input"]
+    command += ["--retries", str(RETRIES)]
+    command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
+    for tag in platform_tags(target):
+        command += ["--platform", tag]
+    result = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        said = render_last_lines([line for line in result.stderr.splitlines() if line.strip()])
+        raise ClusterError(
+            f"pip could not fetch the nodes' wheels (Python {python}, {target.machine}): "
+            f"{' '.join(requirements)}{said}",
+            hint="check the versions in [bootstrap], and that this machine reaches a package index",
+        )
+    return result.stdout
+
+
+class NoUrlError(ClusterError):
+    """A wheel cannot be fetched by its URL alone, for instance because the index wants a password."""
+
+
+def resolve_wheels(
+    target: WheelTarget, requirements: Sequence[str], *, pins: Sequence[str], cache: Path, report: Report
+) -> tuple[BundleFile, ...]:
+    """The wheels for a target, in order of their names; `path` is where each one is kept here after it is fetched.
+
+    pins: if not empty, the exact requirements to resolve instead. Wheels from folders of this machine
+    are copied to the cache, and have no URLs. Raises NoUrlError, ClusterError with pip's own words.
+    """
+    what = f"looking for the wheels for the nodes: {target.requirements[0]} and what it needs"
+    started = time.monotonic()
+    report(Event(kind="start", what=what))
+    wheels = find_wheels(target, pins or requirements, alone=bool(pins))
+    described = map_in_threads(lambda wheel, _: _describe(wheel, cache), wheels, threads=AT_ONCE)
+    files = tuple(sorted(described, key=lambda file: file.name))
+    report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
+    return files
+
+
+def bring_here(file: BundleFile, *, report: Report) -> None:
+    """Fetch a file from its URLs to its path on this machine. It appears there only when whole and checked.
+
+    Raises ClusterError.
+    """
+    if file.path.exists():
+        return
+    what = f"fetching {file.name}, {file.size_bytes / 1e6:.0f} MB"
+    started = time.monotonic()
+    report(Event(kind="start", what=what))
+    why = ["it is gone from this machine, and has no URL"]
+    for number, url in enumerate(url for url in file.urls for _ in range(TRIES)):
+        if number:
+            time.sleep(FIRST_PAUSE_S * 2 ** ((number - 1) % TRIES))
+        try:
+            with written_whole(file.path) as temporary:
+                _download(url, temporary)
+                _check(file, temporary)
+        except _BROKEN as error:
+            why = [f"{url}: {error}"]
+            continue
+        report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
+        return
+    raise ClusterError(
+        f"{file.name} could not be fetched: {'; '.join(why)}",
+        hint="the same command again, or check that this machine reaches the package index",
+    )
+
+
+def _check(file: BundleFile, path: Path) -> None:
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != file.sha256:
+        raise OSError(f"what came has the SHA-256 {digest}, not {file.sha256}")
+
+
+def _describe(wheel: FoundWheel, cache: Path) -> BundleFile:
+    parts = urlsplit(wheel.url)
+    name = unquote(parts.path).rpartition("/")[2]
+    if parts.scheme == "file":
+        return _copy(Path(unquote(parts.path)), cache)
+    if not wheel.sha256:
+        raise NoUrlError(f"the package index does not tell the SHA-256 of {name}", hint=HERE_HINT)
+    url = parts._replace(fragment="").geturl()
+    try:
+        size_bytes, tail = _read_tail(url)
+    except _BROKEN as error:
+        raise NoUrlError(
+            f"{name} cannot be had from its URL alone, {parts.hostname}: {error}", hint=HERE_HINT
+        ) from error
+    return BundleFile(
+        path=find_place(cache, wheel.sha256, name),
+        sha256=wheel.sha256,
+        size_bytes=size_bytes,
+        unpacked_bytes=find_unpacked_bytes(tail) or size_bytes * UNPACKED_TIMES,
+        urls=(url,),
+    )
+
+
+def _copy(path: Path, cache: Path) -> BundleFile:
+    described = describe_file(path)
+    kept = find_place(cache, described.sha256, described.name)
+    with written_whole(kept) as temporary:
+        shutil.copyfile(path, temporary)
+    return replace(described, path=kept)
+
+
+def _read_tail(url: str) -> tuple[int, bytes]:
+    """A file's size in bytes and its last bytes; no bytes where the server does not support ranges."""
+    request = urllib.request.Request(url, headers={"Range": f"bytes=-{TAIL_BYTES}"})  # noqa: S310 - pip's own choice
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - the same
+        if answer.status == http.client.PARTIAL_CONTENT:
+            return int(answer.headers["Content-Range"].rpartition("/")[2]), answer.read()
+        if answer.headers["Content-Length"] is None:
+            raise OSError("the server does not tell the file's size")
+        return int(answer.headers["Content-Length"]), b""
+
+
+def find_unpacked_bytes(tail: bytes) -> int | None:
+    """The unpacked size of a wheel, by the zip directory at its end; None where that is incomplete. Pure."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(tail)) as wheel:
+            return sum(entry.file_size for entry in wheel.infolist())
+    except zipfile.BadZipFile:
+        return None
+
+
+def _download(url: str, path: Path) -> None:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, path.open("wb") as file:  # noqa: S310 - the same
+        shutil.copyfileobj(answer, file, READ_BYTES)

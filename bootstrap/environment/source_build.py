@@ -1,0 +1,383 @@
+"""MXNet from source: the head builds a wheel, the user's machine keeps it, and every node gets it.
+
+The steps are those of MXNet's own guide (docs/static_site/src/pages/get_started/build_from_source.md, v1.7.x; the
+versions before it, docs/install/build_from_source.md). They have been tested only with a small repository of the
+same layout, not with MXNet's own.
+"""
+
+import hashlib
+import json
+import re
+import shlex
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from bootstrap.config import BootstrapConfig
+from bootstrap.environment.bundle import Bundle
+from bootstrap.environment.facts import NodeFacts
+from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept
+from bootstrap.environment.plan import InstallPackages, MakeEnvironment, NodeStep, SendFile, setup_digest
+from bootstrap.environment.pythons import ChosenPython
+from bootstrap.environment.script import render_script, silence_s
+from bootstrap.environment.wheels import SOURCE_PREFIX, WheelTarget, choose_wheels
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.node_program import parse_message
+from bootstrap.transfer.distribute import Distribution, SetUp
+from foundation.errors import ClusterError
+from foundation.progress import Event, Report
+from provision.oracle.gpus import show
+
+SETUPTOOLS = "setuptools>=70.1,<81"
+"""What makes the wheel: the first that has bdist_wheel itself, up to the last with pkg_resources."""
+SILENCE_S = 3600
+"""How long a build may print nothing, in seconds: one file can take nvcc a quarter of an hour."""
+KEEP_S = 600
+"""How long a finished wheel may take to be told of, in seconds: it is read through once."""
+CUDA_PATH = "/usr/local/cuda"
+DEFAULT_OPTIONS = {"USE_DIST_KVSTORE": "1", "USE_S3": "1", "USE_OPENCV": "1", "USE_BLAS": "openblas"}
+GPU_OPTIONS = {"USE_CUDA": "1", "USE_CUDNN": "1", "USE_CUDA_PATH": CUDA_PATH}
+OFF = ("0", "OFF", "")
+# In Debian's package and in Fedora's. What an option needs, every node needs: the library is linked with it.
+TOOLS = (("g++", "gcc-c++"), ("git", "git"), ("make", "make"), ("cmake", "cmake"))
+BY_OPTION = {
+    "USE_OPENCV": (("libopencv-dev", "opencv-devel"),),
+    "USE_S3": (("libcurl4-openssl-dev", "libcurl-devel"), ("libssl-dev", "openssl-devel")),
+}
+OPENBLAS = (("libopenblas-dev", "openblas-devel"), ("liblapack-dev", "lapack-devel"))
+EXPORT = """
+import shlex, sys
+for name, value in sorted(merge(os.environ, read(sys.argv[1], sys.argv[2])).items()):
+    if name.isidentifier() and os.environ.get(name) != value:
+        print("export %s=%s" % (name, shlex.quote(value)))
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceBuild:
+    """A build for one kind of node. `ref` is a branch, a tag or a commit; `options` are those of make.
+
+    glibc: the building node's, the oldest that the wheel runs with. cudart: the CUDA runtime that it finds, or None.
+    """
+
+    url: str
+    ref: str
+    options: tuple[tuple[str, str], ...]
+    machine: str
+    glibc: tuple[int, int]
+    system: str
+    cudart: str | None
+
+    @property
+    def key(self) -> str:
+        """Identifies all inputs of the build, except later commits of a branch."""
+        content = [self.url, self.ref, self.options, self.machine, self.glibc, self.system, self.cudart]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    @property
+    def cuda_path(self) -> str | None:
+        """The folder of the CUDA that it is built with; None for a build without GPUs."""
+        options = dict(self.options)
+        return options.get("USE_CUDA_PATH", CUDA_PATH) if options.get("USE_CUDA", "0") not in OFF else None
+
+
+def find_ref(mxnet: str) -> str | None:
+    """The branch, tag or commit of "source@v1.7.x"; None where [bootstrap] mxnet names a wheel. Pure."""
+    return mxnet.removeprefix(SOURCE_PREFIX) if mxnet.startswith(SOURCE_PREFIX) else None
+
+
+def choose_build(facts: NodeFacts, *, ref: str, url: str, options: Sequence[str]) -> SourceBuild:
+    """The build for a node; `options` are [bootstrap] build_options, which override the defaults. Pure."""
+    usual = {**DEFAULT_OPTIONS, **(GPU_OPTIONS if facts.gpus else {})}
+    named = dict(option.split("=", 1) for option in options)
+    chosen = {**usual, **named}
+    cuda_path = chosen.get("USE_CUDA_PATH", CUDA_PATH)
+    there = next((place.names for place in facts.cuda_dirs if place.path.startswith(f"{cuda_path}/")), frozenset[str]())
+    return SourceBuild(
+        url=url,
+        ref=ref,
+        options=tuple(sorted(chosen.items())),
+        machine=facts.machine,
+        glibc=facts.glibc,
+        system=facts.system,
+        cudart=next((name for name in sorted(there) if name.startswith("libcudart.so.")), None),
+    )
+
+
+def choose_packages(build: SourceBuild) -> tuple[tuple[str, str], ...]:
+    """The system's packages that the wheel is linked with, (Debian's name, Fedora's); every node needs them. Pure."""
+    options = dict(build.options)
+    needed = [package for name, its in BY_OPTION.items() if options.get(name, "0") not in OFF for package in its]
+    return (*needed, *(OPENBLAS if options.get("USE_BLAS", "") in {"openblas", "open"} else ()))
+
+
+def label_built(build: SourceBuild, wheel_name: str) -> str:
+    """The label of a built wheel, used in place of a requirement: source@v1.7.x+cu112. Pure."""
+    match = re.search(r"-1_(cu[0-9]+)_", wheel_name)
+    return f"{SOURCE_PREFIX}{build.ref}" + (f"+{match[1]}" if match else "")
+
+
+def render_build(build: SourceBuild, *, python: str, node_python: str, setup: str | None) -> str:
+    """The shell script that leaves the wheel in ~/.cluster/built/KEY, and nothing before it is whole. Pure.
+
+    python: one with setuptools, from ~/.cluster. setup: the digest of the set-up commands, whose exports it gets.
+    A killed build starts again, since object files may be incomplete; a failed build continues.
+    """
+    source = "source"
+    lines = ["set -eu", "umask 077", 'cluster="$HOME/.cluster"', "export GIT_TERMINAL_PROMPT=0"]
+    if setup is not None:
+        program = _program("setup_env.py") + EXPORT
+        lines.append(f'exports=$({shlex.join([node_python, "-c", program])} "$cluster" {setup})')
+        lines.append('eval "$exports"')
+    lines += [
+        'mkdir -p "$cluster/building"; cd "$cluster/building"',
+        f"[ -f {build.key}/resumable ] || rm -rf {build.key}",
+        f"mkdir -p {build.key}; cd {build.key}; rm -f resumable",
+        f"if [ ! -d {source} ]; then",
+        f"    git clone --quiet --no-checkout -- {shlex.quote(build.url)} {source}.new",
+        f"    git -C {source}.new checkout --quiet {shlex.quote(build.ref)} --",
+        f"    git -C {source}.new submodule --quiet update --init --recursive",
+        f"    mv {source}.new {source}",
+        "fi",
+        f"commit=$(git -C {source} rev-parse --short=12 HEAD)",
+        "tag=1_cpu_$commit",
+        *_cuda(build),
+        f"cd {source}",
+        *_compile(build),
+        "rm -rf ../dist; cd python",
+        f'"$cluster"/{python} setup.py --quiet bdist_wheel -d ../../dist; cd ../..',
+        "for library in source/lib/libmxnet.so source/build/libmxnet.so; do [ ! -f $library ] || break; done",
+        shlex.join([node_python, "-c", _program("build_wheel.py"), "pack", build.key, "dist", source])
+        + ' "$library" "$tag"',
+        f"cd ..; rm -rf {build.key}",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def render_tell(build: SourceBuild, *, node_python: str) -> str:
+    """The command that prints the finished wheel as JSON, or nothing. Pure."""
+    return shlex.join([node_python, "-c", _program("build_wheel.py"), "tell", build.key])
+
+
+def _compile(build: SourceBuild) -> list[str]:
+    make = shlex.join(f"{name}={value}" for name, value in build.options)
+    cmake = shlex.join(f"-D{name}={value}" for name, value in build.options)
+    return [
+        "if [ -f Makefile ]; then",
+        # Else make takes what a command that failed has left for finished, the next time.
+        f'    make --eval=.DELETE_ON_ERROR: -j"$(nproc)" {make} || {{ touch ../resumable; exit 1; }}',
+        "else",
+        f"    cmake -S . -B build -DCMAKE_BUILD_TYPE=Release {cmake} &&",
+        '        cmake --build build -j "$(nproc)" || { touch ../resumable; exit 1; }',
+        "fi",
+    ]
+
+
+def _cuda(build: SourceBuild) -> list[str]:
+    if build.cuda_path is None:
+        return []
+    nvcc = shlex.quote(f"{build.cuda_path}/bin/nvcc")
+    missing = shlex.quote(
+        f"there is no {build.cuda_path}/bin/nvcc to build for GPUs with: take an image that has CUDA, install it by "
+        '[bootstrap] setup, name another folder in build_options ("USE_CUDA_PATH=..."), or leave it out ("USE_CUDA=0")'
+    )
+    return [
+        f"[ -x {nvcc} ] || {{ echo {missing} >&2; touch resumable; exit 1; }}",
+        rf"cuda=$({nvcc} --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1\2/p')",
+        "tag=1_cu${cuda}_$commit",
+    ]
+
+
+@cache
+def _program(name: str) -> str:
+    return files("bootstrap").joinpath("node", name).read_text(encoding="utf-8")
+
+
+def parse_requirements(metadata: str) -> tuple[str, ...]:
+    """A wheel's requirements, from Requires-Dist of its METADATA, without extras. Pure."""
+    found = [line.partition(":")[2].strip() for line in _head(metadata) if line.lower().startswith("requires-dist:")]
+    return tuple(requirement for requirement in found if "extra ==" not in requirement)
+
+
+def _head(metadata: str) -> Sequence[str]:
+    return metadata.partition("\n\n")[0].splitlines()
+
+
+def check_told(told: Mapping[str, object]) -> bool:
+    """Whether a node's answer is a valid wheel file name and SHA-256. Pure."""
+    name, sha256 = str(told.get("name")), str(told.get("sha256"))
+    return bool(re.fullmatch(r"[A-Za-z0-9_.+-]+\.whl", name) and re.fullmatch(r"[0-9a-f]{64}", sha256))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """A built wheel on this machine."""
+
+    build: SourceBuild
+    file: BundleFile
+
+    @property
+    def label(self) -> str:
+        """Its label, used in place of a requirement."""
+        return label_built(self.build, self.file.name)
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """Its requirements from the package index. Raises ClusterError for an invalid wheel."""
+        try:
+            with zipfile.ZipFile(self.file.path) as wheel:
+                name = next((name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")), "METADATA")
+                return parse_requirements(wheel.read(name).decode("utf-8", "replace"))
+        except (OSError, zipfile.BadZipFile, KeyError) as error:
+            raise ClusterError(
+                f"{self.file.path} is no wheel: {error}",
+                hint=f"rm -r {shlex.quote(str(self.file.path.parent))}, and the same command again",
+            ) from error
+
+
+class Builds:
+    """The one build of a set-up, however many nodes wait for it. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        config: BootstrapConfig,
+        *,
+        cache: Path,
+        distribution: Distribution,
+        find_tools: Callable[[WheelTarget], Bundle],
+        report: Report,
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._distribution = distribution
+        self._find_tools = find_tools
+        self._report = report
+        self._made: Future[Built] = Future()
+
+    def get(self, connection: NodeConnection, facts: NodeFacts, *, python: ChosenPython) -> Built | None:
+        """The wheel for a node; None where none is built from source.
+
+        A wheel in this machine's cache is used at once. Otherwise the head builds it, unless it has it already, and the
+        other nodes wait for the head or for its failure (`awaited`). Raises ClusterError.
+        """
+        ref = find_ref(self._config.mxnet)
+        if ref is None:
+            return None
+        host = connection.host
+        url, options = self._config.source_url, self._config.build_options
+        build = choose_build(facts, ref=ref, url=url, options=options)
+        kept = find_kept(self._cache, f"built/{build.key}", report=self._report)
+        if kept:
+            built = Built(build=build, file=kept[0])
+        elif host.is_head:
+            built = self._make(connection, facts, build, python)
+        else:
+            built = self._made.result()
+            check_fit(built.build, facts, node=host.name)
+        if host.is_head:
+            self._made.set_result(built)
+        return built
+
+    @contextmanager
+    def awaited(self, host: Host) -> Iterator[None]:
+        """Wrap a node's set-up: if the head fails in it, the nodes that wait for its build fail as well."""
+        try:
+            yield
+        except BaseException as error:
+            if host.is_head:
+                with suppress(InvalidStateError):  # it has built, and failed later
+                    self._made.set_exception(error)
+            raise
+
+    def _make(self, connection: NodeConnection, facts: NodeFacts, build: SourceBuild, python: ChosenPython) -> Built:
+        told = _ask(connection, facts, build)
+        if told is None:
+            self._build(connection, facts, build, python)
+            told = _ask(connection, facts, build)
+        if told is None:
+            raise ClusterError(
+                f"{connection.host.name}: the wheel of MXNet that was built is gone, or damaged",
+                hint="the same command again, which builds it anew",
+            )
+        name, sha256 = told["name"], told["sha256"]
+
+        def take(directory: Path) -> None:
+            connection.get(f".cluster/built/{build.key}/{name}", directory / name)
+            if describe_file(directory / name).sha256 != sha256:
+                raise ClusterError(
+                    f"{connection.host.name}: {name} has not arrived as it was sent", hint="the same command again"
+                )
+
+        what = f"taking {name} from {connection.host.name}"
+        [file] = fetch_once(self._cache, f"built/{build.key}", take, what=what, report=self._report)
+        return Built(build=build, file=file)
+
+    def _build(self, connection: NodeConnection, facts: NodeFacts, build: SourceBuild, python: ChosenPython) -> None:
+        """Have the head build it. Raises ClusterError with the last lines of what failed."""
+        name = connection.host.name
+        target = choose_wheels(facts, python=python, mxnet=self._config.mxnet, packages=(), node=name)
+        tools = self._find_tools(replace(target, requirements=(SETUPTOOLS,)))
+        steps = plan_tools(facts, build, tools, python)
+        text = render_build(
+            build,
+            python=f"env/{tools.digest}/bin/python",
+            node_python=facts.python,
+            setup=setup_digest(self._config.setup),
+        )
+        what = f"the build of MXNet {build.ref} from {build.url}"
+        tasks = [
+            {
+                "kind": "script",
+                "what": "the script that makes ready for a build of MXNet",
+                "text": render_script(steps, python=facts.python),
+                "silence_s": silence_s(steps),
+            },
+            {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S},
+        ]
+        files = [step.file for step in steps if isinstance(step, SendFile)]
+        started = time.monotonic()
+        self._distribution.set_up(connection, SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks))
+        self._report(Event(kind="done", what=what, where=name, duration_s=time.monotonic() - started))
+
+
+def plan_tools(facts: NodeFacts, build: SourceBuild, tools: Bundle, python: ChosenPython) -> tuple[NodeStep, ...]:
+    """The steps to a head that can build; `tools` is an environment with what makes wheels. Pure."""
+    packages = (*TOOLS, *choose_packages(build))
+    steps: list[NodeStep] = [InstallPackages(packages=packages)]
+    if tools.digest not in facts.envs:
+        steps += [SendFile(file=file) for file in tools.files if file.sha256 not in facts.files]
+        steps.append(MakeEnvironment(bundle=tools, python=python.path))
+    return tuple(steps)
+
+
+def check_fit(build: SourceBuild, facts: NodeFacts, *, node: str) -> None:
+    """Raise ClusterError where a wheel that another node has built does not run. Pure."""
+    if facts.machine != build.machine or facts.glibc < build.glibc:
+        raise ClusterError(
+            f"{node}: MXNet was built on the head, for {build.machine} and glibc {show(build.glibc)} or later; "
+            f"here it is {facts.machine} and glibc {show(facts.glibc)}",
+            hint="take the same image for all nodes ([provision] ami)",
+        )
+
+
+def _ask(connection: NodeConnection, facts: NodeFacts, build: SourceBuild) -> dict[str, str] | None:
+    """The name and SHA-256 of a finished wheel on a node. Raises ConnectError, NodeCommandError, ClusterError."""
+    command = render_tell(build, node_python=facts.python)
+    what = "the program that looks for a wheel of MXNet that was built"
+    said = connection.run(command, timeout_s=KEEP_S, what=what).stdout.strip()
+    if not said:
+        return None
+    # A user's .bashrc may print something of its own, before it.
+    told = parse_message(said.splitlines()[-1].encode())
+    if told is None:
+        return None
+    if not check_told(told):
+        raise ClusterError(f"{connection.host.name}: its built wheel has a name that wheels cannot have")
+    return told

@@ -1,0 +1,256 @@
+"""Starting a job's processes so that they can be ended, and ending them so that it is sure.
+
+Every process of a job has CLUSTER_JOB_ID in its environment, and so have all that it starts, and the programs of ours
+that run it: by this they are found, whatever session or parent they have by then; and what descends from one of them
+belongs to the job too, whatever its environment. `cluster exec` uses the same ways for its command, before there is an
+environment: Linux, Python 3.6 and later, standard library only.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+JOB_VARIABLE = "CLUSTER_JOB_ID"
+TERM_GRACE_S = 2.0
+LOOK_EVERY_S = 0.02
+ROOT_TIMEOUT_S = 5.0
+OUR_PROGRAM = "train/node role"  # in the command line of what runs a process of a job
+# `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is no error.
+KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_LIBC = ctypes.CDLL(None, use_errno=True)
+Process = Tuple[int, int, str]  # its pid, when it started, its command line
+
+
+def die_with_parent() -> None:
+    """For preexec_fn: have the kernel kill this process when its parent dies, even of SIGKILL."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Have all that descends from this process stay below it, whoever of them dies."""
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def start(command: Sequence[str], env: Dict[str, str], cwd: str) -> "subprocess.Popen[bytes]":
+    """Start a command in a session of its own, its stdout and stderr in one pipe. Raises OSError, ValueError."""
+
+    def prepare() -> None:
+        os.setsid()
+        die_with_parent()
+
+    return subprocess.Popen(
+        command,
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=prepare,
+    )
+
+
+def watch_children() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    source, sink = os.pipe()
+    os.set_blocking(source, False)
+    os.set_blocking(sink, False)
+    signal.signal(signal.SIGCHLD, _wake)
+    signal.set_wakeup_fd(sink)
+    return source
+
+
+def _wake(*_: Any) -> None:
+    """Python notes a signal for set_wakeup_fd only where it has a handler."""
+
+
+def find(job: str) -> List[Process]:
+    """The processes of a job on this host, this one left out: a list of (pid, start time, command line).
+
+    The start time tells a process from a later one with the same pid.
+    """
+    wanted = (JOB_VARIABLE + "=" + job).encode()
+    pids = [pid for pid in _all_pids() if wanted in _read(pid, "environ").split(b"\0")]
+    return _describe(set(pids) | _below(pids)) if pids else []
+
+
+def find_descendants() -> List[Process]:
+    """The processes that descend from this one, as `find` has them."""
+    return _describe(_below([os.getpid()]))
+
+
+def describe_use() -> Dict[str, Any]:
+    """What descends from this process has used by now, and which of it is stopped.
+
+    {"cpu_s": with children that have ended, "bytes": read and written, "stopped": [[pid, command line], ...]}. What a
+    debugger holds is not stopped.
+    """
+    ticks = size_bytes = 0
+    stopped = []
+    for pid in _below([os.getpid()]):
+        fields = _stat(pid)
+        if fields is None:
+            continue
+        ticks += sum(int(field) for field in fields[11:15])
+        size_bytes += sum(_numbers(pid, "io", (b"rchar", b"wchar")))
+        if fields[0] == b"T" and _numbers(pid, "status", (b"TracerPid",)) == [0]:
+            stopped.append(pid)
+    return {
+        "cpu_s": ticks / float(os.sysconf("SC_CLK_TCK")),
+        "bytes": size_bytes,
+        "stopped": [[pid, words] for pid, _, words in _describe(stopped)],
+    }
+
+
+def end(job: str) -> Tuple[List[Process], List[Process]]:
+    """End all processes of a job on this host but this one: SIGTERM, then SIGKILL. Our own programs come last.
+
+    Returns (those that had to be ended, those that are still there), both as `find` has them.
+    """
+    first = find(job)
+    ending = Ending(lambda: find(job), our_programs_last)
+    while ending.go_on():
+        time.sleep(LOOK_EVERY_S)
+    return first, ending.left
+
+
+def our_programs_last(found: Sequence[Process]) -> Sequence[Process]:
+    """For `spare`: our own programs, as long as there are others.
+
+    With role.py its child ends at once (die_with_parent), which is to have the time after SIGTERM. And when that has
+    ended, role.py ends by itself, unless it is stopped.
+    """
+    ours = [entry for entry in found if OUR_PROGRAM in entry[2]]
+    return ours if len(ours) < len(found) else ()
+
+
+def spare_none(_: Sequence[Process]) -> Iterable[Process]:
+    return ()
+
+
+class Ending:
+    """Processes being ended, step by step: SIGTERM, after a while SIGKILL, and after a while given up.
+
+    find: returns those that there are. spare(found): those of them that are only waited for, for now.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Sequence[Process]],
+        spare: Callable[[Sequence[Process]], Iterable[Process]] = spare_none,
+    ) -> None:
+        self._find = find
+        self._spare = spare
+        # When the first were: a busy machine may let us wait.
+        self._told_at = None  # type: Optional[float]
+        self._killed_at = None  # type: Optional[float]
+        self._look_at = 0.0
+        self._told = set()  # type: Set[Tuple[Process, int]]
+        self.left = []  # type: List[Process]
+        self.over_at = None  # type: Optional[float]
+
+    def go_on(self) -> bool:
+        """Do what is due; returns whether there is still something to wait for."""
+        now = time.monotonic()
+        if self.over_at is not None or now < self._look_at:
+            return self.over_at is None
+        self._look_at = now + LOOK_EVERY_S
+        found = self._find()
+        spared = set(self._spare(found))
+        self.left = [entry for entry in found if entry not in spared]
+        if not found or (self._killed_at is not None and now >= self._killed_at + TERM_GRACE_S):
+            self.over_at = now
+            return False
+        is_late = self._told_at is not None and now >= self._told_at + TERM_GRACE_S
+        number = signal.SIGKILL if is_late else signal.SIGTERM
+        new = [entry for entry in self.left if (entry, number) not in self._told]
+        tell([entry[0] for entry in new], number)
+        self._told.update((entry, number) for entry in new)
+        self._told_at = self._told_at or time.monotonic()
+        if is_late and self._killed_at is None:
+            self._killed_at = time.monotonic()
+        return True
+
+
+def tell(pids: Iterable[int], number: int) -> None:
+    """Send a signal, as root to what belongs to root; what was stopped has to go on to receive it."""
+    refused = []  # type: List[str]
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            refused.append(str(pid))
+    if refused:
+        try:
+            sudo = subprocess.Popen(
+                ["sudo", "-n", "sh", "-c", KILL_AS_ROOT, "kill", str(int(number))] + refused,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            sudo.wait(timeout=ROOT_TIMEOUT_S)  # it is root's: `call` could not kill it, and would wait
+        except (OSError, subprocess.TimeoutExpired):
+            pass  # what does not end is told
+
+
+def start_time(pid: int) -> Optional[int]:
+    """When a process began, in clock ticks since the machine did; None when there is none, or a dead one."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _describe(pids: Iterable[int]) -> List[Process]:
+    found = []
+    for pid in sorted(pids):
+        began = start_time(pid)
+        if began is not None and pid != os.getpid():
+            words = _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            found.append((pid, began, words))
+    return found
+
+
+def _below(roots: Iterable[int]) -> Set[int]:
+    """The pids of all that descends from some processes, those themselves left out."""
+    children = {}  # type: Dict[int, List[int]]
+    for pid in _all_pids():
+        fields = _stat(pid)
+        if fields is not None:
+            children.setdefault(int(fields[1]), []).append(pid)
+    found = set()  # type: Set[int]
+    parents = list(roots)
+    while parents:
+        for child in children.get(parents.pop(), ()):
+            if child not in found:
+                found.add(child)
+                parents.append(child)
+    return found
+
+
+def _all_pids() -> List[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _stat(pid: int) -> Optional[List[bytes]]:
+    """The fields of /proc/PID/stat from the third one, the state, on; None when the process is gone."""
+    return _read(pid, "stat").rpartition(b")")[2].split() or None
+
+
+def _numbers(pid: int, name: str, keys: Sequence[bytes]) -> List[int]:
+    """The numbers that stand behind some keys in a file of /proc/PID."""
+    pairs = [line.partition(b":") for line in _read(pid, name).splitlines()]
+    return [int(value) for key, _, value in pairs if key in keys]
+
+
+def _read(pid: int, name: str) -> bytes:
+    """A file of /proc/PID; empty when the process is gone or belongs to somebody else."""
+    try:
+        with open("/proc/%d/%s" % (pid, name), "rb") as stream:
+            return stream.read()
+    except (OSError, IOError):
+        return b""

@@ -1,0 +1,306 @@
+"""ssh to the nodes, by Fabric, with pinned host keys and the cluster's key only.
+
+The user's own ssh configuration is not used: no ~/.ssh/config, no agent, no default keys.
+"""
+
+import logging
+import math
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fabric
+import paramiko
+
+from bootstrap.ssh.explain import (
+    CONNECT_TIMEOUT_S,
+    NO_ANSWER,
+    NO_EXIT_CODE,
+    command_error,
+    explain,
+    explain_console,
+    explain_refused_key,
+    find_accepted_user,
+    is_unanswered,
+    may_be_booting,
+    next_step,
+)
+from bootstrap.ssh.host import Host, Output
+from bootstrap.ssh.host_keys import Console, FirstContact, HostKeyPins, UnverifiedHostKey
+from bootstrap.ssh.login_keys import load_private_key
+from foundation.errors import ClusterError, ConnectError
+
+MAX_OUTPUT_BYTES = 16 << 20
+FIRST_CONTACT_TIMEOUT_S = 300.0
+KEY_TIMEOUT_S = 20.0
+KEY_PAUSE_S = 0.5  # sshd may shut out those who fail too often (PerSourcePenalties, from OpenSSH 9.8 on)
+EXIT_TIMEOUT_S = 20.0  # from the end of a command's output to its own
+DEAD_AFTER_S = 20  # four keepalives without an answer
+
+
+def wait_for_exit(channel: Any, *, timeout_s: float) -> int:
+    """The command's exit code; NO_EXIT_CODE where a signal ended it, the connection broke or it took too long.
+
+    channel: a paramiko channel, whose own recv_exit_status has no timeout.
+    """
+    if not channel.status_event.wait(timeout_s):
+        return NO_EXIT_CODE
+    return int(channel.recv_exit_status())
+
+
+def drain(channel: Any, *, timeout_s: float | None) -> tuple[str, str]:
+    """What a command prints on stdout and on stderr, to the end of both; timeout_s: how long that may take.
+
+    stderr fits paramiko's window while stdout is read. Raises TimeoutError, which says why, as for too much output.
+    """
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    said = []
+    for receive in (channel.recv, channel.recv_stderr):
+        data = bytearray()
+        while True:
+            left_s = deadline - time.monotonic()
+            channel.settimeout(None if left_s == math.inf else max(left_s, 0.01))
+            try:
+                piece = receive(1 << 16)
+            except TimeoutError:
+                piece = None
+            if piece is None or time.monotonic() > deadline:
+                raise TimeoutError(f"it did not end within {timeout_s:.0f} s")
+            if not piece:
+                break
+            data += piece
+            if len(data) > MAX_OUTPUT_BYTES:
+                raise TimeoutError(f"it printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
+        said.append(data.decode("utf-8", "replace"))
+    return said[0], said[1]
+
+
+# paramiko logs whole tracebacks of what is raised as well; the error says it better.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+
+
+class NodeConnection:
+    """An open connection to one node. Make it with `connect`."""
+
+    def __init__(self, host: Host, connection: fabric.Connection) -> None:
+        self.host = host
+        self._connection = connection
+
+    def run(
+        self, command: str, *, check: bool = True, timeout_s: float | None = None, what: str | None = None
+    ) -> Output:
+        """Run a shell command, without a terminal and without input.
+
+        what: a short description that errors show instead of the command, for whole scripts.
+        timeout_s: how long it may take, in seconds. Raises NodeCommandError when it fails and `check` is set,
+        ConnectError when the connection breaks, it takes too long or it prints more than MAX_OUTPUT_BYTES.
+        """
+        with self._explained():
+            channel = self.open_channel(command)
+            channel.shutdown_write()
+            try:
+                stdout, stderr = drain(channel, timeout_s=timeout_s)
+            except TimeoutError as error:
+                channel.close()
+                raise ConnectError(
+                    f"{self.host.name} ({self.host.address}): {error}: {what or command}", hint="cluster status"
+                ) from None
+            output = Output(stdout=stdout, stderr=stderr, exit_code=wait_for_exit(channel, timeout_s=EXIT_TIMEOUT_S))
+        if output.exit_code == NO_EXIT_CODE:
+            self._check_alive()
+        if check and output.exit_code != 0:
+            raise command_error(self.host, what or command, output)
+        return output
+
+    def open_channel(self, command: str) -> paramiko.Channel:
+        """Start a command and return its channel."""
+        with self._explained():
+            self._check_alive()
+            channel = self._connection.transport.open_session()
+            channel.exec_command(command)
+            return channel
+
+    def _check_alive(self) -> None:
+        transport = self._connection.transport
+        if transport is None or not transport.is_active():
+            raise ConnectError(f"{self.host.name} ({self.host.address}): the connection is lost", hint="cluster status")
+
+    @property
+    def host_key(self) -> tuple[str, str]:
+        """The host key that the other side has shown, as (type, base64)."""
+        key = self._connection.transport.get_remote_server_key()
+        return key.get_name(), key.get_base64()
+
+    def get(self, source: str, destination: Path) -> None:
+        """Copy one file from the node; `source` is relative to the home of the user there."""
+        # Fabric's own keeps its session until the end, when there is no connection any more to end it by.
+        with self._explained():
+            self._check_alive()
+            with destination.open("wb") as file, closing(self._connection.client.open_sftp()) as session:
+                session.getfo(source, file)
+
+    def close(self) -> None:
+        """Close the connection."""
+        transport = self._connection.transport
+        if transport is not None and hasattr(transport.sock, "shutdown"):  # a ProxyCommand is a process
+            with suppress(OSError):  # it is broken already
+                transport.sock.shutdown(socket.SHUT_RDWR)  # paramiko's thread looks up only every 0.1 s otherwise
+        self._connection.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise ConnectError(explain(self.host, error), hint="cluster status") from error
+
+
+def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConnection:
+    """Open a connection to a host whose key is pinned, or which `contact` verifies and pins.
+
+    Raises ConnectError, with the reason in words, ClusterError when the private key cannot be used, and what `contact`
+    raises.
+    """
+    connection = fabric.Connection(
+        host.address,
+        user=host.user,
+        port=22,
+        # An explicit ssh_config, though empty, keeps Fabric from reading the user's.
+        config=fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig()),
+        connect_timeout=CONNECT_TIMEOUT_S,
+        connect_kwargs={
+            "look_for_keys": False,
+            "allow_agent": False,
+            "banner_timeout": CONNECT_TIMEOUT_S,
+            "auth_timeout": CONNECT_TIMEOUT_S,
+            "transport_factory": make_transport,
+        },
+    )
+    # Fabric 3 makes its client with AutoAddPolicy, whatever it is told: so replace the policy before it connects.
+    connection.client.set_missing_host_key_policy(contact)
+    pinned = contact.pins.find(host.instance_id)
+    if pinned is not None:
+        connection.client.get_host_keys().add(host.address, pinned[0], _parse_pinned(host, pinned, contact.pins.path))
+    connection.connect_kwargs["pkey"] = load_private_key(private_key)
+    try:
+        connection.open()
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        raise ConnectError(explain(host, error), hint=next_step(host, error)) from error
+    finally:
+        if not connection.is_connected:
+            connection.client.close()  # Fabric's own close() leaves one alone that was not opened to the end
+    notice_death(connection.transport)
+    return NodeConnection(host, connection)
+
+
+def notice_death(transport: paramiko.Transport) -> None:
+    """Have a connection break soon after its other side stops answering."""
+    transport.set_keepalive(5)
+    # Linux; else a host that is gone is noticed after a quarter of an hour.
+    if hasattr(socket, "TCP_USER_TIMEOUT") and isinstance(transport.sock, socket.socket):
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_S * 1000)
+
+
+class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no types
+    """Raises AuthenticationException only for refused keys; paramiko also raises it for no answer."""
+
+    _told: paramiko.SSHException | None = None
+
+    def auth_publickey(self, *args: Any, **options: Any) -> list[str]:
+        """As paramiko's. Raises SSHException where the other side says nothing in time, or hangs up."""
+        try:
+            return list(super().auth_publickey(*args, **options))
+        except paramiko.SSHException as error:
+            # A connection that has ended says nothing of the keys after that: sshd hangs up after too many of them.
+            if self._told is None or self.is_active():
+                self._told = paramiko.SSHException(NO_ANSWER) if is_unanswered(error) else error
+            if self._told is error:
+                raise
+            raise self._told from error
+
+
+def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
+    """A transport of paramiko's, whose packets leave at once.
+
+    Otherwise a packet waits for the ACK of the one before it (Nagle's algorithm, RFC 896): 40 ms, several times until a
+    command runs. OpenSSH disables this, too.
+    """
+    if isinstance(sock, socket.socket):  # not a channel of another connection (ProxyJump)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return _Transport(sock, **options)
+
+
+def _parse_pinned(host: Host, pinned: tuple[str, str], path: Path) -> paramiko.PKey:
+    try:
+        entry = paramiko.hostkeys.HostKeyEntry.from_line(f"{host.address} {pinned[0]} {pinned[1]}")
+    except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
+        entry = None
+    if entry is None:
+        raise ClusterError(
+            f"{path}: the host key of {host.instance_id} ({host.name}) is damaged",
+            hint=f"rm '{path}'; the nodes' keys are then verified by their consoles, and pinned anew",
+        )
+    return entry.key
+
+
+def wait_for_connection(
+    host: Host, *, private_key: Path, pins: HostKeyPins, console: Console, timeout_s: float = FIRST_CONTACT_TIMEOUT_S
+) -> NodeConnection:
+    """Connect, and go on trying while the node may still be booting, for about timeout_s seconds.
+
+    Raises ConnectError, AwsError (the console may not be read), ClusterError (the private key cannot be used).
+    """
+    deadline = time.monotonic() + timeout_s
+    pause_s = 0.1
+    contact = FirstContact(host.instance_id, pins=pins, console=console)
+    refused: ConnectError | None = None
+    while True:
+        try:
+            return connect(host, private_key=private_key, contact=contact)
+        except ConnectError as error:
+            cause = error.__cause__
+            if not may_be_booting(cause):
+                raise
+            if isinstance(cause, paramiko.AuthenticationException):
+                # cloud-init adds the key a little after sshd has begun to answer; later it will not come any more.
+                deadline = min(deadline, time.monotonic() + KEY_TIMEOUT_S)
+                pause_s = max(pause_s, KEY_PAUSE_S)
+                refused = error
+            if time.monotonic() > deadline:
+                # One that is hung up on after its key was refused has failed too often: the key is the cause.
+                told = refused if refused is not None and isinstance(cause, paramiko.SSHException | EOFError) else error
+                given_up = _give_up(host, told, private_key=private_key, contact=contact, console=console)
+                raise given_up from told.__cause__
+            rest_s = max(pause_s, contact.pause_s) if isinstance(cause, UnverifiedHostKey) else pause_s
+        time.sleep(rest_s)
+        pause_s = min(pause_s * 1.5, 2.0)
+
+
+def _give_up(
+    host: Host, error: ConnectError, *, private_key: Path, contact: FirstContact, console: Console
+) -> ConnectError:
+    """The error for a node that could not be reached in time, with the known causes."""
+    cause = error.__cause__
+    told, hint = error.message, error.hint
+    refused = isinstance(cause, paramiko.AuthenticationException)
+    if refused and not isinstance(cause, paramiko.BadAuthenticationType):
+        probe = find_accepted_user(host.user, lambda user: _try_user(host, user, private_key, contact))
+        told, hint = explain_refused_key(host, probe, key=load_private_key(private_key), path=private_key)
+        if probe.accepted is not None:
+            return ConnectError(told, hint=hint)
+    try:
+        said, booted = explain_console(console.find_last_lines(host.instance_id))
+    except ClusterError as unreadable:  # the node that does not answer is what matters
+        return ConnectError(f"{told}\n  its console cannot be read: {unreadable.message}", hint=hint)
+    if not booted and not refused and not isinstance(cause, UnverifiedHostKey):
+        hint = f"the same command in a minute; then {hint}"
+    return ConnectError(f"{told}\n{said}", hint=hint)
+
+
+def _try_user(host: Host, user: str, private_key: Path, contact: FirstContact) -> Output:
+    with closing(connect(replace(host, user=user), private_key=private_key, contact=contact)) as connection:
+        return connection.run("true", check=False, timeout_s=CONNECT_TIMEOUT_S)

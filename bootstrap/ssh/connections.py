@@ -1,0 +1,150 @@
+"""The connections to a cluster's nodes, each made once, and the same work for many nodes at once."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Self, TypeVar
+
+from bootstrap.environment.facts import NodeFacts, gather_facts
+from bootstrap.ssh.connection import NodeConnection, connect, wait_for_connection
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.host_keys import Console, FirstContact, HostKeyPins
+from foundation.errors import ClusterError
+from foundation.thread_pool import map_in_threads, run_in_thread
+
+MAX_PARALLEL = 64
+
+T = TypeVar("T")
+
+
+def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
+    """Do `work` for every item side by side; collect every failure, and raise them as one ClusterError."""
+
+    def attempt(item: T, _check: object) -> BaseException | None:
+        try:
+            work(item)
+        except BaseException as error:  # noqa: BLE001 - crosses over to the caller's thread, and is raised there
+            return error
+        return None
+
+    errors = [error for error in map_in_threads(attempt, items, threads=MAX_PARALLEL) if error is not None]
+    failures = [error for error in errors if isinstance(error, ClusterError)]
+    if len(failures) < len(errors):
+        raise next(error for error in errors if not isinstance(error, ClusterError))
+    # The same failure on every node (a package index out of reach) is told once.
+    told = list(dict.fromkeys(map(str, failures)))
+    if len(told) > 1:
+        summary = "\n".join(told)
+        raise ClusterError(f"{len(failures)} of {len(items)} nodes failed:\n{summary}", hint=failures[0].hint)
+    if failures:
+        raise failures[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Early:
+    """A connection that was opened in advance, and the facts gathered over it; None for what failed."""
+
+    connection: NodeConnection | None = None
+    facts: NodeFacts | None = None
+
+
+class Connections:
+    """The open connections to a cluster's nodes, by instance id. A context manager that closes them.
+
+    connect_to_other: connects to hosts outside the cluster, if the job may have any.
+    """
+
+    def __init__(
+        self,
+        *,
+        private_key: Path,
+        pins: HostKeyPins,
+        console: Console,
+        wait_s: float,
+        connect_to_other: Callable[[Host], NodeConnection] | None = None,
+    ) -> None:
+        self._connect_to_other = connect_to_other
+        self._private_key = private_key
+        self._pins = pins
+        self._console = console
+        self._wait_s = wait_s
+        self._open: dict[str, NodeConnection] = {}
+        self._early: dict[str, tuple[Host, Future[_Early]]] = {}
+        self._facts: dict[str, NodeFacts] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for connection in self._open.values():
+            connection.close()
+        for _, future in self._early.values():
+            future.add_done_callback(_hang_up)
+
+    @property
+    def pins(self) -> HostKeyPins:
+        """The host keys of this cluster."""
+        return self._pins
+
+    def begin(self, hosts: Iterable[Host], *, python: str) -> None:
+        """Start connecting to nodes at their last known addresses, and gather facts; python: [bootstrap] python.
+
+        `get` drops a connection whose address or user has changed, and connects again where this failed. Only to nodes
+        whose host key is pinned, so that another machine at that address learns nothing.
+        """
+        for host in islice(hosts, MAX_PARALLEL):
+            if self._pins.find(host.instance_id) is not None:
+                self._early[host.instance_id] = (host, run_in_thread(partial(self._go_ahead, host, python)))
+
+    def get(self, host: Host) -> NodeConnection:
+        """The connection to a host, opened if need be. Raises ConnectError, AwsError."""
+        connection = self._open.get(host.instance_id)
+        if connection is None:
+            connection = self._take_early(host) or self._make(host)
+            with self._lock:
+                self._open[host.instance_id] = connection
+        return connection
+
+    def _make(self, host: Host) -> NodeConnection:
+        if host.spec and self._connect_to_other is not None:
+            return self._connect_to_other(host)
+        return wait_for_connection(
+            host, private_key=self._private_key, pins=self._pins, console=self._console, timeout_s=self._wait_s
+        )
+
+    def take_facts(self, host: Host) -> NodeFacts | None:
+        """The facts gathered by `begin`, once: setting up the host changes them."""
+        return self._facts.pop(host.instance_id, None)
+
+    def _take_early(self, host: Host) -> NodeConnection | None:
+        begun, future = self._early.pop(host.instance_id, (None, None))
+        if begun is None or future is None:
+            return None
+        if (begun.address, begun.user) != (host.address, host.user):
+            future.add_done_callback(_hang_up)
+            return None
+        early = future.result()
+        if early.connection is not None:
+            early.connection.host = host
+        if early.facts is not None:
+            self._facts[host.instance_id] = early.facts
+        return early.connection
+
+    def _go_ahead(self, host: Host, python: str) -> _Early:
+        connection = None
+        try:
+            contact = FirstContact(host.instance_id, pins=self._pins, console=self._console)
+            connection = connect(host, private_key=self._private_key, contact=contact)
+            return _Early(connection=connection, facts=gather_facts(connection, python=python))
+        except ClusterError:  # `get` meets it again and raises it
+            return _Early(connection=connection)
+
+
+def _hang_up(future: Future[_Early]) -> None:
+    if future.exception() is None and (connection := future.result().connection) is not None:
+        connection.close()

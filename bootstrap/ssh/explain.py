@@ -1,0 +1,232 @@
+"""Explains why a node cannot be reached: the cause, and the next command."""
+
+import errno
+import re
+import shlex
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from bootstrap.ssh.host import Host, Output
+from bootstrap.ssh.host_keys import UnverifiedHostKey
+from foundation.errors import ConnectError, NodeCommandError
+
+# Ubuntu and the DLAMIs made of it; Amazon Linux, RHEL and SUSE; Debian (admin); and others by their names. root last:
+# most images let it in only to be told another name.
+IMAGE_USERS = (
+    "ubuntu",
+    "ec2-user",
+    "admin",
+    "debian",
+    "rocky",
+    "almalinux",
+    "centos",
+    "fedora",
+    "cloud-user",
+    "core",
+    "bitnami",
+    "root",
+)
+PROBE_TIMEOUT_S = 20.0
+_OTHER_USER = re.compile(r'Please login as the user "([A-Za-z0-9._-]+)" rather than the user')
+"""cloud-init's forced command for root (its setting disable_root_opts)."""
+CONNECT_TIMEOUT_S = 10
+LAST_LINES = 10
+NO_EXIT_CODE = -1  # paramiko's, for a command that a signal ended, and for one whose connection was lost
+_BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
+"""getty's prompt, and the last line of cloud-init."""
+_SILENT = ("Error reading SSH protocol banner", "No existing session")
+"""paramiko's words for a port that takes a connection and then does not speak ssh in time."""
+NO_ANSWER = "no answer while logging in"
+_UNANSWERED = ("Authentication timeout.", "Authentication failed: transport shut down or saw EOF")
+"""paramiko's words for a login that was neither accepted nor refused."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """The user that accepts the cluster's key. complete: all users were tried, so None means that there is none."""
+
+    accepted: str | None
+    complete: bool
+
+
+def find_accepted_user(refused: str, try_user: Callable[[str], Output]) -> Probe:
+    """Try the users of images other than the one that was refused, for PROBE_TIMEOUT_S at most.
+
+    try_user: logs in as a user over a connection of its own and runs a command there; raises ConnectError.
+    """
+    deadline = time.monotonic() + PROBE_TIMEOUT_S
+    for user in IMAGE_USERS:
+        if user == refused:
+            continue
+        if time.monotonic() > deadline:
+            return Probe(accepted=None, complete=False)
+        try:
+            output = try_user(user)
+        except ConnectError as error:
+            if isinstance(error.__cause__, paramiko.AuthenticationException):
+                continue
+            return Probe(accepted=None, complete=False)  # sshd penalises those who fail too often
+        named = find_other_user(output)
+        return Probe(accepted=named or user, complete=True)
+    return Probe(accepted=None, complete=True)
+
+
+def find_other_user(output: Output) -> str | None:
+    """The user that an image names to those who log in as another one; None where it does not. Pure."""
+    found = _OTHER_USER.search(output.stdout + output.stderr)
+    return found.group(1) if found else None
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Whether a paramiko AuthenticationException means no answer, not a refused key. Pure."""
+    return type(error) is paramiko.AuthenticationException and str(error) in _UNANSWERED
+
+
+def may_be_booting(error: BaseException | None) -> bool:
+    """Whether a connection failed in a way that a node's boot explains. Pure."""
+    if isinstance(error, paramiko.BadHostKeyException) or (isinstance(error, UnverifiedHostKey) and error.final):
+        return False
+    return isinstance(error, OSError | EOFError | paramiko.SSHException)
+
+
+def explain(host: Host, error: BaseException) -> str:
+    """Say in words why a connection failed. Pure."""
+    return f"{host.name} ({where(host)}): {_cause(host, _innermost(error))}"
+
+
+def where(host: Host) -> str:
+    """The host's description in messages. Pure."""
+    if not host.spec:
+        return f"{host.instance_id}, {host.user}@{host.address}"
+    return f"{host.user}@{host.address}" + (f" port {host.port}" if host.port != 22 else "")
+
+
+def _innermost(error: BaseException) -> BaseException:
+    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError) and error.errors:
+        cause: BaseException = next(iter(error.errors.values()))
+        return cause
+    return error
+
+
+def _cause(host: Host, error: BaseException) -> str:  # noqa: PLR0911 - a sentence for each cause
+    match error:
+        case paramiko.BadHostKeyException():
+            return (
+                "its host key has changed, so this may not be the machine that was launched.\n"
+                f"  pinned:    {error.expected_key.get_name()} {error.expected_key.fingerprint}\n"
+                f"  presented: {error.key.get_name()} {error.key.fingerprint}"
+            )
+        case UnverifiedHostKey():
+            return _explain_unverified(host, error)
+        case paramiko.BadAuthenticationType() if "publickey" not in error.allowed_types:
+            return f"its sshd accepts no keys, only: {', '.join(error.allowed_types)}"
+        case paramiko.AuthenticationException():
+            return f"ssh answers, but does not accept the cluster's key for user {host.user}"
+        case TimeoutError() | socket.timeout():
+            return f"no answer on port 22 within {CONNECT_TIMEOUT_S} s; does the security group let you in?"
+        case paramiko.SSHException() if str(error).startswith(_SILENT):
+            return (
+                f"port 22 takes connections, but no sshd answers there within {CONNECT_TIMEOUT_S} s: the host hangs, "
+                "or its sshd turns connections away"
+            )
+    return _cause_by_number(getattr(error, "errno", None)) or f"ssh failed: {str(error) or type(error).__name__}"
+
+
+def _cause_by_number(number: int | None) -> str | None:
+    if number == errno.ECONNREFUSED:
+        return "connection refused on port 22: the host is there, but its sshd is not"
+    if number in {errno.EHOSTUNREACH, errno.ENETUNREACH}:
+        return "there is no route to that address"
+    if number in {errno.EPERM, errno.EACCES}:
+        return "this machine's own firewall forbids connections to that address"
+    return None
+
+
+def _explain_unverified(host: Host, error: UnverifiedHostKey) -> str:
+    presented = f"  presented: {error.key.get_name()} {error.key.fingerprint}"
+    if error.shown:
+        return (
+            "its host key is none of those that the instance's console shows, so this may not be the machine that "
+            f"was launched. Nothing was sent to it.\n{presented}\n  console:   "
+            + "\n             ".join(sorted(error.shown))
+        )
+    return (
+        "its host key cannot be verified: the instance's console shows no host keys' fingerprints. It is still "
+        "booting, or its image's cloud-init does not print them, or it did so too long ago (it does at the first boot "
+        "alone, and EC2 keeps 64 KB). Nothing was sent to it.\n"
+        f"{presented}\n  its line:  {host.instance_id} {error.key.get_name()} {error.key.get_base64()}"
+    )
+
+
+def next_step(host: Host, error: BaseException) -> str:
+    """The command to run after a connection failed. Pure."""
+    error = _innermost(error)
+    number = getattr(error, "errno", None)
+    if isinstance(error, UnverifiedHostKey) and not error.shown:
+        public = f"/etc/ssh/ssh_host_{error.key.algorithm_name.lower()}_key.pub"
+        return (
+            "the same command in a minute; if that does not help, compare what was presented with the node's own "
+            f"(on EC2's serial console: ssh-keygen -lf {public}), and if it is the same add its line to "
+            f"{shlex.quote(str(error.pins_path))}"
+        )
+    if isinstance(error, paramiko.BadHostKeyException | UnverifiedHostKey):
+        return "cluster down, then cluster up, unless you know why the key is another one"
+    if isinstance(error, TimeoutError):
+        return "cluster allow, if your address is another one than at `cluster up`; else cluster status"
+    if number in {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM, errno.EACCES}:
+        return "look at this machine's network, VPN and firewall; [provision] ssh_address says which address is used"
+    if number == errno.ECONNREFUSED or (isinstance(error, paramiko.SSHException) and str(error).startswith(_SILENT)):
+        return f"cluster status; a reboot starts sshd anew: aws ec2 reboot-instances --instance-ids {host.instance_id}"
+    return "cluster status"
+
+
+def explain_refused_key(host: Host, probe: Probe, *, key: paramiko.PKey, path: Path) -> tuple[str, str]:
+    """Why a node does not accept the cluster's key from the configured user, and what to do about it. Pure."""
+    refused = (
+        f"{host.name} ({host.instance_id}, {host.address}): ssh answers, but does not accept the cluster's key for "
+    )
+    if probe.accepted is not None:
+        told = f"{refused}user {host.user}, while it does for {probe.accepted}: that is the image's user"
+        return told, f'set [provision] user = "{probe.accepted}" in cluster.toml'
+    others = "nor for any user that images usually have" if probe.complete else "others could not be tried to the end"
+    told = (
+        f"{refused}user {host.user}, {others}: ~{host.user}/.ssh/authorized_keys on the node does not have it (any "
+        "more), cloud-init has not finished there, or the image's user has another name.\n"
+        f"  the key:   {key.get_name()} {key.fingerprint} in {path}\n"
+        f"  its line:  {key.get_name()} {key.get_base64()}"
+    )
+    return told, (
+        "the same command in a minute; then add its line to authorized_keys there (by EC2's serial console), set "
+        "[provision] user to the image's, or cluster down, then cluster up"
+    )
+
+
+def explain_console(lines: Sequence[str]) -> tuple[str, bool]:
+    """What the console's last lines say of an instance that cannot be reached; whether its boot is over. Pure."""
+    booted = any(_BOOT_ENDS.search(line) for line in lines)
+    booting = "" if booted else "  as far as its console shows, it is still booting\n"
+    said = "".join(f"\n  | {line}" for line in lines)
+    return booting + (f"  its console's last lines:{said}" if lines else "  its console is still empty"), booted
+
+
+def render_last_lines(lines: Sequence[str]) -> str:
+    """The last lines that a program printed, each on a line of its own below an error's message. Pure."""
+    return "".join(f"\n  | {line}" for line in lines[-LAST_LINES:] or ["(it printed nothing)"])
+
+
+def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
+    """The error for a failed command: host, command, code and the last lines. Pure."""
+    shown = command if len(command) <= 200 else command[:197] + "..."
+    ending = "killed by a signal:" if output.exit_code == NO_EXIT_CODE else f"exit code {output.exit_code} from:"
+    said = render_last_lines((output.stdout + output.stderr).strip().splitlines())
+    named = find_other_user(output)
+    hint = f'set [provision] user = "{named}" in cluster.toml' if named else None
+    if "No space left on device" in output.stderr:
+        look = f"ssh {host.spec}" if host.spec else f"cluster exec --node {host.name} --"
+        hint = f"{look} df -h; free some space there, then the same command again"
+    return NodeCommandError(f"{host.name}: {ending} {shown}{said}", hint=hint)

@@ -1,0 +1,145 @@
+"""A program of node/, seen from this machine: sent over the stdin of an ssh command; then both send lines of JSON."""
+
+import json
+import shlex
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import paramiko
+from msgspec import ValidationError, convert
+
+from bootstrap.ssh.connection import NodeConnection, wait_for_exit
+from bootstrap.ssh.explain import command_error
+from bootstrap.ssh.host import Output
+from foundation.decode import decode, shorten_reason
+from foundation.errors import ConnectError
+
+SILENCE_S = 20.0
+"""These programs speak every second or two. What is silent for so long is dead, or its host is."""
+MAX_LINE_BYTES = 1 << 20
+MAX_STDERR_BYTES = 1 << 20
+HINT = "cluster status; when the node runs, the same command again"
+T = TypeVar("T")
+# Runs the modules that come on its stdin, the last one as the program; they share that stdin, buffer and all.
+LOADER = """
+import json, sys, types
+for name, source in json.loads(sys.stdin.buffer.readline().decode("utf-8")):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name + ".py", "exec"), module.__dict__)
+module.main()
+"""
+
+
+@cache
+def read_modules(names: tuple[str, ...]) -> bytes:
+    """Modules of node/ as LOADER takes them."""
+    folder = files("bootstrap").joinpath("node")
+    sources = [(name, folder.joinpath(f"{name}.py").read_text(encoding="utf-8")) for name in names]
+    return json.dumps(sources).encode() + b"\n"
+
+
+class NodeProgram:
+    """The last of `modules`, run with those before it, from its start to its end. Not for several threads."""
+
+    def __init__(self, connection: NodeConnection, *, python: str, modules: Sequence[str]) -> None:
+        self.connection = connection
+        self._name = f"{modules[-1]}.py"
+        self._channel = connection.open_channel(shlex.join([python, "-c", LOADER]))
+        self._channel.settimeout(SILENCE_S)
+        self._lines: deque[bytes] = deque()
+        self._rest = bytearray()
+        self._send(read_modules(tuple(modules)))
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send a message. Raises ConnectError."""
+        self._send(json.dumps(message).encode() + b"\n")
+
+    def messages(self, deadline: float = float("inf")) -> Iterator[dict[str, Any]]:
+        """The program's messages, without its signs of life, until it ends.
+
+        deadline: by time.monotonic(). Raises ConnectError when the connection is lost or the deadline passes,
+        NodeCommandError when the program fails.
+        """
+        while time.monotonic() < deadline:
+            # Whoever sends may receive as well, between two messages.
+            while self._lines:
+                message = parse_message(self._lines.popleft())
+                if message and "alive" not in message:
+                    yield message
+            if not self._receive():
+                self._raise_ended()
+        raise ConnectError(f"{self._where}: {self._name} did not come to an end", hint=HINT)
+
+    def read(self, message: Mapping[str, Any], kind: type[T]) -> T:
+        """Validate a message. Raises ConnectError."""
+        try:
+            return convert(message, kind)
+        except ValidationError as error:
+            raise ConnectError(
+                f"{self._where}: what {self._name} says cannot be understood: {shorten_reason(str(error))}", hint=HINT
+            ) from None
+
+    def close(self) -> None:
+        """Close its stdin and output, which ends it."""
+        self._channel.close()
+
+    @property
+    def _where(self) -> str:
+        host = self.connection.host
+        return f"{host.name} ({host.address})"
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except TimeoutError:
+            raise self._silent() from None
+        except (OSError, EOFError, paramiko.SSHException):
+            return  # it has hung up: `messages` has what it said before
+
+    def _receive(self) -> bool:
+        try:
+            data = self._channel.recv(1 << 16)
+        except TimeoutError:
+            raise self._silent() from None
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise ConnectError(f"{self._where}: the connection is lost: {error}", hint=HINT) from error
+        first, newline, data_after = data.partition(b"\n")
+        self._rest += first
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise ConnectError(
+                f"{self._where}: {self._name} has sent a line of more than {MAX_LINE_BYTES >> 20} MiB", hint=HINT
+            )
+        if newline:
+            *lines, rest = data_after.split(b"\n")
+            self._lines += [bytes(self._rest), *lines]
+            self._rest = bytearray(rest)
+        return bool(data)
+
+    def _silent(self) -> ConnectError:
+        return ConnectError(f"{self._where}: nothing was heard for {SILENCE_S:g} s", hint=HINT)
+
+    def _raise_ended(self) -> None:
+        code = wait_for_exit(self._channel, timeout_s=SILENCE_S)
+        said = b""
+        while len(said) < MAX_STDERR_BYTES and self._channel.recv_stderr_ready():
+            said += self._channel.recv_stderr(1 << 16)
+        if code == -1 or not said:
+            raise ConnectError(f"{self._where}: the connection is lost, or {self._name} was killed", hint=HINT)
+        raise self._failed(said.decode("utf-8", "replace"), exit_code=code)
+
+    def _failed(self, said: str, *, exit_code: int) -> Exception:
+        return command_error(self.connection.host, self._name, Output(stdout="", stderr=said, exit_code=exit_code))
+
+
+def parse_message(line: bytes) -> dict[str, Any] | None:
+    """A message in a line of output, or None: a user's .bashrc may print something of its own. Pure."""
+    if not line.lstrip().startswith(b"{"):
+        return None
+    try:
+        return decode(line, dict[str, Any])
+    except ValueError:
+        return None

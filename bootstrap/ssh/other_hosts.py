@@ -1,0 +1,275 @@
+"""The user's own hosts, outside the cluster, on which a job runs as well.
+
+They are set up like nodes (apply.py). This module has what differs: which hosts are allowed, how the head logs in, what
+the user's machine remembers of them, and how all of it is removed.
+"""
+
+import difflib
+import secrets
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from msgspec import Struct, structs
+from msgspec.json import encode
+
+from bootstrap.apply import ReadyNode, find_cluster_key
+from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.login_keys import MARK, authorized_line, known_hosts_text
+from bootstrap.ssh.user_ssh import Spec, parse_spec
+from foundation.decode import decode
+from foundation.errors import ClusterError, ConfigError
+from foundation.file_lock import locked
+from foundation.files import write_whole
+from foundation.progress import Event, Report
+
+KEPT_JOBS = 20
+KNOWN_OTHERS = "known_hosts_of_others"
+KEPT = "kept"
+SCRIPT_TIMEOUT_S = 90.0
+_LOCK = 'exec 9<"$HOME/.cluster" && flock --timeout 60 9'
+
+
+class Remembered(Struct, frozen=True, kw_only=True):
+    """A host of the user's own that was, or may have been, set up.
+
+    spec: as named in the hostfile. address, port, key: where the head reaches it, and its host key, None to keep the
+    known one. jobs: the ids of jobs that ran there, the newest last.
+    """
+
+    spec: str
+    address: str
+    port: int
+    key: tuple[str, str] | None = None
+    jobs: tuple[str, ...] = ()
+
+
+class _Known(Struct, frozen=True):
+    """The content of the file."""
+
+    mark: str
+    hosts: tuple[Remembered, ...]
+
+
+class Memory:
+    """The other hosts of one cluster, in a file of its folder on the user's machine.
+
+    `mark` ends the cluster's own line in authorized_keys there: no other cluster has the same one, whatever its name.
+    """
+
+    def __init__(self, path: Path, *, cluster: str) -> None:
+        self.path = path
+        self._cluster = cluster
+
+    def read(self) -> tuple[str, tuple[Remembered, ...]]:
+        """The mark, and the hosts. Raises ClusterError for an invalid file."""
+        try:
+            known = decode(self.path.read_bytes(), _Known)
+        except FileNotFoundError:
+            return f"{MARK}-{self._cluster}-{secrets.token_hex(4)}", ()
+        except OSError as error:
+            raise ClusterError(f"{self.path}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise ClusterError(
+                f"{self.path}: damaged: {error}",
+                hint=f"rm {shlex.quote(str(self.path))}; what is on hosts of your own has then to be removed by hand",
+            ) from error
+        return known.mark, known.hosts
+
+    def keep(self, hosts: Sequence[Remembered]) -> None:
+        """Store these hosts, replacing earlier entries. On disk before it returns. Raises ClusterError."""
+        with self._locked():
+            mark, known = self.read()
+            merged = {entry.spec: entry for entry in known}
+            for host in hosts:
+                old = merged.get(host.spec)
+                jobs = (*(old.jobs if old else ()), *host.jobs)[-KEPT_JOBS:]
+                merged[host.spec] = structs.replace(host, key=host.key or (old.key if old else None), jobs=jobs)
+            self._write(mark, tuple(merged.values()))
+
+    def forget(self, specs: Sequence[str]) -> None:
+        """Remove these hosts; the file is removed with the last one. Raises ClusterError."""
+        with self._locked():
+            mark, known = self.read()
+            left = tuple(entry for entry in known if entry.spec not in specs)
+            if left:
+                self._write(mark, left)
+            else:
+                self.path.unlink(missing_ok=True)
+                with suppress(OSError):  # the cluster's other files are still there
+                    self.path.parent.rmdir()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold a lock against other threads and processes. It is on a folder, so it leaves no file.
+
+        Not on the cluster's own folder: commands that set up its nodes hold that lock.
+        """
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ClusterError(f"cannot use {self.path.parent}: {error.strerror}") from error
+        with locked(self.path.parent.parent):
+            yield
+
+    def _write(self, mark: str, hosts: Sequence[Remembered]) -> None:
+        try:
+            write_whole(self.path, encode(_Known(mark=mark, hosts=tuple(hosts))), to_disk=True)
+        except OSError as error:
+            raise ClusterError(f"cannot write {self.path}: {error.strerror}") from error
+
+
+def choose_others(lines: Sequence[str], nodes: Sequence[Host], *, launcher: str, why_not: str = "") -> dict[str, Spec]:
+    """The lines of a hostfile that name hosts of the user's own, each once, in order. Pure.
+
+    launcher: [train]'s; why_not: why it cannot reach such hosts, "" if it can. Raises ConfigError for invalid lines.
+    """
+    names = {name: node for node in nodes for name in (node.name, node.private_ip, node.address)}
+    others: dict[str, Spec] = {}
+    for line in lines:
+        spec = parse_spec(line)
+        if spec is None:
+            raise ConfigError(f'train.hosts: "{line}" is neither a node nor a [user@]host[:port]', hint=_listed(nodes))
+        node = names.get(spec.host)
+        if node is None:
+            others[line] = spec
+        elif spec.user is not None or spec.host not in (node.name, node.private_ip):
+            raise ConfigError(
+                f'train.hosts: "{line}" is {node.name} of this cluster', hint=f'name it "{node.name}" in the hostfile'
+            )
+    if others and why_not:
+        raise ConfigError(
+            f'train.launcher = "{launcher}" goes with nodes of the cluster alone ({why_not}), and train.hosts names '
+            f"{next(iter(others))}",
+            hint="cluster train --launcher ssh",
+        )
+    return others
+
+
+def no_such_host(line: str, hostname: str, nodes: Sequence[Host]) -> ConfigError:
+    """The error for a name that cannot be resolved. Pure."""
+    host = line.rpartition("@")[2].partition(":")[0]
+    nearest = difflib.get_close_matches(host, [node.name for node in nodes], n=1)
+    meant = f'; did you mean "{nearest[0]}"?' if nearest else ""
+    via = f" (HostName {hostname} in your ssh_config)" if hostname != host else ""
+    return ConfigError(
+        f'train.hosts: "{line}" is no node of this cluster, and no host that this machine knows{via}{meant}',
+        hint=_listed(nodes),
+    )
+
+
+def _listed(nodes: Sequence[Host]) -> str:
+    listed = ", ".join(f"{node.name} ({node.private_ip})" for node in nodes)
+    return f"one of: {listed}; or what ssh reaches from here, as [user@]host[:port]"
+
+
+def check_addresses(others: Sequence[Host], nodes: Sequence[Host]) -> None:
+    """Raises ConfigError for hosts that other nodes cannot reach, and for two with the same address. Pure."""
+    seen = {address: node.name for node in nodes for address in (node.private_ip, node.address)}
+    for host in others:
+        if host.private_ip.startswith("127.") or host.private_ip == "0.0.0.0":  # noqa: S104 - nothing is bound here
+            raise ConfigError(
+                f'train.hosts: "{host.spec}" is {host.private_ip}, where no node reaches it',
+                hint="HostName in your ssh_config has to be an address that the cluster's nodes reach",
+            )
+        other = seen.setdefault(host.private_ip, host.spec)
+        if other != host.spec:
+            raise ConfigError(
+                f'train.hosts: "{host.spec}" and {other} are the same host ({host.private_ip})',
+                hint="write a host in one way; to run more processes there, the same line several times",
+            )
+
+
+def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -> None:
+    """Let the head reach the other hosts among `nodes`, the cluster's head first. Raises ClusterError's kinds."""
+    head, others = nodes[0], [node for node in nodes if node.host.spec]
+    mark, remembered = memory.read()
+    addresses = dict.fromkeys((head.host.private_ip, head.host.address))
+    line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=mark)
+
+    def let_in(node: ReadyNode) -> None:
+        said = node.connection.run(
+            render_let_in(line, mark=mark), timeout_s=SCRIPT_TIMEOUT_S, what="the script that lets the head in"
+        )
+        if said.stdout.strip():
+            report(Event(kind="done", what="may be reached by the head", where=node.host.name))
+
+    on_all(others, let_in)
+    now = [remember(node.host, key=node.connection.host_key) for node in others]  # they win, at addresses used again
+    text = known_hosts_text({_known_name(entry): entry.key for entry in (*remembered, *now) if entry.key is not None})
+    place = f'"$HOME/.cluster/ssh/{KNOWN_OTHERS}"'
+    script = f"umask 077; printf %s {shlex.quote(text)} >{place}.new && mv {place}.new {place}"
+    head.connection.run(script, timeout_s=SCRIPT_TIMEOUT_S, what="the script that pins host keys")
+
+
+def remember(host: Host, *, key: tuple[str, str] | None = None, jobs: tuple[str, ...] = ()) -> Remembered:
+    """The entry to remember for a host. Pure."""
+    return Remembered(spec=host.spec, address=host.private_ip, port=host.port, key=key, jobs=jobs)
+
+
+def _known_name(entry: Remembered) -> str:
+    return entry.address if entry.port == 22 else f"[{entry.address}]:{entry.port}"
+
+
+def render_let_in(line: str, *, mark: str) -> str:
+    """The script that puts the cluster's line into authorized_keys; it prints a word when it changed the file. Pure.
+
+    Everything else in the file stays as it is; where it is a link, its target is changed.
+    """
+    return "\n".join(
+        [
+            "set -eu",
+            "umask 077",
+            _LOCK,
+            'mkdir -p "$HOME/.ssh"',
+            'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
+            '[ -e "$keys" ] || : >"$keys"',
+            f'[ "$(grep -e {shlex.quote(f" {mark}$")} "$keys" || :)" != {shlex.quote(line)} ] || exit 0',
+            f'{{ {_without(mark)}; echo {shlex.quote(line)}; }} >"$keys.{mark}"',
+            f'mv "$keys.{mark}" "$keys"',
+            "echo changed",
+            "",
+        ]
+    )
+
+
+def _without(mark: str) -> str:
+    """The words that print authorized_keys without a cluster's line, each of its lines whole. Pure."""
+    return f'{{ grep -v -e {shlex.quote(f" {mark}$")} "$keys" || :; }}'
+
+
+def render_release(mark: str) -> str:
+    """The script that removes a cluster's files from a host; it prints "kept" where another cluster needs them.
+
+    Files are shared by content and removed with the last cluster that has a line in authorized_keys. Pure.
+    """
+    return "\n".join(
+        [
+            "set -eu",
+            "umask 077",
+            f'[ ! -d "$HOME/.cluster" ] || {{ {_LOCK}; }}',
+            'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
+            f'if grep -q -e {shlex.quote(f" {mark}$")} "$keys" 2>/dev/null; then',
+            f'    {_without(mark)} >"$keys.{mark}"',
+            f'    mv "$keys.{mark}" "$keys"',
+            "fi",
+            f'if grep -q -E -e {shlex.quote(f" {MARK}(-[a-z0-9-]+)?$")} "$keys" 2>/dev/null; then',
+            f"    echo {KEPT}",
+            "    exit 0",
+            "fi",
+            '[ -d "$HOME/.cluster" ] || exit 0',
+            'chmod -R u+w "$HOME/.cluster" 2>/dev/null || :',
+            # What set-up commands have made there may be root's.
+            'rm -rf "$HOME/.cluster" 2>/dev/null || sudo -n rm -rf "$HOME/.cluster"',
+            "",
+        ]
+    )
+
+
+def by_hand(spec: Spec, mark: str) -> str:
+    """The command to run by hand where a host could not be reached. Pure."""
+    keys = "~/.ssh/authorized_keys"
+    script = f"sed -i '/ {mark}$/d' {keys}; grep -q {MARK} {keys} || rm -rf ~/.cluster"
+    return f"{spec.command} {shlex.quote(script)}"

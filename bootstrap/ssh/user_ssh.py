@@ -1,0 +1,268 @@
+"""ssh to a host of the user's own, as `ssh HOST` does: with the user's ssh_config, agent, keys and known hosts.
+
+Fabric and paramiko connect. This module adds what they lack: Include; patterns, aliases and revoked keys in known
+hosts; and refusing unknown host keys on jump hosts as well.
+"""
+
+import fnmatch
+import re
+import shlex
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import fabric
+import paramiko
+from paramiko.client import MissingHostKeyPolicy, SSHClient
+
+from bootstrap.ssh.connection import NodeConnection, make_transport, notice_death
+from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, where
+from bootstrap.ssh.host import Host
+from foundation.errors import ClusterError, ConnectError
+
+SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
+KNOWN_HOSTS = {
+    "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
+    "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
+}
+"""OpenSSH's own defaults."""
+DEEPEST_INCLUDE = 16
+_INCLUDE = re.compile(r"\s*include[\s=]+(.+)", re.IGNORECASE)
+_SPEC = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_.-]*)@)?([A-Za-z0-9][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spec:
+    """A host as a user names it: "[user@]host[:port]". `host` may be an alias of ssh_config."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of `ssh` that reach it."""
+        port = ("-p", str(self.port)) if self.port is not None else ()
+        return ("ssh", *port, f"{self.user}@{self.host}" if self.user is not None else self.host)
+
+    @property
+    def command(self) -> str:
+        """Those words, to be typed."""
+        return shlex.join(self.words)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """Where ssh_config leads: hostname is what it stands for; proxied, that others are asked for the way there."""
+
+    hostname: str
+    user: str
+    port: int
+    proxied: bool
+
+
+class UnknownHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko has no types
+    """The key that a host has shown is not among the user's known hosts. hostname: whose it is, as they name it."""
+
+    def __init__(self, hostname: str, key: paramiko.PKey) -> None:
+        super().__init__(f"the host key of {hostname} is not known")
+        self.hostname = hostname
+        self.key = key
+
+
+class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has no types
+    """paramiko's policy: nobody is told anything whose host key the user has not accepted."""
+
+    def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        """Refuse it."""
+        del client
+        raise UnknownHostKey(hostname, key)
+
+
+def parse_spec(text: str) -> Spec | None:
+    """The host that a line of a hostfile names, or None where it is no "[user@]host[:port]". Pure."""
+    match = _SPEC.fullmatch(text)
+    if match is None or (match[3] is not None and not 0 < int(match[3]) < 1 << 16):
+        return None
+    return Spec(user=match[1], host=match[2], port=int(match[3]) if match[3] is not None else None)
+
+
+def load_ssh_config(home: Path, *, system: Path = SYSTEM_CONFIG) -> paramiko.SSHConfig:
+    """The user's ssh_config, then the system's, with what they include. Raises ClusterError."""
+    config = paramiko.SSHConfig()
+    for path in (home / ".ssh" / "config", system):
+        try:
+            text = "\n".join(_included(path, folder=home / ".ssh" if path != system else system.parent))
+            config.parse(text.splitlines())
+        except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
+            raise ClusterError(
+                f"{path}: cannot be read: {error}", hint=f"ssh -F {shlex.quote(str(path))} -G x"
+            ) from error
+    return config
+
+
+def _included(path: Path, *, folder: Path, depth: int = 0) -> Iterator[str]:
+    """The lines of a file, and in place of each Include those of the files that it names; without the file, none."""
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        include = _INCLUDE.fullmatch(line)
+        if include is None or depth == DEEPEST_INCLUDE:
+            yield line
+            continue
+        for pattern in shlex.split(include[1]):
+            place = Path(pattern).expanduser()
+            root = Path(place.anchor) if place.is_absolute() else folder
+            for found in sorted(root.glob(str(place.relative_to(root) if place.is_absolute() else place))):
+                yield from _included(found, folder=folder, depth=depth + 1)
+
+
+def find_route(spec: Spec, config: paramiko.SSHConfig) -> Route:
+    """Where a host is. Raises ClusterError for an invalid ssh_config."""
+    connection = _make_connection(spec, config)
+    return Route(
+        hostname=connection.host,
+        user=connection.user,
+        port=connection.port,
+        proxied=bool(connection.gateway),
+    )
+
+
+def find_known_keys(lines: Sequence[str], name: str) -> tuple[paramiko.PKey, ...]:
+    """The keys that lines of known_hosts have for a name, "host" or "[host]:port"; not what is revoked. Pure."""
+    found, revoked = [], set()
+    for line in lines:
+        words = line.split()
+        is_revoked = words[:1] == ["@revoked"]
+        words = words[1:] if is_revoked else words
+        if len(words) < 3 or words[0].startswith(("#", "@")) or not _is_named(name, words[0]):
+            continue
+        try:
+            entry = paramiko.hostkeys.HostKeyEntry.from_line(" ".join(words[:3]))
+        except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
+            entry = None  # a damaged line knows nobody
+        if entry is not None and is_revoked:
+            revoked.add(entry.key.asbytes())
+        elif entry is not None:
+            found.append(entry.key)
+    return tuple(key for key in found if key.asbytes() not in revoked)
+
+
+def _is_named(name: str, patterns: str) -> bool:
+    """Whether the first word of a line of known_hosts has a name, in clear, hashed or by a pattern. Pure."""
+    if patterns.startswith("|1|"):
+        hashed: str = paramiko.HostKeys.hash_host(name, patterns)
+        return hashed == patterns
+    words = [word.lower() for word in patterns.split(",")]
+    matches = [word for word in words if _fits(name.lower(), word.removeprefix("!"))]
+    return bool(matches) and not any(word.startswith("!") for word in matches)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))  # of fnmatch's own signs ssh has * and ? alone
+
+
+def connect(host: Host, *, spec: Spec, config: paramiko.SSHConfig) -> NodeConnection:
+    """Connect as `ssh` would. Raises ConnectError, with the reason and what to type, and ClusterError."""
+    connection = _make_connection(spec, config)
+    for hop in _hops(connection):
+        _prepare(hop)
+    try:
+        connection.open()
+    except (OSError, EOFError, paramiko.SSHException) as error:
+        said, hint = explain(host, spec, error)
+        raise ConnectError(said, hint=hint) from error
+    finally:
+        if not connection.is_connected:
+            for hop in _hops(connection):
+                hop.client.close()
+    notice_death(connection.transport)
+    return NodeConnection(host, connection)
+
+
+def _make_connection(spec: Spec, config: paramiko.SSHConfig) -> fabric.Connection:
+    try:
+        return fabric.Connection(
+            spec.host, user=spec.user, port=spec.port, config=fabric.Config(lazy=True, ssh_config=config)
+        )
+    except (ValueError, KeyError, paramiko.SSHException) as error:
+        raise ClusterError(
+            f"{spec.host}: your ssh_config makes no sense: {error}", hint=f"ssh -G {spec.host}"
+        ) from error
+
+
+def _hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
+    """The connection, and those that lead to it."""
+    hop = connection
+    while isinstance(hop, fabric.Connection):
+        yield hop
+        hop = hop.gateway
+
+
+def _prepare(connection: fabric.Connection) -> None:
+    """Have one hop use the user's known hosts, and nothing that is not there."""
+    options = connection.ssh_config
+    name = _known_name(connection.host, connection.port)
+    alias = options.get("hostkeyalias", name)
+    paths = [
+        Path(word).expanduser()
+        for key, default in KNOWN_HOSTS.items()
+        for word in shlex.split(options.get(key, default))
+    ]
+    lines = [line for path in paths if path.is_file() for line in path.read_text("utf-8", "replace").splitlines()]
+    connection.client.set_missing_host_key_policy(RefuseUnknown())  # Fabric's own adds whatever it meets
+    for key in find_known_keys(lines, alias):
+        connection.client.get_host_keys().add(name, key.get_name(), key)
+    connection.connect_timeout = CONNECT_TIMEOUT_S
+    identities = [path for path in connection.connect_kwargs.get("key_filename", ()) if Path(path).is_file()]
+    connection.connect_kwargs = {
+        "key_filename": identities,
+        "look_for_keys": options.get("identitiesonly", "no") != "yes",
+        "allow_agent": options.get("identityagent", "") != "none",
+        "banner_timeout": CONNECT_TIMEOUT_S,
+        "auth_timeout": CONNECT_TIMEOUT_S,
+        "transport_factory": make_transport,
+    }
+
+
+def _known_name(host: str, port: int) -> str:
+    return host if port == 22 else f"[{host}]:{port}"
+
+
+def explain(host: Host, spec: Spec, error: BaseException) -> tuple[str, str]:
+    """Why a host of the user's own cannot be reached, and what to type. Pure."""
+    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError) and error.errors:
+        error = next(iter(error.errors.values()))
+    said, hint = _cause(spec, host, error)
+    return f"{host.name} ({where(host)}): {said}", hint
+
+
+def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:  # noqa: PLR0911 - one for each cause
+    command = spec.command
+    again = f"{command} true has to work without a question; then the same command again"
+    match error:
+        case UnknownHostKey():
+            is_its = error.hostname == _known_name(host.address, host.port)
+            whose = "its host key" if is_its else f"the host key of {error.hostname}, which is on the way,"
+            return (
+                f"{whose} is not in your known_hosts: nothing was sent to it\n"
+                f"  presented: {error.key.get_name()} {error.key.fingerprint}"
+            ), f"{command}, once: it asks you whether that is the right host; then the same command again"
+        case paramiko.BadHostKeyException():
+            return (
+                f"the host key of {error.hostname} is another one than your known_hosts has, so this may not be the "
+                f"machine that you know: nothing was sent to it\n"
+                f"  known:     {error.expected_key.get_name()} {error.expected_key.fingerprint}\n"
+                f"  presented: {error.key.get_name()} {error.key.fingerprint}"
+            ), f"only if you know why: ssh-keygen -R {shlex.quote(error.hostname)}, then {command}, once"
+        case paramiko.PasswordRequiredException():
+            return "your key for it has a passphrase, and no agent has the key", f"ssh-add, with that key; then {again}"
+        case paramiko.AuthenticationException():
+            return f"ssh answers, but takes none of your keys for user {host.user}", again
+        case TimeoutError() | socket.timeout():
+            return f"no answer on port {host.port} within {CONNECT_TIMEOUT_S} s", again
+        case ConnectionRefusedError():
+            return f"connection refused on port {host.port}", again
+    words = error.strerror if isinstance(error, OSError) else str(error)
+    return f"ssh failed: {words or type(error).__name__}", again

@@ -1,0 +1,304 @@
+"""Distributes files to many nodes, which pass them on to each other; sets up each node once it has its files."""
+
+import hashlib
+import secrets
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from msgspec import Meta, Struct, ValidationError, convert
+
+from bootstrap.environment.file_cache import BundleFile
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.explain import render_last_lines
+from bootstrap.ssh.node_program import NodeProgram
+from bootstrap.transfer.peers import Peer, Peers
+from bootstrap.transfer.sources import Sources
+from foundation.errors import ClusterError, NodeCommandError
+from foundation.progress import Event, Report
+
+MODULES = ("scripts", "store", "chain", "urls", "place_tree", "agent")
+UPLOAD_BYTES = 1 << 18
+LOCK_TIMEOUT_S = 300
+IDLE_LOCK_TIMEOUT_S = 5
+IDLE_TIMEOUT_S = 60.0  # for an idle node to say where it gives files
+SECRET_BYTES = 32
+
+
+class Agent(NodeProgram):
+    """The agent on one node."""
+
+    def __init__(self, connection: NodeConnection, *, python: str, order: Mapping[str, Any]) -> None:
+        super().__init__(connection, python=python, modules=MODULES)
+        self.tell(order)
+
+    def upload(self, path: Path, *, sha256: str, offset: int) -> None:
+        """Send a file, starting at an offset. Raises ConnectError, and OSError for the file here.
+
+        If the agent fails meanwhile, this returns, and `messages` yields what it said.
+        """
+        with path.open("rb") as source:
+            size = source.seek(0, 2) - offset
+            source.seek(offset)
+            self.tell({"upload": sha256, "offset": offset, "size": size})
+            while data := source.read(UPLOAD_BYTES):
+                if self._channel.closed or self._channel.recv_ready():
+                    self._receive()
+                if self._channel.exit_status_ready():
+                    return
+                self._send(data)
+
+
+class _Failed(Struct, frozen=True):
+    what: str
+    exit_code: int | None = None
+    output: tuple[str, ...] = ()
+
+
+def failure(node: str, said: Mapping[str, Any]) -> ClusterError:
+    """The error for an agent's report of its failure. Pure."""
+    try:
+        failed = convert(said, _Failed)
+    except ValidationError as error:
+        return ClusterError(f"{node}: it failed, and why cannot be understood: {error}", hint="the same command again")
+    code = failed.exit_code
+    if code is None:
+        return ClusterError(f"{node}: {failed.what}", hint=_find_hint(failed.what))
+    ending = f"exit code {code} from:" if code >= 0 else f"killed by signal {-code}:"
+    return NodeCommandError(f"{node}: {ending} {failed.what}{render_last_lines(failed.output)}")
+
+
+def _find_hint(what: str) -> str | None:
+    if "No space left" in what or "quota" in what:
+        return "free some space there, or set a larger [provision] volume_size_gib and make the cluster anew"
+    return "the same command again"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetUp:
+    """The files and tasks of one node. `python` is any Python 3.6 or later there.
+
+    files: what the node lacks, in the order in which it takes them. holds: digests of the files that it has.
+    tasks: what agent.py runs afterwards, in its own format.
+    """
+
+    python: str
+    files: Sequence[BundleFile]
+    holds: Collection[str] = ()
+    tasks: Sequence[Mapping[str, Any]] = ()
+
+
+class Listening(Struct, frozen=True):
+    """An agent listens on a port."""
+
+    listening: Annotated[int, Meta(ge=1, le=65535)]
+
+
+class _Stuck(Struct, frozen=True):
+    """No source gives the agent more of a file than the bytes that it has."""
+
+    stuck: str
+    have: Annotated[int, Meta(ge=0)]
+    why: tuple[str, ...]
+
+
+class _Task(Struct, frozen=True):
+    """An agent has begun a task, by its number."""
+
+    begun: Annotated[int, Meta(ge=0)]
+
+
+class _Failure(Struct, frozen=True):
+    failed: dict[str, Any]
+
+
+class Distribution:
+    """One transfer to any number of nodes. A context manager: its agents serve one another until it is left.
+
+    damaged: collects the files that nodes refused because they are damaged on this machine; these are removed.
+    """
+
+    def __init__(
+        self, *, report: Report, sources: Sources | None = None, damaged: list[BundleFile] | None = None
+    ) -> None:
+        self.report = report
+        self.sources = sources or Sources(report=report)
+        self._secret = secrets.token_hex(SECRET_BYTES)
+        self.peers = Peers()
+        self.damaged = [] if damaged is None else damaged
+        self._lock = threading.Lock()
+        self._agents: list[Agent] = []
+        self._idle: list[tuple[NodeConnection, SetUp]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for agent in self._agents:
+            agent.close()
+
+    def set_up(self, connection: NodeConnection, wanted: SetUp) -> None:
+        """Send a node its files and run its tasks. Call it for all nodes at the same time.
+
+        Raises ConnectError when the node is lost, ClusterError (NodeCommandError) for what fails there.
+        """
+        agent = Agent(connection, python=wanted.python, order=self._order(connection, wanted))
+        with self._lock:
+            self._agents.append(agent)
+        _Conversation(agent, wanted, self).follow()
+
+    def offer(self, connection: NodeConnection, has: SetUp) -> None:
+        """Register a node that lacks nothing: it serves its files before this machine uploads them."""
+        with self._lock:
+            self._idle.append((connection, has))
+
+    def wake(self, sha256: str) -> Peer | None:
+        """Start an agent on an idle node that has a file; None when there is no such node."""
+        while True:
+            with self._lock:
+                found = next((entry for entry in self._idle if sha256 in entry[1].holds), None)
+                if found is None:
+                    return None
+                self._idle.remove(found)
+            connection, has = found
+            # Another node waits for it: so it waits only briefly where another command is setting it up.
+            order = {**self._order(connection, has), "lock_timeout_s": IDLE_LOCK_TIMEOUT_S}
+            try:
+                agent = Agent(connection, python=has.python, order=order)
+                with self._lock:
+                    self._agents.append(agent)
+                messages = agent.messages(time.monotonic() + IDLE_TIMEOUT_S)
+                said = next(message for message in messages if {"listening", "failed"} & message.keys())
+                if "failed" in said:
+                    raise failure(connection.host.name, said["failed"])
+            except ClusterError as error:  # it was only to help others: its failure does not fail this set-up
+                self.report(
+                    Event(kind="warn", what=f"cannot give files to others: {error}", where=connection.host.name)
+                )
+                continue
+            peer = _peer(connection, port=agent.read(said, Listening).listening, files=has.holds)
+            self.peers.join(peer, ())
+            return peer
+
+    def _order(self, connection: NodeConnection, wanted: SetUp) -> dict[str, Any]:
+        return {
+            "address": connection.host.private_ip,
+            "secret": self._secret,
+            "lock_timeout_s": LOCK_TIMEOUT_S,
+            "files": [{"sha256": f.sha256, "name": f.name, "size": f.size_bytes, "urls": f.urls} for f in wanted.files],
+            "tasks": list(wanted.tasks),
+        }
+
+
+class _Conversation:
+    """The conversation with one agent."""
+
+    def __init__(self, agent: Agent, wanted: SetUp, distribution: Distribution) -> None:
+        self._agent = agent
+        self._host = agent.connection.host
+        self._wanted = wanted
+        self._distribution = distribution
+        self._files = {file.sha256: file for file in wanted.files}
+        self._by_url = distribution.sources.find_index_files(wanted.files)
+        self._peer: Peer | None = None
+        self._asked: dict[str, set[Peer]] = {file.sha256: set() for file in wanted.files}
+
+    def follow(self) -> None:
+        """Answer its messages until the node is done. Raises ConnectError, ClusterError."""
+        try:
+            for message in self._agent.messages():
+                if "done" in message:
+                    return
+                self._answer(message)
+        except BaseException:
+            if self._peer is not None:
+                self._distribution.peers.lose(self._peer)
+            self._agent.close()  # else others would wait for files that it will never have
+            raise
+
+    def _answer(self, message: Mapping[str, Any]) -> None:
+        if "listening" in message:
+            self._join(self._agent.read(message, Listening).listening)
+        elif "stuck" in message:
+            stuck = self._agent.read(message, _Stuck)
+            if stuck.stuck not in self._files:
+                raise ClusterError(f"{self._host.name}: it asks for a file that it was not to get")
+            self._help(stuck.stuck, offset=stuck.have, why=stuck.why)
+        elif "begun" in message:
+            begun = self._agent.read(message, _Task).begun
+            if begun >= len(self._wanted.tasks):
+                raise ClusterError(f"{self._host.name}: it does what it was not asked to do")
+            what = self._wanted.tasks[begun]["what"]
+            self._distribution.report(Event(kind="start", what=what, where=self._host.name))
+        elif "failed" in message:
+            said = self._agent.read(message, _Failure).failed
+            if said.get("damaged") in self._files:
+                _check_here(self._files[said["damaged"]], self._distribution.damaged)
+            raise failure(self._host.name, said)
+
+    def _join(self, port: int) -> None:
+        self._peer = _peer(self._agent.connection, port=port, files={*self._wanted.holds, *self._files})
+        candidates = self._distribution.peers.join(self._peer, self._files)
+        if self._by_url:
+            self._agent.tell(self._distribution.sources.direction())
+        elif self._files:
+            self._direct_to(candidates, self._files)
+
+    def _direct_to(self, peers: Sequence[Peer], files: Collection[str]) -> None:
+        for sha256 in files:
+            self._asked[sha256].update(peers)
+        self._agent.tell({"peers": [[peer.address, peer.port] for peer in peers]})
+
+    def _help(self, sha256: str, *, offset: int, why: Sequence[str]) -> None:
+        """Name another source for a file that none of the node's sources gives."""
+        file = self._files[sha256]
+        if sha256 in self._by_url:
+            self._distribution.sources.note_failure(file, why, node=self._host.name)
+            self._upload(file, offset)
+        else:
+            self._feed(file, offset)
+
+    def _feed(self, file: BundleFile, offset: int) -> None:
+        sha256 = file.sha256
+        asked = self._asked[sha256]
+        other = self._distribution.peers.feed(self._peer, sha256, asked=asked) if self._peer is not None else None
+        other = other or self._distribution.wake(sha256)
+        if other is not None:
+            self._direct_to([other], [sha256])
+            return
+        if self._distribution.sources.is_for_node(file):
+            self._by_url.add(sha256)
+            self._agent.tell(self._distribution.sources.direction())
+        else:
+            self._upload(file, offset)
+
+    def _upload(self, file: BundleFile, offset: int) -> None:
+        try:
+            self._agent.upload(self._distribution.sources.find_path(file), sha256=file.sha256, offset=offset)
+        except OSError as error:
+            raise ClusterError(
+                f"{self._host.name}: {file.path} cannot be sent: {error.strerror}", hint="the same command again"
+            ) from error
+
+
+def _peer(connection: NodeConnection, *, port: int, files: Collection[str]) -> Peer:
+    host = connection.host
+    return Peer(name=host.name, address=host.private_ip, port=port, files=frozenset(files))
+
+
+def _check_here(file: BundleFile, damaged: list[BundleFile]) -> None:
+    """Raise ClusterError, remove the file and add it to `damaged` if it is damaged on this machine."""
+    try:
+        with file.path.open("rb") as stream:
+            whole = hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+    except FileNotFoundError:  # another node was sent it as well
+        whole = False
+    if not whole:
+        file.path.unlink(missing_ok=True)
+        damaged.append(file)
+        raise ClusterError(
+            f"{file.path} was damaged; it has been removed", hint="the same command again, which fetches it anew"
+        )

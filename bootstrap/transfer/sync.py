@@ -1,0 +1,235 @@
+"""[bootstrap] sync: reads the user's own files and folders into a tree, without what [bootstrap] exclude names."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, make_tree
+from foundation.errors import ClusterError, ConfigError
+from foundation.progress import Event, Report
+from foundation.user_folders import home_folder
+
+if TYPE_CHECKING:
+    from pathspec.pattern import RegexPattern
+
+# The first three are useless on a node; the others hold private keys and passwords.
+ALWAYS_LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ssh", ".aws", ".cluster")
+# In pathspec's regular expressions: the slash after a folder that the pattern matches, with whatever is below it.
+BELOW = "ps_d"
+# What place_tree.py marks a whole tree with.
+RESERVED = ".complete"
+SHOWN = 5
+WORTH_TELLING_BYTES = 200_000_000
+EXCLUDE_HINT = "leave it out with [bootstrap] exclude"
+
+
+@dataclass(kw_only=True, slots=True)
+class Found:
+    """What is to be sent, by path below the project's folder.
+
+    files: their path on this machine (for a link, its target) and their status.
+    folders: the empty ones. left_out: what cannot be sent and is not needed, with the reason.
+    """
+
+    files: dict[str, tuple[Path, os.stat_result]] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=set)
+    left_out: list[str] = field(default_factory=list)
+
+
+def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]) -> Found:
+    """The files that `sync` names and `exclude` keeps; symbolic links are followed within the project's folder.
+
+    project_dir: the folder of cluster.toml, which both are relative to. Raises ConfigError for an entry that is not
+    there or left out as a whole, ClusterError for what cannot be sent: links that lead outside, names that are not
+    UTF-8, folders that cannot be read.
+    """
+    walk = _Walk(root=project_dir.resolve(), patterns=Patterns(exclude))
+    for entry in sorted({os.path.normpath(entry) for entry in sync}):
+        walk.check_entry(entry)
+        walk.visit(entry, walk.root / entry, ())
+    return walk.found
+
+
+def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
+    """Hash the files, and make the tree of all. Raises ClusterError."""
+    _tell_left_out(sorted(set(found.left_out)), report)
+    size_bytes = sum(status.st_size for _, status in found.files.values())
+    if size_bytes > WORTH_TELLING_BYTES:
+        report(Event(kind="info", what=f"reading {size_bytes / 1e6:.0f} MB of files in {project_dir}"))
+    return make_tree((_read_file(path, file) for path, (file, _) in found.files.items()), found.folders)
+
+
+def _read_file(path: str, file: Path) -> TreeFile:
+    """Raises ClusterError when it cannot be read, or is written to meanwhile."""
+    try:
+        with file.open("rb") as stream:
+            before = os.fstat(stream.fileno())
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            after = os.fstat(stream.fileno())
+    except OSError as error:
+        raise ClusterError(
+            f"{str(file)!r} cannot be read: {error.strerror}", hint=f"mend that, or {EXCLUDE_HINT}"
+        ) from error
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ClusterError(
+            f"{str(file)!r} is being written to: it changed while it was read",
+            hint=f"run the command again when it is done, or {EXCLUDE_HINT}",
+        )
+    mode = EXECUTABLE if after.st_mode & 0o111 else PLAIN
+    return TreeFile(path=path, sha256=digest, size_bytes=after.st_size, mode=mode, source=file)
+
+
+def _tell_left_out(left_out: Sequence[str], report: Report) -> None:
+    for line in left_out[:SHOWN]:
+        report(Event(kind="warn", what=f"not sent: {line}"))
+    if len(left_out) > SHOWN:
+        report(Event(kind="warn", what=f"not sent: {len(left_out) - SHOWN} more like these"))
+
+
+class Patterns:
+    """Decides what is left out. Ask about a folder before its content, as git does: what is left out stays out.
+
+    pathspec's own match_file looks at a whole path at once: "!my/" would include everything below my/, whatever the
+    patterns before it say.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._patterns = _read(lines) if lines else ()
+
+    def leave_out(self, path: str, *, is_folder: bool) -> bool:
+        """Whether the last pattern that matches this path itself, not one above it, leaves it out."""
+        name = path.rpartition("/")[2]
+        if any(fnmatchcase(name, pattern) for pattern in ALWAYS_LEFT_OUT):
+            return True
+        last = next((p for p in reversed(self._patterns) if _matches(p, path, is_folder=is_folder)), None)
+        return last is not None and bool(last.include)
+
+
+def _read(lines: Sequence[str]) -> "tuple[RegexPattern, ...]":
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415 - slow to import, and few configurations have a pattern
+    from pathspec.pattern import RegexPattern  # noqa: PLC0415 - as above
+
+    return tuple(
+        pattern
+        for pattern in GitIgnoreSpec.from_lines(lines).patterns
+        if isinstance(pattern, RegexPattern) and pattern.include is not None
+    )
+
+
+def _matches(pattern: "RegexPattern", path: str, *, is_folder: bool) -> bool:
+    regex = pattern.regex
+    if regex is None:
+        return False
+    if BELOW not in regex.groupindex:  # "**" and "my/**" match what is below as itself
+        return regex.match(path) is not None
+    if regex.pattern == f"(?P<{BELOW}>/)":  # "*/"
+        return is_folder
+    return regex.fullmatch(path) is not None or (is_folder and regex.fullmatch(f"{path}/") is not None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Walk:
+    """One walk over what is to be sent. root: absolute, without links."""
+
+    root: Path
+    patterns: Patterns
+    found: Found = field(default_factory=Found)
+
+    def check_entry(self, entry: str) -> None:
+        """Refuse an entry of `sync` that would send nothing, or the home folder. Raises ConfigError."""
+        path = self.root / entry
+        if not os.path.lexists(path):
+            raise ConfigError(f'bootstrap.sync = "{entry}": there is no such file or folder in {self.root}')
+        left_out = self.find_left_out(path)
+        if left_out is not None:
+            raise ConfigError(
+                f'bootstrap.sync = "{entry}": nothing of it would be sent: {left_out} is left out',
+                hint=f"change [bootstrap] exclude; always left out are {', '.join(ALWAYS_LEFT_OUT)}",
+            )
+        if home_folder().resolve().is_relative_to(path.resolve()):
+            raise ConfigError(
+                f'bootstrap.sync = "{entry}": your whole home folder, keys and passwords too, is in {path.resolve()}',
+                hint="put cluster.toml and what is to be sent into a folder of their own",
+            )
+
+    def find_left_out(self, place: Path) -> str | None:
+        """The path, or the folder above it, that a pattern leaves out; None where no pattern does."""
+        parts = place.relative_to(self.root).parts
+        for count in range(1, len(parts) + 1):
+            above = "/".join(parts[:count])
+            if self.patterns.leave_out(above, is_folder=(self.root / above).is_dir()):
+                return above
+        return None
+
+    def visit(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
+        """Add a path and everything below it.
+
+        place: where it is, without links above it. above: device and inode of the folders on the way there.
+        """
+        self.check_name(path)
+        target = self.follow(path, place) if place.is_symlink() else place
+        if target is None:
+            return
+        try:
+            status = target.stat()
+        except OSError as error:
+            raise ClusterError(f"{str(target)!r} cannot be read: {error.strerror}", hint=EXCLUDE_HINT) from error
+        identity = (status.st_dev, status.st_ino)
+        if stat.S_ISREG(status.st_mode):
+            self.found.files[path] = (target, status)
+        elif not stat.S_ISDIR(status.st_mode):
+            self.found.left_out.append(f"{path!r} is neither a file nor a folder")
+        elif identity in above:
+            self.found.left_out.append(f"{path!r} is a link to a folder that it lies in")
+        else:
+            self.visit_folder(path, target, (*above, identity))
+
+    def visit_folder(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
+        """Add a folder's content; an empty folder is kept, since a program may write there."""
+        try:
+            with os.scandir(place) as entries:
+                names = sorted((entry.name, Path(entry.path).is_dir()) for entry in entries)
+        except OSError as error:
+            raise ClusterError(f"{str(place)!r} cannot be read: {error.strerror}", hint=EXCLUDE_HINT) from error
+        empty = True
+        for name, is_folder in names:
+            child = name if path == "." else f"{path}/{name}"
+            if not self.patterns.leave_out(child, is_folder=is_folder):
+                empty = False
+                self.visit(child, place / name, above)
+        if empty and path != ".":
+            self.found.folders.add(path)
+
+    def follow(self, path: str, link: Path) -> Path | None:
+        """The target of a link; None, noted in left_out, where it cannot be sent. Raises ClusterError."""
+        try:
+            target = link.resolve(strict=True)
+        except (OSError, RuntimeError):  # the latter for a circle, before Python 3.13
+            self.found.left_out.append(f"{path!r} is a link that leads nowhere")
+            return None
+        if not target.is_relative_to(self.root):
+            raise ClusterError(
+                f"{str(link)!r} is a link that leads out of the folder of cluster.toml, to {str(target)!r}",
+                hint=f"put a copy there instead, or {EXCLUDE_HINT}",
+            )
+        if self.find_left_out(target) is not None:
+            self.found.left_out.append(f"{path!r} is a link to what is left out")
+            return None
+        return target
+
+    def check_name(self, path: str) -> None:
+        """Raises ClusterError for a name that a tree cannot have."""
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(self.root / path)
+            raise ClusterError(f"{shown!r}: this name is not UTF-8", hint=f"rename it, or {EXCLUDE_HINT}") from None
+        if path == RESERVED:
+            raise ClusterError(
+                f"{self.root / path}: this name is taken on the nodes", hint=f"rename it, or {EXCLUDE_HINT}"
+            )

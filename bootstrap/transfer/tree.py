@@ -1,0 +1,210 @@
+"""A tree: files and folders that nodes get, named by their content, and the archive in which they travel.
+
+On a node it lies at ~/.cluster/tree/DIGEST/, where bootstrap/node/place_tree.py unpacks the archive.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+from bootstrap.environment.file_cache import BundleFile
+from foundation.errors import ClusterError
+
+PLAIN = 0o644
+EXECUTABLE = 0o755
+FORGOTTEN_AFTER_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TreeFile:
+    """One file of a tree.
+
+    path: in the tree, relative, with `/`, UTF-8. sha256: in lower-case hexadecimal. mode: PLAIN or EXECUTABLE.
+    source: the file on this machine that has its bytes, or the bytes.
+    """
+
+    path: str
+    sha256: str
+    size_bytes: int
+    mode: int
+    source: Path | bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tree:
+    """Files in the order of their paths, and the folders that are empty. Made by make_tree.
+
+    digest: SHA-256, in lower-case hexadecimal, over paths, contents and modes.
+    """
+
+    files: tuple[TreeFile, ...]
+    folders: tuple[str, ...]
+    digest: str
+
+    @property
+    def size_bytes(self) -> int:
+        """The sum of the files' sizes."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def make_tree(files: Iterable[TreeFile], folders: Iterable[str] = ()) -> Tree:
+    """The tree of these files and empty folders, whatever order they come in. Pure."""
+    ordered = tuple(sorted(files, key=lambda file: file.path))
+    empty = tuple(sorted(folders))
+    entries = [[file.path, file.sha256, file.mode, file.size_bytes] for file in ordered]
+    manifest = json.dumps({"files": entries, "folders": empty}, separators=(",", ":")).encode()
+    return Tree(files=ordered, folders=empty, digest=hashlib.sha256(manifest).hexdigest())
+
+
+def file_of_bytes(path: str, data: bytes) -> TreeFile:
+    """A file of a tree from its bytes; what begins with `#!` can be executed. Pure."""
+    return TreeFile(
+        path=path,
+        sha256=hashlib.sha256(data).hexdigest(),
+        size_bytes=len(data),
+        mode=EXECUTABLE if data.startswith(b"#!") else PLAIN,
+        source=data,
+    )
+
+
+class TreeArchives:
+    """The archives of one command: each is written once, however many nodes ask for it. Safe to use from any thread.
+
+    A context manager, whose end removes them. cache: foundation.user_folders.cache_folder(), on whose disk they are.
+    trees: all that the nodes are to have after this command.
+    """
+
+    def __init__(self, trees: Sequence[Tree], *, cache: Path) -> None:
+        self._keep = sorted({tree.digest for tree in trees})
+        self._root = cache / "archives"
+        self._lock = threading.Lock()
+        self._files: dict[str, BundleFile] = {}
+        self._folder: Path | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+
+    def write(self, tree: Tree) -> tuple[BundleFile, dict[str, Any]]:
+        """The archive of a tree, and the task for a node's agent. Raises ClusterError as write_archive does."""
+        with self._lock:
+            if self._folder is None:
+                self._folder = _make_folder(self._root)
+            if tree.digest not in self._files:
+                self._files[tree.digest] = write_archive(tree, self._folder)
+            file = self._files[tree.digest]
+        return file, {
+            "kind": "tree",
+            "what": "putting files in place",
+            "digest": tree.digest,
+            "archive": f"files/{file.sha256}/{file.name}",
+            "keep": self._keep,
+        }
+
+
+def _make_folder(root: Path) -> Path:
+    """A folder of this command's own; those of commands that were killed are removed. Raises ClusterError."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for path in root.iterdir():
+            if time.time() - path.stat().st_mtime > FORGOTTEN_AFTER_S:
+                shutil.rmtree(path, ignore_errors=True)
+        return Path(tempfile.mkdtemp(dir=root))
+    except OSError as error:
+        raise _cannot_write(root, error) from error
+
+
+def write_archive(tree: Tree, folder: Path) -> BundleFile:
+    """Write a tree as a tar file, compressed with gzip, into a folder. The same tree is the same bytes.
+
+    Raises ClusterError when a file has changed since the tree was made, or the folder's disk does not take it.
+    """
+    path = folder / f"tree-{tree.digest[:12]}.tar.gz"
+    try:
+        with (
+            path.open("wb") as raw,
+            # Without a name and a time, which would change the bytes. Level 1 takes some 100 MB/s, more than an uplink.
+            gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=raw, mtime=0) as stream,
+            tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive,
+        ):
+            for name in tree.folders:
+                member = tarfile.TarInfo(name)
+                member.type = tarfile.DIRTYPE
+                archive.addfile(member)
+            for file in tree.files:
+                _add_file(archive, file)
+                archive.members = []  # type: ignore[attr-defined] # it keeps every member: 100 MB for 100 000 files
+        with path.open("rb") as written:
+            digest = hashlib.file_digest(written, "sha256").hexdigest()
+        return BundleFile(path=path, sha256=digest, size_bytes=path.stat().st_size)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def _add_file(archive: tarfile.TarFile, file: TreeFile) -> None:
+    member = tarfile.TarInfo(file.path)
+    member.size = file.size_bytes
+    member.mode = file.mode
+    if isinstance(file.source, bytes):
+        archive.addfile(member, io.BytesIO(file.source))
+        return
+    try:
+        stream = file.source.open("rb")
+    except OSError as error:
+        raise _changed(file, error.strerror) from error
+    with stream:
+        source = _Source(stream, file)
+        archive.addfile(member, source)  # type: ignore[arg-type]
+        source.check()
+
+
+class _Source:
+    """A file as tarfile reads it, hashed while it is read."""
+
+    def __init__(self, stream: IO[bytes], file: TreeFile) -> None:
+        self._stream = stream
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """The next `size` bytes. Raises ClusterError where there are fewer."""
+        try:
+            data = self._stream.read(size)
+        except OSError as error:
+            raise _changed(self._file, error.strerror) from error
+        if len(data) < size:
+            raise _changed(self._file, "it is shorter now")
+        self._hash.update(data)
+        return data
+
+    def check(self) -> None:
+        """Raises ClusterError when the content is not the one that the tree was made from."""
+        if self._hash.hexdigest() != self._file.sha256:
+            raise _changed(self._file, "its content is another now")
+
+
+def _changed(file: TreeFile, why: str | None) -> ClusterError:
+    return ClusterError(
+        f"{file.path!r} has changed while files were being sent: {why}",
+        hint="run the command again when nothing writes to it, or leave it out with [bootstrap] exclude",
+    )
+
+
+def _cannot_write(folder: Path, error: OSError) -> ClusterError:
+    return ClusterError(
+        f"{folder}: files for the nodes could not be packed there: {error.strerror}",
+        hint="free some space on that disk",
+    )

@@ -1,0 +1,199 @@
+"""Do the nodes work, alone and together? One ssh command each, side by side; all waits have an end.
+
+Every node is looked at by node/verify.py, which is sent over the command's stdin: no file is put anywhere.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.node_program import LOADER, NodeProgram
+from bootstrap.verify.clocks import Offset, check_clocks, estimate_offset
+from bootstrap.verify.compute import EVERYWHERE, Check, Probe, ProbeResult, check_connection, check_disk, compute_probe
+from bootstrap.verify.ports import RANGES, Attempt, check_ports
+from foundation.errors import ClusterError
+from foundation.progress import Event, Report
+
+MODULES = ("setup_env", "verify_ports", "verify_child", "verify")
+ANSWER_TIMEOUT_S = 30.0
+PORTS_TIMEOUT_S = 60.0
+CLOCK_SAMPLES = 5
+ORDER_OF_CHECKS = ("connection", "compute", "s3", "ports", "clock", "disk")
+
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+
+
+class _Clock(Struct, frozen=True):
+    now: Annotated[float, Meta(ge=0, le=32_503_680_000)]
+
+
+class _Begun(Struct, frozen=True):
+    listening: tuple[Port, ...]
+    refused: str | None
+    disk: tuple[tuple[str, int, Annotated[int, Meta(ge=0)]], ...]
+
+
+class _Tried(Struct, frozen=True):
+    ports: tuple[tuple[str, Port, str | None], ...]
+
+
+class _Probed(Struct, frozen=True):
+    probe: str
+    result: ProbeResult
+
+
+class _Ended(Struct, frozen=True):
+    ended: str
+    error: str | None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Found:
+    """What is known of a node so far; `error` is why there is no more of it."""
+
+    offset: Offset | None = None
+    ports: tuple[int, ...] = ()
+    refused: str | None = None
+    disk: tuple[tuple[str, int, int], ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    results: dict[str, ProbeResult] = field(default_factory=dict)
+    error: ClusterError | None = None
+
+
+def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
+    """Look at all nodes: `probes` and MXNet's own on each, ports between them, clocks and disks.
+
+    A node that stops answering is a failed check and holds nobody up. The checks come node by node, in the order of
+    `nodes`.
+    """
+    probes = (compute_probe(), *probes)
+    found = {node.host.name: _Found() for node in nodes}
+    talks: dict[str, _Talk] = {}
+    secret = secrets.token_hex(16)
+
+    def begin(node: ReadyNode) -> None:
+        name = node.host.name
+        try:
+            talk = talks[name] = _Talk(node)
+            talk.begin(found[name], _order(node, probes, secret=secret))
+        except ClusterError as error:
+            found[name].error = error
+
+    def finish(node: ReadyNode) -> None:
+        name = node.host.name
+        peers = [
+            (other.host.name, other.host.private_ip, found[other.host.name].ports) for other in nodes if other != node
+        ]
+        report(Event(kind="start", what="computing, and reaching the other nodes", where=name))
+        try:
+            talks[name].finish(found[name], peers, timeout_s=PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes))
+        except ClusterError as error:
+            found[name].error = error
+
+    try:
+        on_all(nodes, begin)
+        left = [node for node in nodes if found[node.host.name].error is None]
+        on_all(left, finish)
+    finally:
+        for talk in talks.values():
+            talk.close()
+    return _make_checks(nodes, found, probes)
+
+
+def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str, Any]:
+    return {
+        "name": node.host.name,
+        "address": node.host.private_ip,
+        "secret": secret,
+        "ranges": RANGES,
+        "loader": LOADER,
+        "python": node.python,
+        "setup": node.setup,
+        "probes": [
+            {
+                "name": probe.check,
+                "modules": probe.modules,
+                "order": dict(probe.order),
+                "timeout_s": probe.timeout_s,
+            }
+            for probe in probes
+        ],
+    }
+
+
+def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes: Sequence[Probe]) -> tuple[Check, ...]:
+    checks: list[Check] = []
+    for node in nodes:
+        name = node.host.name
+        here = found[name]
+        if here.error is not None:
+            checks.append(check_connection(name, here.error))
+        for probe in probes:
+            if probe.check in here.results:
+                checks += probe.to_checks(node, here.results[probe.check])
+        checks += check_disk(name, here.disk)
+    checks += check_clocks({name: here.offset for name, here in found.items() if here.offset is not None})
+    checks += check_ports(
+        {name: here.ports for name, here in found.items() if here.ports},
+        {name: here.refused for name, here in found.items() if here.refused is not None},
+        [attempt for here in found.values() for attempt in here.attempts],
+    )
+    return sort_checks(checks, names=[node.host.name for node in nodes])
+
+
+def sort_checks(checks: Sequence[Check], *, names: Sequence[str]) -> tuple[Check, ...]:
+    """Node by node in the order of `names`, what is about all of them first, and the checks as one reads them. Pure."""
+    nodes = (EVERYWHERE, *names)
+    return tuple(sorted(checks, key=lambda check: (nodes.index(check.node), ORDER_OF_CHECKS.index(check.check))))
+
+
+class _Talk(NodeProgram):
+    """The talk with the program on one node. Its methods raise ConnectError, NodeCommandError."""
+
+    def __init__(self, node: ReadyNode) -> None:
+        super().__init__(node.connection, python=node.facts.python, modules=MODULES)
+
+    def begin(self, found: _Found, order: Mapping[str, Any]) -> None:
+        """Ask for the time, before there is anything else to do; then have it listen and start its probes."""
+        samples = []
+        for number in range(CLOCK_SAMPLES):
+            sent = time.time()
+            self.tell({"clock": number})
+            messages = self.messages(time.monotonic() + ANSWER_TIMEOUT_S)
+            answer = next(message for message in messages if message.get("clock") == number)
+            samples.append((sent, self.read(answer, _Clock).now, time.time()))
+        found.offset = estimate_offset(samples)
+        self.tell(order)
+        messages = self.messages(time.monotonic() + ANSWER_TIMEOUT_S)
+        begun = self.read(next(message for message in messages if "listening" in message), _Begun)
+        found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
+
+    def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
+        """Have it connect to its peers, and hear all that it has found."""
+        self.tell({"peers": peers})
+        waiting = {"ports", "probes"}
+        deadline = time.monotonic() + timeout_s
+        for message in self.messages(deadline):
+            if "ports" in message:
+                found.attempts = tuple(
+                    Attempt(source=self.connection.host.name, target=target, port=port, error=error)
+                    for target, port, error in self.read(message, _Tried).ports
+                    if target in {name for name, _, _ in peers}
+                )
+            elif "probe" in message:
+                probed = self.read(message, _Probed)
+                found.results[probed.probe] = probed.result
+            elif "ended" in message:
+                ended = self.read(message, _Ended)
+                waiting.discard(ended.ended)
+                if ended.error is not None:
+                    raise self._failed(ended.error, exit_code=1)
+            if not waiting:
+                return

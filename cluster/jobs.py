@@ -1,0 +1,352 @@
+"""The cluster's jobs as commands see them: their head, where they are found, which one runs, and stopping one."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+
+from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connection import NodeConnection, wait_for_connection
+from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.host_keys import HostKeyPins
+from bootstrap.ssh.login_keys import load_private_key
+from cluster.app import App
+from cluster.other_hosts import ends_of_job
+from cluster.session import ANSWER_TIMEOUT_S, choose_nodes, describe, find_host, open_connections, open_console
+from cluster.views.status import HeadJob, render_took
+from foundation.errors import ClusterError, ConnectError, NotFoundError
+from foundation.thread_pool import run_in_thread
+from provision.model import ClusterState, Node
+from train.follow.events import Result
+from train.follow.head import (
+    SILENCE_S,
+    AnswerError,
+    Head,
+    HeadGoneError,
+    found_program_command,
+    program_command,
+)
+from train.follow.records import (
+    DamagedRecordError,
+    JobRecord,
+    choose_job,
+    find_running,
+    merge_records,
+    read_jobs,
+)
+from train.follow.run import STOPPED, RemoteEnd, end_everywhere, render_left, stop_job
+from train.job.payload import code_digest
+from train.job.s3_jobs import read_s3_records
+
+PATIENCE_S = 4.0  # with a head that is asked for its job
+CONNECT_S = 2.0
+Asked = Callable[[], str | None]
+
+
+# -- the head ----------------------------------------------------------------------------------------------------------
+
+
+def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
+    """The head of nodes that are set up; uses their connection until it breaks."""
+    head = nodes[0]
+    return Head(
+        name=head.host.name,
+        connect=partial(_connect_again, app, head.host.instance_id, head.host.name),
+        command=lambda words: program_command("jobs", words, python=head.python, code_dir=head.code_dir),
+        connection=head.connection,
+    )
+
+
+@contextmanager
+def open_head(app: App, state: ClusterState, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Head]:
+    """The head of a cluster, without setting up its nodes.
+
+    wait_s: how long it may take to answer, in seconds. Raises NotFoundError and ClusterError when it does not run. It
+    connects on first use.
+    """
+    node = choose_nodes(state)[0]
+    host = find_host(app, node)
+    load_private_key(app.files.private_key)
+    known = [state]
+
+    def connect() -> NodeConnection:
+        # The first connection uses the description from above; later ones describe again, as the node may have ended.
+        return _connect(app, known.pop(), node, wait_s) if known else _connect_again(app, host.instance_id, host.name)
+
+    digest = cache(code_digest)
+    head = Head(
+        name=node.name,
+        connect=connect,
+        command=lambda words: found_program_command("jobs", words, digest=digest()),
+    )
+    try:
+        yield head
+    finally:
+        head.close()
+
+
+def _connect_again(app: App, instance_id: str, name: str) -> NodeConnection:
+    """A new connection to a head, which may have another address by now. Raises HeadGoneError, ClusterError's kinds."""
+    state = describe(app)
+    node = next((node for node in state.nodes if node.instance_id == instance_id), None)
+    if node is None or node.state not in {"pending", "running"}:
+        raise HeadGoneError(
+            f"{name} ({instance_id}) {'does not exist any more' if node is None else f'is {node.state}'}",
+            hint="cluster status",
+        )
+    return _connect(app, state, node, ANSWER_TIMEOUT_S)
+
+
+def _connect(app: App, state: ClusterState, node: Node, wait_s: float) -> NodeConnection:
+    pins = HostKeyPins(app.files.known_hosts)
+    pins.keep_only(other.instance_id for other in state.nodes)
+    console = open_console(app.config.provision.region)
+    return wait_for_connection(
+        find_host(app, node), private_key=app.files.private_key, pins=pins, console=console, timeout_s=wait_s
+    )
+
+
+def end_from_here(app: App, job: str) -> dict[str, list[list[object]]]:
+    """End a job's processes on every running node and on the user's own hosts; returns what may still run.
+
+    Used when the head cannot do it. Raises ClusterError when EC2 cannot be asked.
+    """
+    state = describe(app)
+    running = [node for node in state.nodes if node.state == "running"]
+    others = ends_of_job(app, job) if app.files.other_hosts.exists() else ()
+    if not running:
+        return end_everywhere(others)
+    command = found_program_command("role", ["end", job], digest=code_digest())
+    with open_connections(app, state) as connections:
+        return end_everywhere(
+            [*(RemoteEnd(name=node.name, run=_runner(app, connections, node, command)) for node in running), *others]
+        )
+
+
+def _runner(app: App, connections: Connections, node: Node, command: str) -> Callable[[], str]:
+    return lambda: connections.get(find_host(app, node)).run(command, timeout_s=SILENCE_S, what="role.py end").stdout
+
+
+# -- where jobs are found ----------------------------------------------------------------------------------------------
+
+
+class JobSources:
+    """Where the jobs of a cluster are found. Made by `open_jobs`.
+
+    head: None when it cannot be asked; `why_not` says why.
+    """
+
+    def __init__(self, app: App, *, head: Head | None, why_not: ClusterError | None, has_cloud: bool) -> None:
+        self._app = app
+        self.head = head
+        self.why_not = why_not
+        self._has_cloud = has_cloud
+
+    def find_job(self, words: str | None) -> JobRecord:
+        """The job that `words` names, the newest without them; see choose_job. Raises ClusterError's kinds."""
+        of_head = self._ask_head()
+        if of_head:
+            try:
+                return choose_job(of_head, words)
+            except (NotFoundError, DamagedRecordError):
+                if self._app.config.data.results is None:
+                    raise
+        return choose_job(self._add_s3(of_head), words)
+
+    def find_records(self) -> tuple[JobRecord, ...]:
+        """All jobs that are known, newest first.
+
+        When the head cannot be asked: raises the error, or with [data] results prints it and reads S3.
+        Raises ClusterError's kinds.
+        """
+        return self._add_s3(self._ask_head())
+
+    def _ask_head(self) -> tuple[JobRecord, ...]:
+        if self.head is not None:
+            try:
+                return ask_head(self.head)
+            except ClusterError as error:
+                self.head, self.why_not = None, error
+        return ()
+
+    def _add_s3(self, of_head: tuple[JobRecord, ...]) -> tuple[JobRecord, ...]:
+        results = self._app.config.data.results
+        if results is None or not self._has_cloud:
+            if self.why_not is not None:
+                raise self.why_not
+            return of_head
+        if self.why_not is not None:
+            self._app.say(f"{self.why_not.message}; what is shown is from {results}", style="yellow")
+        return merge_records(of_head, self._read_s3(results))
+
+    def _read_s3(self, results: str) -> tuple[JobRecord, ...]:
+        try:
+            return read_s3_records(results, region=self._app.config.provision.region)
+        except ClusterError as error:
+            if self.head is None:
+                raise
+            self._app.say(f"jobs in {results} are not shown: {error.message}", style="yellow")
+            return ()
+
+
+def ask_head(head: Head) -> tuple[JobRecord, ...]:
+    """The jobs that the head knows, newest first. Raises ClusterError's kinds."""
+    line = head.ask("list")
+    if not line:  # no job has ever run there
+        return ()
+    try:
+        return merge_records(read_jobs(line))
+    except ValueError as error:
+        raise head.not_understood(error) from None
+
+
+@contextmanager
+def open_jobs(app: App) -> Iterator[JobSources]:
+    """Find where the jobs of a cluster can be read. Connections are closed with the block. Raises AwsError."""
+    try:
+        app.enter_cloud()
+    except ClusterError as error:
+        yield JobSources(app, head=None, why_not=error, has_cloud=False)
+        return
+    state = describe(app)
+    with ExitStack() as stack:
+        head, why_not = None, None
+        try:
+            head = stack.enter_context(open_head(app, state))
+        except ClusterError as error:
+            why_not = error
+        yield JobSources(app, head=head, why_not=why_not, has_cloud=True)
+
+
+# -- the job that runs -------------------------------------------------------------------------------------------------
+
+
+def ask_for_job(app: App, state: ClusterState) -> Callable[[], HeadJob | None]:
+    """Ask the head for its job in the background; the returned function waits at most PATIENCE_S for the answer.
+
+    It returns None when no head runs. An error is no exception but part of the answer.
+    """
+    head = next((node for node in state.nodes if node.role == "head"), None)
+    if head is None or head.state != "running":
+        return lambda: None
+    asked = run_in_thread(lambda: _ask(app, state))
+
+    def wait() -> HeadJob:
+        try:
+            return asked.result(timeout=PATIENCE_S)
+        except TimeoutError:
+            return HeadJob(why=f"{head.name} did not answer within {PATIENCE_S:.0f} s")
+        except (ClusterError, OSError) as error:
+            return HeadJob(why=str(error).partition("\n")[0])
+
+    return wait
+
+
+def _ask(app: App, state: ClusterState) -> HeadJob:
+    with open_head(app, state, wait_s=CONNECT_S) as head:
+        records = ask_head(head)
+    return HeadJob(record=find_running(records), queued=sum(record.state == "queued" for record in records))
+
+
+def ask_what_runs(app: App, state: ClusterState) -> Asked:
+    """Ask the head in the background; the returned function waits some seconds and says what would be interrupted.
+
+    It returns None when nothing runs or no head runs. A head that cannot be asked is no error: it may be the reason why
+    the user ends the cluster.
+    """
+    wait = ask_for_job(app, state)
+
+    def say() -> str | None:
+        job = wait()
+        return None if job is None else render_interruption(job, now=datetime.now(UTC))
+
+    return say
+
+
+def confirm_ending(app: App, question: str, what_runs: Asked | None) -> bool:
+    """Say what would be interrupted, then ask; True without asking when what_runs is None. Raises UsageError."""
+    if what_runs is None:
+        return True
+    said = what_runs()
+    if said is not None:
+        app.say(said, style="yellow")
+    return app.confirm(question, yes=False)
+
+
+def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
+    """What ending the nodes would interrupt; None when nothing is lost. Pure."""
+    if job.why is not None:
+        return f"whether a job runs there is not known: {job.why}"
+    queued = f", and {job.queued} queued" if job.queued else ""
+    if job.record is None:
+        return f"{job.queued} queued there would not run" if job.queued else None
+    took = "" if job.record.started_at is None else f", for {render_took(job.record, now=now)} now"
+    return f"job {job.record.id} ({job.record.name}) runs there{took}{queued}: it would be interrupted"
+
+
+# -- stopping one ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stopped:
+    """How a job ended. already: it had ended before. by_head: its supervisor stopped it and logged it."""
+
+    result: Result
+    already: bool = False
+    by_head: bool = True
+
+
+def end_job(app: App, head: Head, job: str, *, say: Callable[[str], None] | None = None) -> Stopped:
+    """Stop a running or queued job, and check that no process of it is left. say: prints messages.
+
+    Raises ClusterError when a process may be left, and NotFoundError when there is no such job.
+    """
+    try:
+        result, already = stop_job(head, job)
+        stopped = Stopped(result=result, already=already)
+    except (ConnectError, HeadGoneError, AnswerError) as error:
+        stopped = Stopped(result=end_without_head(app, job, error, say=say or app.say), by_head=False)
+    _check_left(job, stopped)
+    return stopped
+
+
+def find_left(records: Iterable[JobRecord]) -> JobRecord | None:
+    """The newest job that has ended, if processes of it may still run. records: newest first. Pure."""
+    newest = next((record for record in records if record.has_ended), None)
+    return newest if newest is not None and newest.left else None
+
+
+def end_left(head: Head, record: JobRecord, state: ClusterState) -> Stopped:
+    """Have the head end processes that an ended job left on its hosts. state: the cluster's nodes as EC2 has them.
+
+    Raises ClusterError when a process may still be left, ConnectError, HeadGoneError.
+    """
+    result, _ = stop_job(head, record.id, find_gone(record, state))
+    stopped = Stopped(result=result, already=True)
+    _check_left(record.id, stopped)
+    return stopped
+
+
+def find_gone(record: JobRecord, state: ClusterState) -> Sequence[str]:
+    """The ids of a job's instances that no longer run, and so have no processes. Pure."""
+    live = {node.instance_id for node in state.nodes if node.state != "stopped"}.union(state.ending)
+    own = [node.instance_id for node in record.nodes]  # empty: a host of the user's
+    return [instance_id for instance_id in own if instance_id and instance_id not in live]
+
+
+def _check_left(job: str, stopped: Stopped) -> None:
+    """Raises ClusterError when processes of a job may be left."""
+    if stopped.result.left:
+        said = "had ended already" if stopped.already else "was stopped"
+        raise ClusterError(
+            f"job {job} {said}, but not all of it is known to have ended: {render_left(stopped.result.left)}",
+            hint=f"cluster status shows the nodes; cluster stop {job} searches them again",
+        )
+
+
+def end_without_head(app: App, job: str, error: ClusterError, *, say: Callable[[str], None]) -> Result:
+    """End a job's processes on all nodes from this machine, when the head cannot. Raises ClusterError."""
+    say(f"{error.message}; ending the processes of job {job} on all nodes from here")
+    left = end_from_here(app, job)
+    return Result(state="stopped", exit_code=STOPPED, error="ended from the user's machine", left=left)

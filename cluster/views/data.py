@@ -1,0 +1,159 @@
+"""What `cluster data` shows: how far a copy is, and what was copied."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from cluster.app import App
+from train.s3 import transfer
+from train.s3.operations import Done
+from train.s3.plan import Download, Upload
+
+_FIRST_LINE_S = 10.0
+_EVERY_S = 30.0
+_REFRESH_S = 0.1
+_MOST_NAMED = 3
+BYTES = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
+IMAGES = (MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+
+
+class TransferProgress(transfer.Progress):
+    """Receives progress from train.s3. bars: on a terminal; without, `say` gets a line now and then."""
+
+    def __init__(
+        self, bars: Progress | None, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._bars = bars
+        self._say = say
+        self._clock = clock
+        self._began = clock()
+        self._next = self._began
+        self._total = 0
+        self._moved = 0
+        self._files = 0
+        self._count = 0
+        self._task = None if bars is None else bars.add_task("", total=None)
+
+    def watch(self, transfers: Sequence[Upload | Download], /) -> "TransferProgress":
+        """Start to show progress, now that the plan says how much there is.
+
+        Not earlier: the bar would overwrite questions at the terminal, such as one for an MFA code.
+        """
+        self._count = len(transfers)
+        self._total = sum(transfer.size_bytes for transfer in transfers)
+        self._began = self._clock()
+        self._next = self._began + (_FIRST_LINE_S if self._bars is None else 0)
+        if self._bars is not None and self._task is not None:
+            self._bars.update(self._task, total=self._total, description=self._files_done())
+            self._bars.start()
+        return self
+
+    def moved(self, size_bytes: int) -> None:
+        """Count bytes that arrived."""
+        self._moved += size_bytes
+        self._show()
+
+    def finished(self, _transfer: Upload | Download, /) -> None:
+        """Count a file that is complete."""
+        self._files += 1
+        self._show()
+
+    def _show(self) -> None:
+        # Thousands of small files may arrive each second; drawing costs as much as one of them.
+        now = self._clock()
+        if now < self._next:
+            return
+        if self._bars is None or self._task is None:
+            self._next = now + _EVERY_S
+            self._say(self._render_line(now - self._began))
+        else:
+            self._next = now + _REFRESH_S
+            self._bars.update(self._task, completed=self._moved, description=self._files_done())
+
+    def _render_line(self, duration_s: float) -> str:
+        rate = self._moved / duration_s
+        moved = f"{decimal(self._moved)} of {decimal(self._total)}"
+        said = f"{self._files_done()}, {moved}, {decimal(int(rate))}/s"
+        if not rate:  # only empty files so far, or no answer yet
+            return said
+        left_s = max(self._total - self._moved, 0) / rate
+        return f"{said}, {timedelta(seconds=round(left_s))} left"
+
+    def _files_done(self) -> str:
+        return f"{self._files}/{self._count} files"
+
+
+@contextmanager
+def transfer_progress(app: App) -> Iterator[TransferProgress]:
+    """A bar on the console, gone when the copy is done; lines where there is no terminal."""
+    if not app.console.is_terminal:
+        yield TransferProgress(None, app.say)
+        return
+    bars = _make_bars(app, *BYTES)
+    try:
+        yield TransferProgress(bars, app.say)
+    finally:
+        bars.stop()
+
+
+@contextmanager
+def counting_bar(app: App, what: str, total: int, *columns: ProgressColumn) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere; the function adds to what is done. columns: how that is shown."""
+    with _make_bars(app, *columns, disable=not app.console.is_terminal) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda more: bars.update(task, advance=more)
+
+
+def _make_bars(app: App, *columns: ProgressColumn, disable: bool = False) -> Progress:
+    shown = (TextColumn("{task.description}"), BarColumn(), *columns)
+    return Progress(*shown, console=app.console, transient=True, disable=disable)
+
+
+def describe_transfers(done: Done, began: float) -> str:
+    """What was copied, in a line; `began` is time.monotonic() of the beginning."""
+    transfers = done.plan.transfers
+    if not transfers:
+        return "nothing"
+    size_bytes = sum(transfer.size_bytes for transfer in transfers)
+    duration_s = max(time.monotonic() - began, 0.001)
+    said = f"{count_files(len(transfers))}, {decimal(size_bytes)} in {duration_s:.1f} s"
+    return f"{said} ({decimal(int(size_bytes / duration_s))}/s)"
+
+
+def describe_others(done: Done) -> str:
+    """How many files were unchanged or deleted: the end of a sentence, or empty."""
+    said = ""
+    if done.plan.unchanged:
+        said += f"; {count_files(len(done.plan.unchanged))} unchanged"
+    if done.plan.deletions:
+        said += f"; {count_files(len(done.plan.deletions))} deleted"
+    return said
+
+
+def describe_unverified(unverified: Sequence[Download]) -> str:
+    """The warning for objects without a comparable checksum: how many, and the first of them."""
+    urls = sorted(str(download.source) for download in unverified)
+    named = ", ".join(urls[:_MOST_NAMED])
+    if len(urls) > _MOST_NAMED:
+        named += f" and {len(urls) - _MOST_NAMED} more"
+    if len(urls) == 1:
+        return f"S3 has no checksum of 1 object that can be compared, its length alone was: {named}"
+    return f"S3 has no checksum of {len(urls)} objects that can be compared, their lengths alone were: {named}"
+
+
+def count_files(count: int) -> str:
+    """1 file, or N files."""
+    return "1 file" if count == 1 else f"{count} files"

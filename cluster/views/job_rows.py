@@ -1,0 +1,165 @@
+"""The view of a running job as rows of text: one per rank, as far as they fit, and one for all ranks. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from train.follow.progress import Progress, RankProgress, render_duration, render_rate, render_value
+
+Style = Literal["", "bold", "dim", "slow"]
+GAP = "  "
+LONGEST_NAME = 20
+SMALLEST_WINDOW = 8  # lines; a smaller one only shows the row for all ranks
+SILENT_S = 5.0  # a rank that printed something more recently is not shown as silent
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A line of the view, never wider than the window."""
+
+    text: str
+    style: Style = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Column:
+    title: str
+    place: int
+    cells: tuple[str, ...]
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(len(self.title), *(len(cell) for cell in self.cells))
+
+    def pad(self, text: str) -> str:
+        return text.ljust(self.width) if self.left else text.rjust(self.width)
+
+
+def render_view(progress: Progress, *, title: str, now: float, columns: int, lines: int) -> tuple[Row, ...]:
+    """The rows of the view, for a window of the given columns and lines.
+
+    now: by the log's clock, in seconds since the epoch.
+    """
+    most = columns - 1  # a full line would wrap in some terminals
+    rows: tuple[Row, ...] = ()
+    if lines >= SMALLEST_WINDOW and progress.reporting:
+        rows = _render_ranks(progress, now=now, most=most, room=max(2, lines // 2 - 3))
+    if lines >= SMALLEST_WINDOW and progress.warnings:
+        rows = (*rows, Row(text=f"warning: {'; '.join(progress.warnings)}"[:most], style="slow"))
+    return (*rows, Row(text=_render_all(progress, title=title, now=now)[:most], style="bold"))
+
+
+def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tuple[Row, ...]:
+    """A header and a row per rank; only of the slowest when not all fit."""
+    ranks = progress.ranks
+    slow = progress.stragglers
+    shown = choose_ranks(ranks, room, now=now)
+    table = fit_columns(_columns(shown, slow, now=now), most)
+    header = GAP.join(column.pad(column.title) for column in table)
+    rows = [Row(text=header[:most], style="dim")]
+    for position, rank in enumerate(shown):
+        text = GAP.join(column.pad(column.cells[position]) for column in table).rstrip()
+        style: Style = "slow" if rank.process.number in slow else "dim" if rank.has_ended else ""
+        rows.append(Row(text=text[:most], style=style))
+    if len(shown) < len(ranks):
+        rows.append(Row(text=f"and {len(ranks) - len(shown)} more, which are faster or have ended"[:most], style="dim"))
+    return tuple(rows)
+
+
+def choose_ranks(ranks: Sequence[RankProgress], room: int, *, now: float) -> tuple[RankProgress, ...]:
+    """All ranks if they fit, else the running ones that are silent or slowest; keeps the order."""
+    if len(ranks) <= room:
+        return tuple(ranks)
+
+    def key(position: int) -> tuple[bool, bool, float]:
+        rank = ranks[position]
+        return rank.has_ended, now - rank.heard_at <= SILENT_S, rank.speed if rank.speed is not None else -1.0
+
+    return tuple(ranks[position] for position in sorted(sorted(range(len(ranks)), key=key)[:room]))
+
+
+def _columns(ranks: Sequence[RankProgress], slow: frozenset[int], *, now: float) -> tuple[_Column, ...]:
+    """The columns by priority; `place` is their position from left to right."""
+    names = list(dict.fromkeys(name for rank in ranks for name in rank.metrics))
+    metrics = [
+        _Column(
+            title=name[:LONGEST_NAME],
+            place=6,
+            cells=tuple(render_value(rank.metrics[name]) if name in rank.metrics else "" for rank in ranks),
+        )
+        for name in names
+    ]
+    return (
+        _Column(title="rank", place=0, cells=tuple(_known(rank.process.rank, "?") for rank in ranks)),
+        _Column(title="samples/s", place=4, cells=tuple(_speed(rank) for rank in ranks)),
+        _Column(title="", place=5, cells=tuple(_note(rank, slow) for rank in ranks), left=True),
+        _Column(title="epoch", place=2, cells=tuple(_known(rank.epoch) for rank in ranks)),
+        _Column(title="batch", place=3, cells=tuple(_known(rank.batch) for rank in ranks)),
+        _Column(title="node", place=1, cells=tuple(rank.process.host[:LONGEST_NAME] for rank in ranks), left=True),
+        *metrics[:1],
+        _Column(title="silent", place=7, cells=tuple(_silence(rank, now) for rank in ranks)),
+        *metrics[1:],
+    )
+
+
+def _known(number: int | None, otherwise: str = "") -> str:
+    return otherwise if number is None else str(number)
+
+
+def _speed(rank: RankProgress) -> str:
+    return "" if rank.speed is None else render_rate(rank.speed)
+
+
+def _silence(rank: RankProgress, now: float) -> str:
+    silence_s = now - rank.heard_at
+    return render_duration(silence_s) if silence_s > SILENT_S and not rank.has_ended else ""
+
+
+def _note(rank: RankProgress, slow: frozenset[int]) -> str:
+    code = rank.process.exit_code
+    if code is None:
+        return "slow" if rank.process.number in slow else ""
+    return "ended" if code == 0 else f"exit {code}"
+
+
+def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
+    """The non-empty columns that fit, by priority, ordered by position."""
+    kept: list[_Column] = []
+    room = most
+    for column in columns:
+        if not any(column.cells):
+            continue
+        room -= column.width + (len(GAP) if kept else 0)
+        if room < 0:
+            break
+        kept.append(column)
+    return tuple(sorted(kept, key=lambda column: column.place))
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
+def _render_all(progress: Progress, *, title: str, now: float) -> str:
+    began = progress.began_at
+    state = progress.state if began is None else f"{progress.state} {render_duration(now - began)}"
+    words = [f"{title}: {state}"]
+    if progress.stalled_since is not None:
+        words.append(f"no progress for {render_duration(now - progress.stalled_since)}")
+    speed = progress.speed
+    if speed is None:
+        count = len(progress.ranks)
+        if count:
+            words.append(_workers(count))
+        return ", ".join(words)
+    slow = len(progress.stragglers)
+    reporting, there_are = len(progress.reporting), len(progress.ranks)
+    of = f"{reporting} of " if reporting < there_are else ""
+    words.append(f"{render_rate(speed)} samples/s over {of}{_workers(there_are)}")
+    if slow:
+        words.append("1 of them slow" if slow == 1 else f"{slow} of them slow")
+    if progress.epoch is not None:
+        words.append(f"epoch {progress.epoch}")
+    words += [f"{name} {render_value(value)}" for name, value in progress.metrics.items()]
+    return ", ".join(words)

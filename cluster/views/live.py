@@ -1,0 +1,302 @@
+"""A job on the screen: its output line by line, and below it, on a terminal, the progress of each rank.
+
+On a terminal one thread does all the writing, so that Ctrl-C, which is raised in the main thread, never cuts a line and
+is not delayed by a terminal that is slow or stopped by Ctrl-S. rich's Live is not used for it: it would draw from any
+thread, once for each line, and leave rows behind in a window that is made narrower.
+"""
+
+import os
+import select
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TextIO
+
+from cluster.app import App
+from cluster.views.job_rows import Row, Style, render_view
+from cluster.views.terminal import escape, escape_line, escape_output
+from train.follow.events import Event, Selection, render_line
+from train.follow.known_mistakes import Advisor
+from train.follow.progress import Progress, Report
+
+DRAW_EVERY_S = 0.1
+LOOK_EVERY_S = 1.0  # clocks in the view go on when nothing happens
+MOST_WAITING = 1 << 16  # characters kept while the terminal is busy
+ENOUGH_WAITING = MOST_WAITING // 2  # characters; shown without further delay
+GREATEST_WRITE = 1 << 14  # bytes; keeps single writes to a slow terminal short
+CODES: dict[Style, str] = {"": "", "bold": "1", "dim": "2", "slow": "33"}
+SAY_CODES = {"green": "32", "yellow": "33", "red": "31", "dim": "2"}
+
+
+class JobDisplay:
+    """Shows a job's events: its lines on stdout; the view, advice and a summary on stderr.
+
+    With a terminal on stderr there is a view of all ranks, unless `plain`; if stdout is the same terminal, lines that
+    only report progress are shown in the view alone. selection: which lines are shown; the view is of all.
+    title: what the job is called in the view. head: the node that the supervisor runs on.
+    Give it all events of the job, from the first one on, from one thread.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        plain: bool = False,
+        selection: Selection | None = None,
+        title: str = "job",
+        head: str = "node-0",
+    ) -> None:
+        app.close()  # the spinner, which would be drawn into the view
+        self._app = app
+        self._selection = selection or Selection()
+        self._head = head
+        self._progress = Progress()
+        self._advisor = Advisor()
+        self._closed = False
+        self._stdout_terminal = sys.stdout.isatty()
+        with_view = not plain and can_have_view(sys.stdout, sys.stderr)
+        self._view = LiveView(sys.stderr.fileno(), self._progress, title=title) if with_view else None
+        self._shared = with_view and self._stdout_terminal and same_terminal(sys.stdout, sys.stderr)
+
+    def take(self, event: Event) -> None:
+        """Show one event. Raises OSError, such as BrokenPipeError, when the output is gone."""
+        new_warnings = [text for text in event.warnings if text not in self._progress.warnings]
+        report = (self._view or self._progress).take(event)
+        for text in new_warnings:
+            self.say(f"warning: {text}", style="yellow")
+        shown = self._selection.takes(event)
+        # With both on one terminal, what the view shows is not printed as well.
+        in_view_alone = self._shared and ((report is not None and report.is_passing) or event.kind == "warnings")
+        if shown and not in_view_alone:
+            line = render_line(event, head=self._head)
+            if line is not None:
+                self._print(line)
+        advice = self._advisor.take(event)
+        if advice is not None and (shown or self._selection.since is None):
+            whose = f" [{event.process.tag}]" if event.process is not None else ""
+            self.say(f"hint{whose}: {advice}", style="yellow")
+
+    def say(self, text: str, *, style: str = "") -> None:
+        """A message of `cluster` itself, on stderr, above the view."""
+        if self._view is None or self._closed:
+            self._app.say(text, style=style)
+        else:
+            self._view.print(f"{escape(text)}\n", code=SAY_CODES.get(style, ""))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hide the view, so that the terminal can be used for a question."""
+        if self._view is None or self._closed:
+            yield
+            return
+        self._view.pause()
+        try:
+            yield
+        finally:
+            self._view.resume()
+
+    def close(self) -> None:
+        """Remove the view and print a summary of what the workers reported. Can be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._view is not None:
+            self._view.close()
+        summary = self._progress.render_summary()
+        if summary is not None:
+            self._app.say(summary)
+        for text in self._progress.warnings:
+            self._app.say(f"warning: {text}", style="yellow")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the job warns of by now."""
+        return self._progress.warnings
+
+    def _print(self, line: str) -> None:
+        if self._stdout_terminal:
+            line = escape_output(line)
+        if self._shared and self._view is not None:
+            self._view.print(f"{line}\n")
+            return
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+class LiveView:
+    """The view at the bottom of a terminal, and lines above it, written by a thread of its own."""
+
+    def __init__(self, descriptor: int, progress: Progress, *, title: str) -> None:
+        self._region = Region(descriptor)
+        self._progress = progress
+        self._title = title
+        self._colour = "NO_COLOR" not in os.environ
+        self._changed = threading.Condition()
+        self._waiting: list[str] = []
+        self._waiting_size = 0
+        self._dirty = False
+        self._wanted = True
+        self._settled = True  # what `_wanted` was at the last step
+        self._ending = False
+        self._heard_at = time.monotonic()
+        self._failure: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="live view", daemon=True)
+        self._thread.start()
+
+    def take(self, event: Event) -> Report | None:
+        """Note an event for the view; what its line reports."""
+        with self._changed:
+            report = self._progress.take(event)
+            self._heard_at = time.monotonic()
+            if report is not None or event.kind != "line":
+                self._dirty = True
+                self._changed.notify_all()
+        return report
+
+    def print(self, text: str, *, code: str = "") -> None:
+        """Print whole lines above the view; waits while the terminal is far behind. Raises OSError when it is gone."""
+        if code and self._colour:
+            text = f"\x1b[{code}m{text.removesuffix(chr(10))}\x1b[0m\n"
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting_size < MOST_WAITING or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+            if not self._waiting or self._waiting_size < ENOUGH_WAITING <= self._waiting_size + len(text):
+                self._changed.notify_all()
+            self._waiting.append(text)
+            self._waiting_size += len(text)
+
+    def pause(self) -> None:
+        """Hide the view; returns when the terminal is free. Lines are kept until `resume`."""
+        with self._changed:
+            self._wanted = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._settled or self._failure is not None)
+
+    def resume(self) -> None:
+        """Show the view again."""
+        with self._changed:
+            self._wanted = True
+            self._dirty = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Print what is kept, remove the view and end the thread. A terminal that is gone is no error."""
+        with self._changed:
+            self._ending = True
+            self._wanted = False
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                with self._changed:
+                    self._changed.wait_for(self._is_urgent, DRAW_EVERY_S)
+        except OSError as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _step(self) -> bool:
+        """Wait until there is something to show, and show it; returns whether to continue. Raises OSError."""
+        with self._changed:
+            self._changed.wait_for(self._has_work, LOOK_EVERY_S)
+            wanted, ending = self._wanted, self._ending
+            above = ""
+            if wanted or ending or self._settled:
+                above = "".join(self._waiting)
+                self._waiting.clear()
+                self._waiting_size = 0
+                self._changed.notify_all()
+            self._dirty = False
+            rows = self._rows() if wanted else ()
+        self._region.draw([(self._paint(row), len(row.text)) for row in rows], above)
+        with self._changed:
+            self._settled = wanted
+            self._changed.notify_all()
+        return not ending
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting and self._wanted) or self._dirty or self._is_urgent()
+
+    def _is_urgent(self) -> bool:
+        full = self._wanted and self._waiting_size >= ENOUGH_WAITING
+        return full or self._ending or self._wanted != self._settled
+
+    def _rows(self) -> tuple[Row, ...]:
+        if not self._progress.now:
+            return ()  # nothing has been heard yet
+        columns, lines = self._region.size
+        now = self._progress.now + (time.monotonic() - self._heard_at)
+        rows = render_view(self._progress, title=self._title, now=now, columns=columns, lines=lines)
+        return tuple(replace(row, text=escape_line(row.text)[: columns - 1]) for row in rows)
+
+    def _paint(self, row: Row) -> str:
+        code = CODES[row.style] if self._colour else ""
+        return f"\x1b[{code}m{row.text}\x1b[0m" if code else row.text
+
+
+class Region:
+    """Draws on a terminal by its file descriptor. The cursor stands at the beginning of the line under the rows."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._rows: tuple[str, ...] = ()
+        self._lengths: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The terminal's columns and lines; 80 and 24 where it does not know."""
+        columns, lines = os.get_terminal_size(self._descriptor)
+        return columns or 80, lines or 24
+
+    def draw(self, rows: Sequence[tuple[str, int]], above: str = "") -> None:
+        """Print whole lines and draw the rows below them; rows: each as it is written, and its visible length.
+
+        Writes nothing when nothing changed. Raises OSError when the terminal is gone.
+        """
+        texts = tuple(text for text, _ in rows)
+        if texts == self._rows and not above:
+            return
+        # One write, so that the terminal never shows the rows missing.
+        drawn = "".join(f"{text}\n" for text in texts)
+        data = f"{self._erasure()}{above}{drawn}".encode("utf-8", "replace")
+        self._rows, self._lengths = texts, tuple(length for _, length in rows)
+        self._write(data)
+
+    def _erasure(self) -> str:
+        """Erases the rows. In a window that was made narrower a row may take several lines."""
+        if not self._rows:
+            return ""
+        columns = self.size[0]
+        lines = sum(max(1, -(-length // columns)) for length in self._lengths)
+        return f"\r\x1b[{lines}A\x1b[J"
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._descriptor, view[:GREATEST_WRITE]) :]
+            except BlockingIOError:  # somebody who shares the terminal has made it non-blocking
+                select.select([], [self._descriptor], [])
+
+
+def can_have_view(stdout: TextIO, stderr: TextIO) -> bool:
+    """Whether a view can be drawn on stderr.
+
+    Not if stdout is a pipe: its reader (`| tee log`, `| grep Epoch`) mostly prints on the same terminal.
+    """
+    if not stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    return stdout.isatty() or not stat.S_ISFIFO(os.fstat(stdout.fileno()).st_mode)
+
+
+def same_terminal(one: TextIO, other: TextIO) -> bool:
+    """Whether two streams, both terminals, are the same one; /dev/tty is whichever the other is."""
+    names = {os.ttyname(one.fileno()), os.ttyname(other.fileno())}
+    return len(names) == 1 or "/dev/tty" in names

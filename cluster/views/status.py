@@ -1,0 +1,357 @@
+"""A cluster, the clusters of a region, and jobs, as text and as JSON. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from cluster.views.terminal import render_table
+from provision.describe import ClusterSummary
+from provision.membership import describe_untrusted
+from provision.model import ClusterState, Instance, Node, UntrustedInstance
+from provision.status import (
+    Allocation,
+    NodeError,
+    Prices,
+    add_up,
+    count_ending,
+    find_allocation,
+    find_errors,
+    reckon_cost,
+)
+from train.follow.records import JobRecord
+
+ERROR_WIDTH = 60
+INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadJob:
+    """The running job as the head reports it; `why` says why it could not be asked.
+
+    queued: how many jobs wait.
+    """
+
+    record: JobRecord | None = None
+    queued: int = 0
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """What `cluster status` shows. asked: nodes that cluster.toml wants; at_work: a process that changes the cluster.
+
+    now: the moment at which times and costs are reckoned. job: None where there is no head to be asked.
+    """
+
+    state: ClusterState
+    asked: int
+    now: datetime
+    prices: Prices
+    at_work: int | None = None
+    job: HeadJob | None = None
+
+    @property
+    def allocation(self) -> Allocation:
+        """How the cluster stands."""
+        return find_allocation(self.state, asked=self.asked, at_work=self.at_work)
+
+    @property
+    def errors(self) -> tuple[NodeError, ...]:
+        """Nodes that stopped or ended by themselves."""
+        return find_errors(self.state)
+
+
+def render_status(status: Status) -> str:
+    """The nodes in a table, then what went wrong, the state, and the price."""
+    lines = [render_nodes(status.state, now=status.now)]
+    lines += render_untrusted(status.state.untrusted)
+    lines += [_render_error(error) for error in status.errors]
+    allocation = status.allocation
+    lines.append(f"state  {allocation.state}" + (f": {allocation.why}" if allocation.why else ""))
+    if status.job is not None:
+        lines.append(f"job    {_render_job(status.job, now=status.now)}")
+    if instances := (*status.state.nodes, *status.state.untrusted):  # all of them cost money
+        costs = [reckon_cost(each, prices=status.prices, now=status.now) for each in instances]
+        hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
+        so_far = render_usd(add_up([cost.usd_so_far for cost in costs]))
+        ran_h = sum(cost.running_s for cost in costs) / 3600
+        lines.append(f"price  {hourly} an hour now, {so_far} so far ({ran_h:.2f} node hours; without disks)")
+    return "\n".join(lines)
+
+
+def render_nodes(state: ClusterState, *, now: datetime | None = None) -> str:
+    """A table of the nodes; one sentence when there are none."""
+    if not state.nodes:
+        ending = f"; {count_ending(state.ending)}" if state.ending else ""
+        return f"cluster {state.name} has no nodes{ending}"
+    moment = now or datetime.now(UTC)
+    heading = ("NODE", "ROLE", "STATE", "TYPE", "MARKET", "ZONE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE")
+    return render_table([heading, *(_row(node, moment) for node in state.nodes)])
+
+
+def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
+    """Lines about instances with the cluster's tag that are not its nodes, and why; empty without any."""
+    if not instances:
+        return []
+    lines = ["", "not nodes, and nothing is sent to them (to adopt those that you know: cluster adopt):"]
+    lines += [f"  {each.instance_id}  {each.state}  {each.instance_type}  {each.why}" for each in instances]
+    return [*lines, ""]
+
+
+def status_document(status: Status) -> dict[str, Any]:
+    """What `cluster status --json` prints. `nodes` is what EC2 says; `cost` is reckoned from it at `cost.at`."""
+    state, allocation = status.state, status.allocation
+    named: dict[str, Instance] = {node.name: node for node in state.nodes}
+    named |= {instance.instance_id: instance for instance in state.untrusted}
+    costs = {name: reckon_cost(instance, prices=status.prices, now=status.now) for name, instance in named.items()}
+    return {
+        "name": state.name,
+        "state": allocation.state,
+        "why": allocation.why,
+        "asked_nodes": status.asked,
+        "node_counts": dict(Counter(node.state for node in state.nodes)),
+        "nodes": [_pick(node, f"name role started_at {INSTANCE_FIELDS}") for node in state.nodes],
+        "untrusted": [untrusted_document(instance) for instance in state.untrusted],
+        "errors": [
+            {
+                "instance_id": error.instance_id,
+                "node": error.name,
+                "code": error.code,
+                "message": error.message,
+                "spot_interruption": error.is_spot_interruption,
+            }
+            for error in status.errors
+        ],
+        "ending": list(state.ending),
+        "process_at_work": status.at_work,
+        "job": None if status.job is None else _job_document(status.job),
+        "cost": {
+            "at": status.now.isoformat(),
+            "usd_per_hour": _rounded(add_up([cost.usd_per_hour for cost in costs.values()])),
+            "usd_so_far": _rounded(add_up([cost.usd_so_far for cost in costs.values()])),
+            "nodes": {
+                name: {
+                    "age_s": round(cost.age_s, 3),
+                    "running_s": round(cost.running_s, 3),
+                    "usd_per_hour": cost.usd_per_hour,
+                    "usd_so_far": _rounded(cost.usd_so_far),
+                }
+                for name, cost in costs.items()
+            },
+        },
+    }
+
+
+def render_took(record: JobRecord, *, now: datetime) -> str:
+    """For how long a job has run, or ran; "-" before it has started."""
+    if record.started_at is None:
+        return "-"
+    return render_age((record.ended_at or now.timestamp()) - record.started_at)
+
+
+def render_age(seconds: float) -> str:
+    """A duration in the two largest units that it has: 42s, 5m10s, 3h07m, 2d04h."""
+    whole = max(0, int(seconds))
+    minutes, s = divmod(whole, 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days}d{h:02}h"
+    if hours:
+        return f"{hours}h{m:02}m"
+    if minutes:
+        return f"{minutes}m{s:02}s"
+    return f"{s}s"
+
+
+def render_usd(amount: float | None) -> str:
+    """$1.20, $0.0042, or unknown."""
+    if amount is None:
+        return "unknown"
+    return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
+
+
+def _render_job(job: HeadJob, *, now: datetime) -> str:
+    if job.why is not None:
+        return f"unknown: {job.why}"
+    queued = f", {job.queued} queued" if job.queued else ""
+    if job.record is None:
+        return f"none{queued}"
+    warned = "".join(f"\n       warning: {text}" for text in job.record.warnings)
+    took = f" for {render_took(job.record, now=now)}" if job.record.started_at is not None else ""
+    stall = f"\n       {job.record.stall}" if job.record.stall else ""
+    return (
+        f"{job.record.id} ({job.record.name}) {job.record.state}{took}{queued}; "
+        f"cluster logs -f {job.record.id} follows it{stall}{warned}"
+    )
+
+
+def _job_document(job: HeadJob) -> dict[str, Any]:
+    record = job.record
+    if record is None:
+        return {"state": "none" if job.why is None else "unknown", "why": job.why, "queued": job.queued}
+    return {
+        **_pick(record, "id name state workers servers started_at stall"),
+        "why": None,
+        "queued": job.queued,
+    }
+
+
+def _rounded(usd: float | None) -> float | None:
+    """Rounded to a millionth of a dollar."""
+    return None if usd is None else round(usd, 6)
+
+
+def _render_error(error: NodeError) -> str:
+    who = f"{error.name} ({error.instance_id})" if error.name else error.instance_id
+    what = f"spot interruption, {error.message}" if error.is_spot_interruption else error.message
+    return f"error  {who} {'stopped' if error.name else 'ended'}: {what}" + (f" ({error.code})" if error.code else "")
+
+
+def untrusted_document(instance: UntrustedInstance) -> dict[str, Any]:
+    """An instance that is not trusted. why: in words; adoptable: whether `cluster adopt` would make it a node."""
+    names = f"{INSTANCE_FIELDS} why owner key_name group_ids image_id"
+    return {**_pick(instance, names), "adoptable": not instance.problems}
+
+
+def _pick(item: object, names: str) -> dict[str, Any]:
+    """Attributes by name, as JSON has them."""
+    found = {name: getattr(item, name) for name in names.split()}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in found.items()}
+
+
+def _row(node: Node, now: datetime) -> tuple[str, ...]:
+    return (
+        node.name,
+        node.role,
+        node.state,
+        node.instance_type,
+        node.market,
+        node.zone,
+        node.private_ip or "-",
+        node.public_ip or "-",
+        render_age((now - node.launched_at).total_seconds()),
+        node.instance_id,
+    )
+
+
+# -- clusters ----------------------------------------------------------------------------------------------------------
+
+
+def render_clusters(
+    clusters: Sequence[ClusterSummary], *, region: str, prices: Prices, keys_here: Collection[str], now: datetime
+) -> str:
+    """A table; one sentence when there are none. keys_here: names of clusters whose private key is on this machine."""
+    if not clusters:
+        return f"no clusters in {region}"
+    rows = [("NAME", "NODES", "TYPE", "AGE", "PRICE/h", "OWNER", "KEY")]
+    for cluster in clusters:
+        ages = [(now - node.launched_at).total_seconds() for node in cluster.instances]
+        rows.append(
+            (
+                cluster.name,
+                render_counts(cluster),
+                ", ".join(_types(cluster)) or "-",
+                render_age(max(ages)) if ages else "-",
+                render_usd(_usd_per_hour(cluster, prices, now)),
+                render_owner(cluster.owner),
+                "here" if cluster.name in keys_here else "-",
+            )
+        )
+    return "\n".join([render_table(rows), *(line for cluster in clusters if (line := _warn(cluster, keys_here)))])
+
+
+def list_document(
+    clusters: Sequence[ClusterSummary], *, prices: Prices, keys_here: Collection[str], now: datetime
+) -> list[dict[str, Any]]:
+    """What `cluster list --json` prints."""
+    return [
+        {
+            "name": cluster.name,
+            "node_counts": dict(Counter(node.state for node in cluster.instances)),
+            "ending": cluster.ending,
+            "instance_types": _types(cluster),
+            "launched_at": min((node.launched_at.isoformat() for node in cluster.instances), default=None),
+            "usd_per_hour": _usd_per_hour(cluster, prices, now),
+            "owner": cluster.owner,
+            "key_here": cluster.name in keys_here,
+            "untrusted": [instance.instance_id for instance in cluster.untrusted],
+        }
+        for cluster in clusters
+    ]
+
+
+def render_counts(cluster: ClusterSummary) -> str:
+    """2 running; or 1 running, 1 stopped; or none."""
+    counts = Counter[str](node.state for node in cluster.instances)
+    if cluster.ending:
+        counts["shutting-down"] = cluster.ending
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
+
+
+def render_owner(arn: str | None) -> str:
+    """The last part of an ARN, or of whatever the tag holds."""
+    return (arn or "").rpartition("/")[2].rpartition(":")[2] or "unknown"
+
+
+def _warn(cluster: ClusterSummary, keys_here: Collection[str]) -> str | None:
+    """A line about the instances that are not trusted; None for a cluster that this machine has no key of."""
+    if not cluster.untrusted or cluster.name not in keys_here:
+        return None
+    return f"{cluster.name}: {describe_untrusted(cluster.untrusted)} (cluster status says why)"
+
+
+def _types(cluster: ClusterSummary) -> list[str]:
+    return sorted({node.instance_type for node in cluster.instances})
+
+
+def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> float | None:
+    return add_up([reckon_cost(node, prices=prices, now=now).usd_per_hour for node in cluster.instances])
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+def render_jobs(records: Sequence[JobRecord], *, now: datetime) -> str:
+    """A table of jobs in the order given; one sentence when there are none."""
+    if not records:
+        return "no job has run on this cluster"
+    heading = ("JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "CODE", "ERROR")
+    lines = render_table([heading, *(_job_row(record, now) for record in records)])
+    in_s3 = any(record.source == "s3" for record in records)
+    return f"{lines}\n(s3): as it was last copied to [data] results; not on the head any more" if in_s3 else lines
+
+
+def job_documents(records: Sequence[JobRecord]) -> Iterator[dict[str, Any]]:
+    """What `cluster jobs --json` prints: the records as they are, and where each was read."""
+    return ({**record.document, "source": record.source} for record in records)
+
+
+def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
+    if record.is_damaged:
+        state = "damaged" + (" (s3)" if record.source == "s3" else "")
+        return (record.id, "-", state, "-", "-", "-", "-", "-", _shorten(record.error or "-"))
+    lost = record.source == "s3" and not record.has_ended
+    return (
+        record.id,
+        record.name,
+        ("? " if lost else "") + record.state + (" (s3)" if record.source == "s3" else ""),
+        str(record.workers),
+        str(record.servers),
+        _moment(record.started_at),
+        "?" if lost else render_took(record, now=now),
+        "-" if record.exit_code is None else str(record.exit_code),
+        _shorten(record.error or record.stall or "; ".join(f"warning: {text}" for text in record.warnings) or "-"),
+    )
+
+
+def _moment(at: float | None) -> str:
+    """In this machine's time zone."""
+    return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _shorten(text: str) -> str:
+    line = text.partition("\n")[0]
+    return line if len(line) <= ERROR_WIDTH else f"{line[: ERROR_WIDTH - 3]}..."

@@ -1,0 +1,90 @@
+"""Escapes control characters of untrusted text on a terminal: they are shown as Python writes them.
+
+Names, errors and output come from nodes, from S3 and from this machine's files. A terminal obeys what stands in them:
+it sets its title or the clipboard, moves the cursor, or shows a line backwards. All that `cluster` prints on a terminal
+goes through this module; what goes into a pipe or a file, and all JSON, is left as it is.
+"""
+
+import codecs
+import re
+from collections.abc import Sequence
+from typing import IO, TextIO
+
+import click
+
+# C0 but for tab and newline, DEL, C1; marks that turn the direction of text; line separators; single surrogates.
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_CONTROL = re.compile(f"[{_CONTROLS}]")
+_CONTROL_OF_LINE = re.compile(f"[\n{_CONTROLS}]")
+# SGR, ECMA-48 8.3.117: colours and other attributes of characters.
+_COLOUR_OR_CONTROL = re.compile(rf"\x1b\[[0-9;:]{{0,40}}m|[\n{_CONTROLS}]")
+_RESET = "\x1b[0m"
+_LINE_BREAK = {"\n": "\\n", "\r": "\\r"}
+
+
+def escape(text: str) -> str:
+    r"""Text of any number of lines with its control characters as \x1b, \x9b or \u202e; tabs stay. Pure."""
+    return text if text.isprintable() else _CONTROL.sub(_show, text.replace("\r\n", "\n"))
+
+
+def escape_line(text: str) -> str:
+    """The same for text of one line: newlines are escaped, too. Pure."""
+    return text if text.isprintable() else _CONTROL_OF_LINE.sub(_show, text)
+
+
+def escape_output(line: str) -> str:
+    """A line of a program's output: colours are kept, and reset at its end. Pure.
+
+    Of text that is redrawn with carriage returns, such as a progress bar, the last state is shown.
+    """
+    if line.isprintable():
+        return line
+    shown = _COLOUR_OR_CONTROL.sub(_show, line.rstrip("\r").rsplit("\r", 1)[-1])
+    return f"{shown}{_RESET}" if "\x1b" in shown else shown
+
+
+def _show(match: re.Match[str]) -> str:
+    found = match[0]
+    if len(found) > 1:  # a colour
+        return found
+    code = ord(found)
+    if 0xDC80 <= code <= 0xDCFF:  # Python's surrogateescape: a byte that is no UTF-8
+        code -= 0xDC00
+    return _LINE_BREAK.get(found) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def write(stream: IO[str], text: str, *, one_line: bool = False, colour: str | None = None) -> None:
+    """Write text and a newline: on a terminal escaped and in a colour of click's, elsewhere as it is.
+
+    one_line: newlines in the text are escaped, too.
+    """
+    if stream.isatty():
+        text = escape_line(text) if one_line else escape(text)
+        text = click.style(text, fg=colour) if colour else text
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def print_bytes_unchanged(stream: TextIO) -> None:
+    """Let a stream take any text: undecodable bytes of file names unchanged, other unencodable characters escaped."""
+    codecs.register_error("cluster.unchanged", _encode_unchanged)
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="cluster.unchanged")
+
+
+def _encode_unchanged(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
+
+
+def render_table(rows: Sequence[Sequence[str]], *, numbers_from: int = 1000) -> str:
+    """Rows, the heading first, in columns; from column `numbers_from` on to the right. A row stays one line. Pure."""
+    rows = [[cell.replace("\n", "\\n") for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join((str.ljust, str.rjust)[at >= numbers_from](cell, widths[at]) for at, cell in enumerate(row)).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,55 @@
+"""Decodes JSON from another machine into a given type.
+
+For any bytes the result is a value of that type or a ValueError of one line: no KeyError, no RecursionError, and no
+infinite number or NaN. Unknown keys are skipped.
+"""
+
+import json
+from collections.abc import Hashable
+from functools import cache
+from typing import Any, NoReturn, TypeVar, cast
+
+from msgspec import DecodeError, ValidationError, convert
+from msgspec.json import Decoder
+
+LONGEST_REASON = 200
+MOST_SURROGATES_BYTES = 1 << 20  # Python's own parser takes twenty times as much memory
+T = TypeVar("T")
+
+
+@cache
+def _decoder(kind: Hashable) -> "Decoder[Any]":
+    return Decoder(kind)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decode `data` as a `kind`, a type that msgspec supports. Raises ValueError with a short reason."""
+    try:
+        found: T = _decoder(cast("Hashable", kind)).decode(data)
+    except ValidationError as error:
+        raise ValueError(shorten_reason(str(error))) from None
+    except (DecodeError, UnicodeDecodeError) as error:
+        if len(data) > MOST_SURROGATES_BYTES or (b"\\ud" not in data and b"\\uD" not in data):
+            raise ValueError(shorten_reason(str(error))) from None
+        # Python writes a byte that is no UTF-8, as in the name of a file, as half a surrogate pair; msgspec reads none.
+        return _decode_surrogates(data, kind)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return found
+
+
+def _decode_surrogates(data: bytes, kind: type[T]) -> T:
+    try:
+        return convert(json.loads(data, parse_constant=_refuse), kind)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(shorten_reason(str(error))) from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def shorten_reason(reason: str) -> str:
+    """One line of limited length. Pure."""
+    line = " ".join(reason.split())
+    return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 3]}..."

@@ -1,0 +1,92 @@
+"""Every error that a user can cause or meet, as one tree.
+
+    ClusterError              1  what happened, where, and the next command to run
+    |-- UsageError            2  the command line cannot be understood
+    |-- ConfigError           2  cluster.toml (or a value that overrides it) is wrong
+    |-- AwsError              1  AWS said no; its own words first
+    |   |-- CredentialsError  1  AWS does not know who is asking, or not any more
+    |   |-- CapacityError     1  AWS had capacity for a launch, and took it back
+    |   `-- QuotaError        1  a limit of the account is in the way
+    |-- StalePlanError        1  the cluster has changed since this was planned
+    |-- NotFoundError         1  the cluster, node, job or object that was named does not exist
+    |-- ConnectError          1  a node cannot be reached, or is not the one it was
+    |-- NodeCommandError      1  a command on a node failed; names host, command, code and last lines
+    |-- SandboxError          1  the sandbox cannot start here, or broke
+    `-- JobError              *  a training job failed; carries the exit code of its first failing process
+
+The command line prints them in one place (cluster/main.py) and exits with their exit code.
+"""
+
+
+class ClusterError(Exception):
+    """What happened and where; `hint` is the next thing to do, a command where there is one."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message  # callers may have added to it
+
+
+class UsageError(ClusterError):
+    """The command line cannot be understood, or lacks an answer that needs a terminal."""
+
+    exit_code = 2
+
+
+class ConfigError(ClusterError):
+    """A setting is wrong: names the key, the value and what is allowed."""
+
+    exit_code = 2
+
+
+class AwsError(ClusterError):
+    """An AWS call failed, and repeating it will not help."""
+
+
+class CredentialsError(AwsError):
+    """The credentials are missing, wrong or expired."""
+
+
+class CapacityError(AwsError):
+    """Nodes ended while starting because AWS lacked capacity for them; `option` says where."""
+
+    def __init__(self, message: str, *, option: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.option = option
+
+
+class QuotaError(AwsError):
+    """A quota of the account on running instances is too low."""
+
+
+class StalePlanError(ClusterError):
+    """Another run, or AWS, has changed the cluster since this was planned: plan again."""
+
+
+class NotFoundError(ClusterError):
+    """What was named does not exist."""
+
+
+class ConnectError(ClusterError):
+    """A node cannot be reached over ssh, or presents another host key than the pinned one."""
+
+
+class NodeCommandError(ClusterError):
+    """A command on a node failed."""
+
+
+class SandboxError(ClusterError):
+    """The sandbox cannot run on this machine, or one of its parts broke."""
+
+
+class JobError(ClusterError):
+    """A training job failed."""
+
+    def __init__(self, message: str, *, exit_code: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code

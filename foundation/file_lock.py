@@ -1,0 +1,83 @@
+"""The kernel's lock on a file or a folder, here and on the nodes: it ends with the process that holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True, make: bool = True) -> Iterator[int]:
+    """Hold the lock of an existing folder, or of a file; yields its open descriptor.
+
+    wait: until it is free; else raises BlockingIOError. make: create the file if it does not exist. Raises OSError.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | (os.O_CREAT if make else 0)
+    descriptor = _open_locked(path, flags, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+class FileLock:
+    """The lock of a file, which is kept; for programs that wait for it for a limited time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def take_now(self) -> bool:
+        """Take it if nobody has it; returns whether it is ours. Raises OSError."""
+        try:
+            self._descriptor = _open_locked(self._path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def take(self, timeout_s: float, pause_s: float = 0.01) -> bool:
+        """Wait for it; returns whether it is ours. Raises OSError."""
+        deadline = time.monotonic() + timeout_s
+        while not self.take_now():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(pause_s)
+        return True
+
+    def release(self) -> None:
+        """Let go of it, if it is ours."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> FileLock:  # noqa: PYI034 - typing has Self since Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def is_held(path: str) -> bool:
+    """Whether somebody has the lock of this file; not when there is no such file."""
+    try:  # shared: two programs that look do not see each other
+        os.close(_open_locked(path, os.O_RDWR, fcntl.LOCK_SH | fcntl.LOCK_NB))
+    except FileNotFoundError:
+        return False
+    except (BlockingIOError, PermissionError):
+        return True
+    return False
+
+
+def _open_locked(path: str | Path, flags: int, operation: int) -> int:
+    """Open and lock; the descriptor. Raises OSError, and BlockingIOError where the lock is taken."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, operation)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,31 @@
+"""How the packages report what they are doing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["start", "done", "same", "info", "warn"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something happened.
+
+    kind: `start` a step began; `done` it changed something; `same` there was nothing to change;
+    `info` and `warn` are messages for the user.
+    what: the step or the message, in a few words, without secrets.
+    where: the node or resource it is about, if it is about one.
+    duration_s: how long a finished step took, in seconds.
+    """
+
+    kind: Kind
+    what: str
+    where: str | None = None
+    duration_s: float | None = None
+
+
+Report = Callable[[Event], None]
+
+
+def silent(_event: Event) -> None:
+    """A Report that ignores all events."""

@@ -1,0 +1,320 @@
+"""Checks a TOML table of settings against the class that describes it, and reports all mistakes in one error.
+
+The annotation of a key says what is allowed: its type, msgspec's Meta for limits and the description, a Shape for text,
+and functions of our own, which return the normalized value or raise ValueError. msgspec checks single values; tables
+are checked here, because msgspec stops at the first mistake and words its messages for programmers.
+"""
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import fields, replace
+
+from foundation.errors import ConfigError
+
+ALONE = "a value alone is a list of one"
+"""In the annotation of a list."""
+HIDDEN = "not to be shown: it can be a secret"
+"""In the annotation of a value."""
+
+_KINDS: dict[Any, tuple[type, ...]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (float, int),
+    str: (str,),
+    tuple: (list, tuple),
+    dict: (dict,),
+}
+_LONGEST_SHOWN = 80
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes", tuple: "a list"}
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """A table of valid settings. Made from what a user wrote by `check` alone."""
+
+    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - for the classes below this one
+        """Invalid combinations of valid settings; `said`: the keys that the table has."""
+        yield from ()
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """A key of a table. `table`: what is allowed in it, where it is a table of settings itself."""
+
+    name: str
+    annotation: Any
+    description: str
+    required: bool
+    table: type[Settings] | None
+
+
+class Shape(Struct, frozen=True):
+    """In the annotation of text: `pattern` matches it in full. `words`: what that is, if the description is not enough.
+
+    Meta has a pattern, too, but compiles it in each run of the program, whether the key is set or not.
+    """
+
+    pattern: str
+    words: str = ""
+
+
+def finite(value: float) -> float:
+    """Return the number. Raises ValueError for an infinite one, which TOML allows and Meta cannot exclude."""
+    if not math.isfinite(value):
+        raise ValueError("must be finite")
+    return value
+
+
+@cache
+def describe_settings(kind: type[Settings]) -> Mapping[str, Setting]:
+    """The keys of a table by their names, in order. Pure."""
+    found: dict[str, Setting] = {}
+    for field in fields(kind):
+        base, notes = split(field.type)
+        found[field.name] = Setting(
+            name=field.name,
+            annotation=field.type,
+            description=next((note.description for note in notes if isinstance(note, Meta) and note.description), ""),
+            required=field.required,
+            table=base if isinstance(base, type) and issubclass(base, Settings) else None,
+        )
+    return found
+
+
+def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collection[str] = ()) -> S:
+    """`table` as a `kind`. Pure.
+
+    `source` is where it was read; `given`: the dotted keys that were not read there but come from the command line.
+    Raises ConfigError, which names every key that is wrong, its value, what is allowed and the nearest known key.
+    """
+    reader = _Reader(kind)
+    made = reader.read_table(kind, table, ())
+    if made is None:
+        lines = [f"{'command line' if key in given else source}: {said}" for key, said in reader.mistakes]
+        raise ConfigError("\n".join(lines))
+    return made
+
+
+class _Place(Struct, frozen=True, kw_only=True):
+    """Where a value stands, and what is allowed there. `key`: the setting's; `hidden`: the value is not to be shown."""
+
+    key: str
+    shown: str
+    annotation: Any
+    description: str
+    hidden: bool = False
+
+
+class _Reader:
+    """Turns tables into settings, and collects mistakes as dotted keys and sentences."""
+
+    def __init__(self, root: type[Settings]) -> None:
+        self._root = root
+        self.mistakes: list[tuple[str, str]] = []
+
+    def read_table(self, kind: type[S], table: Mapping[str, Any], path: tuple[str, ...]) -> S | None:
+        """None: it has mistakes."""
+        before = len(self.mistakes)
+        known = describe_settings(kind)
+        values: dict[str, Any] = {}
+        for name, setting in known.items():
+            key = ".".join((*path, name))
+            if name in table:
+                values[name] = self._read_setting(setting, table[name], (*path, name))
+            elif setting.required:
+                self.mistakes.append((key, f"{key}: missing; {setting.description}"))
+        for name in table:
+            if name not in known:
+                shown = ".".join((*path, show_name(name)))
+                said = f"{shown}: unknown key{suggest(name, known, self._find_elsewhere(name, path))}"
+                self.mistakes.append((".".join((*path, name)), said))
+        if len(self.mistakes) > before:
+            return None
+        made = kind(**values)
+        section = ".".join(path)
+        self.mistakes += [(section, f"[{section}] {said}" if section else said) for said in made.conflicts(set(table))]
+        return made if len(self.mistakes) == before else None
+
+    def _find_elsewhere(self, name: str, path: tuple[str, ...]) -> Iterator[str]:
+        for key, setting in describe_settings(self._root).items():
+            if setting.table is not None and name in describe_settings(setting.table):
+                yield f"[{key}] {name}"
+            elif setting.table is None and key == name and path:
+                yield f"{name}, above the first [table]"
+
+    def _read_setting(self, setting: Setting, value: Any, path: tuple[str, ...]) -> Any:
+        key = ".".join(path)
+        if setting.table is None:
+            place = _Place(key=key, shown=key, annotation=setting.annotation, description=setting.description)
+            return self._read(value, setting.annotation, place)
+        if isinstance(value, Mapping):
+            return self.read_table(setting.table, value, path)
+        self.mistakes.append((key, f"{key} = {show(value)}: must be a table, written as [{key}]"))
+        return None
+
+    def _read(self, value: Any, annotation: Any, place: _Place) -> Any:
+        """The normalized value; meaningless for a wrong one."""
+        before = len(self.mistakes)
+        base, notes = split(annotation)
+        origin = get_origin(base)
+        if origin in (Union, UnionType):
+            value = self._read_branch(value, [one for one in get_args(base) if one is not NoneType], place)
+        elif origin is tuple:
+            value = self._read_list(value, get_args(base)[0], place, alone=ALONE in notes)
+        elif origin is dict:
+            value = self._read_names(value, get_args(base), place)
+        else:
+            value = self._convert(value, annotation, place)
+        for normalize in filter(callable, notes):
+            if len(self.mistakes) == before:
+                value = self._normalize(value, normalize, place)
+        return value
+
+    def _convert(self, value: Any, annotation: Any, place: _Place) -> Any:
+        shape = _find_shape(annotation)
+        try:
+            converted = convert(value, annotation)
+        except ValidationError:
+            return self._refuse(value, place)
+        if shape is not None and re.fullmatch(shape.pattern, converted) is None:
+            return self._refuse(value, place)
+        return converted
+
+    def _read_branch(self, value: Any, branches: Sequence[Any], place: _Place) -> Any:
+        if len(branches) == 1:  # the other is None, which TOML cannot express
+            return self._read(value, branches[0], replace(place, annotation=branches[0]))
+        fitting = [branch for branch in branches if _fits(value, branch)]
+        # The message for a wrong value lists all that is allowed.
+        return self._read(value, fitting[0], place) if fitting else self._refuse(value, place)
+
+    def _normalize(self, value: Any, normalize: Any, place: _Place) -> Any:
+        try:
+            return normalize(value)
+        except ValueError as error:
+            self._say(value, str(error), place)
+
+    def _read_list(self, value: Any, entry: Any, place: _Place, *, alone: bool) -> tuple[Any, ...]:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            if not alone:
+                self._refuse(value, place)
+                return ()
+            return (self._read(value, entry, replace(place, annotation=entry)),)
+        places = (replace(place, shown=f"{place.shown}[{at}]", annotation=entry) for at in range(len(value)))
+        return tuple(self._read(one, entry, there) for one, there in zip(value, places, strict=True))
+
+    def _read_names(self, value: Any, types: tuple[Any, Any], place: _Place) -> dict[str, Any]:
+        name_type, value_type = types
+        hidden = HIDDEN in split(value_type)[1]
+        if not isinstance(value, Mapping):
+            self._refuse(value, replace(place, hidden=hidden))
+            return {}
+        read: dict[str, Any] = {}
+        for name, one in value.items():
+            here = replace(place, key=f"{place.key}.{name}", shown=f"{place.shown}.{show_name(name)}", hidden=True)
+            read_name = self._read(name, name_type, replace(here, annotation=name_type))
+            read[read_name] = self._read(one, value_type, replace(here, annotation=value_type, hidden=hidden))
+        return read
+
+    def _refuse(self, value: Any, place: _Place) -> None:
+        shape = _find_shape(place.annotation)
+        if shape is not None and shape.words:
+            said = f"must be {shape.words}"
+        elif shape is not None and isinstance(value, str):
+            # The description says more to a reader than a regular expression.
+            said = f"not allowed; allowed: {place.description}"
+        else:
+            said = f"must be {name_allowed(place.annotation)} ({place.description})"
+        self._say(value, said, place)
+
+    def _say(self, value: Any, said: str, place: _Place) -> None:
+        shown = place.shown if place.hidden else f"{place.shown} = {show(value)}"
+        self.mistakes.append((place.key, f"{shown}: {said}"))
+
+
+def _find_shape(annotation: Any) -> Shape | None:
+    return next((note for note in split(annotation)[1] if isinstance(note, Shape)), None)
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    """Whether a branch of a union is for values of this kind."""
+    base, _ = split(annotation)
+    if get_origin(base) is Literal:
+        return type(value) in {type(known) for known in get_args(base)}
+    return type(value) in _KINDS.get(get_origin(base) or base, ())
+
+
+# -- how settings and their values are named to the person who wrote them --------------------------------------------
+
+
+def split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type and its annotations."""
+    if get_origin(annotation) is Annotated:
+        return annotation.__origin__, annotation.__metadata__
+    return annotation, ()
+
+
+def name_allowed(annotation: Any) -> str:
+    """What follows "must be"."""
+    base, notes = split(annotation)
+    origin = get_origin(base)
+    if origin is Literal:
+        return _join([show(value) for value in get_args(base)])
+    if origin in (Union, UnionType):
+        branches = [branch for branch in get_args(base) if branch is not NoneType]
+        literal = [show(v) for branch in branches if get_origin(branch) is Literal for v in get_args(branch)]
+        return _join([*literal, *(name_allowed(one) for one in branches if get_origin(one) is not Literal)])
+    return _NAMES.get(origin or base, "a table") + _name_limits(notes)
+
+
+def _name_limits(notes: Sequence[Any]) -> str:
+    metas = [note for note in notes if isinstance(note, Meta)]
+    least, most, above = (
+        next((limit for meta in metas if (limit := getattr(meta, name)) is not None), None)
+        for name in ("ge", "le", "gt")
+    )
+    if above is not None:
+        return f" above {above}"
+    if least is None:
+        return ""
+    return f", {least} or more" if most is None else f" from {least} to {most}"
+
+
+def _join(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def suggest(name: str, known: Collection[str], elsewhere: Iterable[str]) -> str:
+    """The end of the message for an unknown name: the nearest known one, or where such a name exists."""
+    nearest = [f'"{found}"' for found in difflib.get_close_matches(name, known, n=1)]
+    likely = next(iter((*nearest, *elsewhere)), None)
+    suggestion = f"; did you mean {likely}?" if likely is not None else ""
+    return f"{suggestion} (known here: {', '.join(known)})"
+
+
+def show_name(name: str) -> str:
+    """A name as a TOML file has it in front of its value."""
+    bare = name.replace("_", "").replace("-", "")
+    return name if bare.isascii() and bare.isalnum() else show(name)
+
+
+def show(value: object) -> str:
+    """A value as a TOML file has it, or its beginning."""
+    if isinstance(value, str | bool):
+        text = json.dumps(value, ensure_ascii=False)
+    elif isinstance(value, list | tuple):
+        text = f"[{', '.join(map(show, value))}]"
+    elif isinstance(value, Mapping):
+        text = f"{{ {', '.join(f'{show_name(name)} = {show(one)}' for name, one in value.items())} }}"
+    else:
+        text = str(value)
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."

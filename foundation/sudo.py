@@ -1,0 +1,215 @@
+"""A command under sudo works as the user who called sudo; only the sandbox becomes root.
+
+So files that the command writes belong to that user, however the command ends.
+"""
+
+import os
+import pwd
+import shlex
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caller:
+    """The user who called sudo. name: None for an id without an account."""
+
+    uid: int
+    gid: int
+    name: str | None
+    home: Path
+
+
+def find_caller() -> Caller | None:
+    """The user who called sudo; None when this process is not root, or is root without sudo."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return None
+    try:
+        uid, gid = int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
+    except (KeyError, ValueError):
+        return None
+    if uid <= 0 or gid < 0:
+        return None
+    # `sudo -E`, and some systems without it, keep HOME as the user has it.
+    kept = os.environ.get("HOME") or _root_home()
+    try:
+        account = pwd.getpwuid(uid)
+    except KeyError:
+        return Caller(uid=uid, gid=gid, name=None, home=Path(kept)) if kept != _root_home() else None
+    home = account.pw_dir if kept == _root_home() else kept
+    return Caller(uid=uid, gid=gid, name=account.pw_name, home=Path(home))
+
+
+def become_caller() -> bool:
+    """Give up root's rights, except in `as_root`, when sudo started this process; returns whether it did.
+
+    A user who cannot enter the current folder or read this program could do nothing here. Then the process stays
+    root's, with root's home, as in a shell that `sudo -i` opened.
+    """
+    caller = find_caller()
+    if caller is None or sys.platform != "linux":
+        return False
+    if caller.name is None:
+        os.setgroups([caller.gid])
+    else:
+        os.initgroups(caller.name, caller.gid)
+    _set_ids(uid=caller.uid, gid=caller.gid)
+    if not _can_work_here():
+        _become_root()
+        os.environ["HOME"] = _root_home()
+        return False
+    os.environ["HOME"] = str(caller.home)
+    if caller.name is not None:
+        os.environ["USER"] = os.environ["LOGNAME"] = caller.name
+    return True
+
+
+@contextmanager
+def as_root() -> Iterator[None]:
+    """Take root's rights back within the block. Changes nothing in a process that has not given them up.
+
+    All threads of the process are root meanwhile, so no other thread may write files.
+    """
+    if sys.platform != "linux" or os.geteuid() == 0 or os.getresuid()[2] != 0:
+        yield
+        return
+    uid, gid, groups, dont_write_bytecode = os.getuid(), os.getgid(), os.getgroups(), sys.dont_write_bytecode
+    _become_root()
+    sys.dont_write_bytecode = True  # it would lie in the user's folders
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = dont_write_bytecode
+        os.setgroups(groups)
+        _set_ids(uid=uid, gid=gid)
+
+
+def give_back(folders: Iterable[Path]) -> None:
+    """Give the caller what root owns in these folders; commands of earlier releases stayed root under sudo.
+
+    Call it after become_caller. Follows no symbolic link below the last folder that is the caller's already, and leaves
+    files with several hard links as they are: they may be others' files.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    with as_root():
+        for folder in folders:
+            _give_folder(_normal(folder), uid=uid, gid=gid)
+
+
+def find_repair(path: Path, folders: Iterable[Path]) -> str | None:
+    """The command that makes a root-owned path below the home folder this user's; None for another cause.
+
+    folders: the program's own; they are repaired together, as a whole.
+    """
+    if os.geteuid() == 0:
+        return None
+    home, path = _normal(Path.home()), _normal(path)
+    root_owned = _find_root_owned(path, home)
+    if root_owned is None:
+        return None
+    found = {root_owned}
+    own = [_normal(folder) for folder in folders]
+    if any(path.is_relative_to(folder) for folder in own):
+        found = {_find_root_owned(folder, home) or folder for folder in own if os.path.lexists(folder)}
+    return shlex.join(["sudo", "chown", "-R", f"{os.getuid()}:{os.getgid()}", *sorted(map(str, found))])
+
+
+def _normal(path: Path) -> Path:
+    """Absolute, and without "..", which would lead out of a folder."""
+    return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
+
+
+def _root_home() -> str:
+    return pwd.getpwuid(0).pw_dir
+
+
+def _can_work_here() -> bool:
+    try:
+        folders = (Path(__file__).parent, Path(os.__file__).parent, Path(sys.prefix), Path.cwd())
+    except FileNotFoundError:  # the current folder has been removed
+        return False
+    return all(os.access(folder, os.R_OK | os.X_OK) for folder in folders)
+
+
+def _set_ids(*, uid: int, gid: int) -> None:
+    """Become a user in all but the saved ids, which stay root's. Programs that are started do not keep those."""
+    if sys.platform == "linux":
+        os.setresgid(gid, gid, 0)
+        os.setresuid(uid, uid, 0)
+
+
+def _become_root() -> None:
+    if sys.platform == "linux":
+        os.setresuid(0, 0, 0)
+        os.setresgid(0, 0, 0)
+        os.setgroups([0])
+
+
+def _give_folder(folder: Path, *, uid: int, gid: int) -> None:
+    for base in folder.parents:
+        try:
+            opened = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # it is not there, or is no folder
+            continue
+        try:
+            if os.fstat(opened).st_uid == uid:
+                _give_below(opened, folder.relative_to(base).parts, uid=uid, gid=gid)
+                return
+        finally:
+            os.close(opened)
+
+
+def _give_below(base: int, parts: tuple[str, ...], *, uid: int, gid: int) -> None:
+    """Give the folders of a path below an open folder, and all that is in the last of them."""
+    try:
+        opened = os.open(parts[0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=base)
+    except OSError:  # it is not there, or is no folder
+        return
+    try:
+        _give(opened, uid=uid, gid=gid)
+        if parts[1:]:
+            _give_below(opened, parts[1:], uid=uid, gid=gid)
+            return
+        for _, _, names, folder in os.fwalk(".", dir_fd=opened):
+            _give(folder, uid=uid, gid=gid)
+            for name in names:
+                _give_file(name, folder, uid=uid, gid=gid)
+    finally:
+        os.close(opened)
+
+
+def _give_file(name: str, folder: int, *, uid: int, gid: int) -> None:
+    try:
+        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            return
+        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:  # it has just been removed, or replaced
+        return
+    try:
+        status = os.fstat(opened)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            _give(opened, uid=uid, gid=gid)
+    finally:
+        os.close(opened)
+
+
+def _give(opened: int, *, uid: int, gid: int) -> None:
+    if os.fstat(opened).st_uid == 0:
+        os.fchown(opened, uid, gid)
+
+
+def _find_root_owned(path: Path, home: Path) -> Path | None:
+    """The topmost of a path's parts below home that is root's."""
+    if not path.is_relative_to(home):
+        return None
+    for part in (*reversed(path.parents), path):
+        try:
+            if part != home and part.is_relative_to(home) and part.lstat().st_uid == 0:
+                return part
+        except OSError:  # nothing is there
+            return None
+    return None

@@ -1,0 +1,107 @@
+"""Threads: the same work for many items at once, several reads at once, and one piece of work in the background."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MAX_THREADS = 8
+"""botocore keeps ten connections for each client; more threads would wait for each other there."""
+
+
+def bounded_pool(threads: int = MAX_THREADS) -> ThreadPoolExecutor:
+    """A pool for calls that wait for the network; by default for AWS calls, which take 100 to 300 ms each.
+
+    Use it in `with`, whose end waits for all calls, and ask for the results after the block, in the order of
+    submission, so that the same errors always give the same message, whichever call was faster.
+    """
+    return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="pool")
+
+
+def run_in_thread(work: Callable[[], T]) -> Future[T]:
+    """Run `work` in a thread of its own; the future has its result or exception.
+
+    The thread is a daemon: the program does not wait for it at exit.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+LOOK_EVERY_S = 0.5
+"""A signal that comes just before a wait is noticed only after it: so waits are short."""
+Check = Callable[[], None]
+"""For work that takes long, to call now and then: raises StoppedError when nobody waits for its result any more."""
+
+
+class StoppedError(Exception):
+    """The work was cancelled: another task failed, or the user pressed Ctrl-C."""
+
+
+def map_in_threads(work: Callable[[Item, Check], Result], items: Sequence[Item], *, threads: int) -> list[Result]:
+    """The results of work(item, check) for all items, in their order, by at most so many threads at a time.
+
+    The first error, in the order of items, stops the rest and is raised. An interrupt of the waiting thread does, too,
+    and does not wait for work that hangs: the threads are daemons, and `check` raises in them.
+    """
+    return _Pool(work, items).run(min(threads, len(items)))
+
+
+class _Pool(Generic[Item, Result]):
+    def __init__(self, work: Callable[[Item, Check], Result], items: Sequence[Item]) -> None:
+        self._work = work
+        self._items = items
+        self._numbers = iter(range(len(items)))
+        self._lock = threading.Lock()
+        self._results: dict[int, Result] = {}
+        self._errors: dict[int, BaseException] = {}
+        self._stopped = threading.Event()
+        self._ended = threading.Semaphore(0)
+
+    def run(self, count: int) -> list[Result]:
+        try:
+            for _ in range(count):
+                threading.Thread(target=self._live, daemon=True).start()
+            for _ in range(count):
+                while not self._ended.acquire(timeout=LOOK_EVERY_S):
+                    pass
+        finally:
+            self._stopped.set()
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        return [self._results[number] for number in range(len(self._items))]
+
+    def _live(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                with self._lock:
+                    number = next(self._numbers, None)
+                if number is None:
+                    return
+                self._do(number)
+        finally:
+            self._ended.release()
+
+    def _do(self, number: int) -> None:
+        try:
+            self._results[number] = self._work(self._items[number], self._check)
+        except StoppedError:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
+            self._errors[number] = error
+            self._stopped.set()
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise StoppedError

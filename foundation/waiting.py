@@ -1,0 +1,27 @@
+"""Polling with growing pauses and a time limit."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 10.0
+_GROWTH = 1.3
+
+T = TypeVar("T")
+
+
+def poll(look: Callable[[], T | None], *, timeout_s: float) -> T | None:
+    """Calls `look` until it returns something, and returns that; None when timeout_s seconds have passed.
+
+    Pauses start at FIRST_PAUSE_S and grow to LONGEST_PAUSE_S; the last look is at the end of the time.
+    """
+    give_up_at = time.monotonic() + timeout_s
+    pause_s = FIRST_PAUSE_S
+    while True:
+        found = look()
+        left_s = give_up_at - time.monotonic()
+        if found is not None or left_s <= 0:
+            return found
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(pause_s * _GROWTH, LONGEST_PAUSE_S)

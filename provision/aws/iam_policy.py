@@ -1,0 +1,242 @@
+"""IAM's policy documents for the nodes' role and for a job's credentials, and what every document is made of. Pure.
+
+provision/aws/operator_policy.py has the one for whoever runs this program. Which action takes which resources and
+condition keys is AWS's Service Authorization Reference:
+https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foundation.errors import ConfigError
+
+Statement = dict[str, Any]
+"""One statement of a policy document."""
+
+MAX_SESSION_POLICY_LENGTH = 2048
+"""Characters of a session policy (https://docs.aws.amazon.com/STS/latest/APIReference/API_GetFederationToken.html)."""
+
+_READ = ("s3:GetObject",)
+_WRITE = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts", "s3:PutObject")
+"""Nothing may be deleted. What is overwritten or broken off is as lost, unless the bucket keeps versions."""
+
+_NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
+"""What IAM takes for a wildcard or a variable, or refuses in a document."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folder:
+    """What an s3:// URL of cluster.toml stands for: all keys below `key`, all of the bucket where it is empty.
+
+    exact: the URL had no slash at its end, so that it may name an object as well.
+    """
+
+    bucket: str
+    key: str
+    exact: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Scope:
+    """What of S3 a job may use: s3:// URLs.
+
+    data_url, results_url: [data]'s, to read below, and to write and read below. also_read, also_written: further ones,
+    each of which stands for all keys that begin as it does; what is written may be read, too. read_secretly: those that
+    variables name, whose values are shown nowhere.
+    """
+
+    data_url: str | None = None
+    results_url: str | None = None
+    also_read: tuple[str, ...] = ()
+    also_written: tuple[str, ...] = ()
+    read_secretly: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """What is only read."""
+        return (*((self.data_url,) if self.data_url is not None else ()), *self.also_read, *self.read_secretly)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """What is written, and read back."""
+        return (*((self.results_url,) if self.results_url is not None else ()), *self.also_written)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it may use nothing."""
+        return not self.read and not self.written
+
+
+def partition_of(region: str) -> str:
+    """The part of AWS that a region is in, as ARNs name it.
+
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference-arns.html
+    """
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def ec2_principal(region: str) -> str:
+    """EC2 as policies of a region's partition name it; in China it has a name of its own."""
+    return "ec2.amazonaws.com.cn" if partition_of(region) == "aws-cn" else "ec2.amazonaws.com"
+
+
+def render_trust_policy(region: str) -> str:
+    """Who may take the nodes' role: EC2, for its instances."""
+    statement = {"Effect": "Allow", "Principal": {"Service": ec2_principal(region)}, "Action": "sts:AssumeRole"}
+    return render_document([statement])
+
+
+def render_role_policy(*, data_url: str | None, results_url: str | None, region: str) -> str:
+    """What the nodes' role may do, as JSON: read below data_url; write below results_url, and read that back.
+
+    Both are "s3://BUCKET/FOLDER/". Listing is allowed for these folders' own prefixes alone; one of them has no
+    slash at its end, since that is how MXNet's reader looks for a folder (dmlc-core, src/io/s3_filesys.cc,
+    TryGetPathInfo): the names, not more, of keys that begin as the folder's name does can be seen by it.
+    Raises ConfigError when there is neither, or when one has letters that IAM would not take literally.
+    """
+    partition = partition_of(region)
+    statements: list[Statement] = []
+    if data_url is not None:
+        folder = parse_folder(data_url, key="[data] url")
+        statements.append(allow("ReadData", ["s3:GetObject"], _object_arns(folder, partition)))
+        statements.append(_list_statement("ListData", folder, partition))
+    if results_url is not None:
+        folder = parse_folder(results_url, key="[data] results")
+        statements.append(allow("WriteResults", sorted(_READ + _WRITE), _object_arns(folder, partition)))
+        statements.append(_list_statement("ListResults", folder, partition))
+    if not statements:
+        raise ConfigError(
+            '[provision] instance_profile = "auto": the role that would be made has nothing to read or write, '
+            "since neither [data] url nor [data] results is set",
+            hint='set [data] url = "s3://BUCKET/FOLDER/", or instance_profile = "none"',
+        )
+    return render_document(statements)
+
+
+def render_job_policy(scope: S3Scope, *, region: str) -> str:
+    """What the credentials of a job may do, as JSON without blanks: a session policy, which has little room.
+
+    It takes away what the caller may otherwise do, and gives nothing that they may not. So KMS's keys are not listed:
+    with those that the caller may use, S3 encrypts and decrypts the objects that are allowed here, and nothing else.
+    Raises ConfigError when there is no room for all of the URLs, and where IAM would not take one literally.
+    """
+    written = [_Keys.below(scope.results_url, key="[data] results")] if scope.results_url is not None else []
+    written += [_Keys.from_beginning(url, written=True) for url in scope.also_written]
+    read = [_Keys.below(scope.data_url, key="[data] url")] if scope.data_url is not None else []
+    read += [*written, *(_Keys.from_beginning(url) for url in (*scope.also_read, *scope.read_secretly))]
+    buckets: dict[str, list[str]] = {}
+    for keys in read:
+        buckets.setdefault(keys.bucket, []).extend(keys.prefixes)
+    base = f"arn:{partition_of(region)}:s3:::"
+    statements = [_allow_shortly(_READ, [f"{base}{path}" for keys in read for path in keys.paths])]
+    if written:
+        statements.append(_allow_shortly(_WRITE, [f"{base}{path}" for keys in written for path in keys.paths]))
+    for bucket, prefixes in buckets.items():
+        condition = None if "*" in prefixes else {"StringLike": {"s3:prefix": list(dict.fromkeys(prefixes))}}
+        statements.append(_allow_shortly(["s3:ListBucket"], [f"{base}{bucket}"], condition))
+    through_s3 = {"StringLike": {"kms:ViaService": "s3.*"}}
+    statements.append(_allow_shortly(["kms:Decrypt", "kms:GenerateDataKey"], ["*"], through_s3))
+    document = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+    if len(document) > MAX_SESSION_POLICY_LENGTH:
+        raise ConfigError(
+            f"the policy that limits the job's credentials would have {len(document)} characters, and AWS takes "
+            f"{MAX_SESSION_POLICY_LENGTH}: the job's arguments and variables name too many places in S3",
+            hint="put what it reads below [data] url, and name fewer s3:// URLs",
+        )
+    return document
+
+
+def parse_folder(url: str, *, key: str) -> Folder:
+    """The folder of a URL. key: cluster.toml's name for it. Raises ConfigError for what IAM cannot be told."""
+    if (found := _NOT_LITERAL.search(url)) is not None:
+        raise ConfigError(
+            f"{key} = {json.dumps(url)}: {found[0]!r} in it would be a wildcard or a variable to IAM",
+            hint="choose a folder without * ? and $",
+        )
+    bucket, _, path = url.removeprefix("s3://").partition("/")
+    return Folder(bucket=bucket, key=path.rstrip("/"), exact=bool(path) and not path.endswith("/"))
+
+
+def allow(
+    sid: str,
+    actions: Sequence[str],
+    resources: Sequence[str],
+    condition: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Statement:
+    """A statement that allows actions on resources; lists of one are written without brackets, which saves room."""
+    statement: Statement = {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": _word_or_list(actions),
+        "Resource": _word_or_list(resources),
+    }
+    return statement if condition is None else {**statement, "Condition": dict(condition)}
+
+
+def render_document(statements: Sequence[Statement]) -> str:
+    """The document of these statements, as JSON."""
+    return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, indent=2)
+
+
+def _object_arns(folder: Folder, partition: str) -> list[str]:
+    base = f"arn:{partition}:s3:::{folder.bucket}/{folder.key}"
+    below = f"{base}/*" if folder.key else f"{base}*"
+    return [base, below] if folder.exact else [below]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Keys:
+    """Keys of a bucket. paths: with the bucket, as ARNs have them; prefixes: by which they may be listed."""
+
+    bucket: str
+    paths: tuple[str, ...]
+    prefixes: tuple[str, ...]
+
+    @classmethod
+    def below(cls, url: str, *, key: str) -> "_Keys":
+        """Those of a folder of cluster.toml, which `key` names. Raises ConfigError."""
+        folder = parse_folder(url, key=key)
+        within = f"{folder.key}/*" if folder.key else "*"
+        names = (folder.key, within) if folder.exact else (within,)
+        prefixes = (folder.key, within) if folder.key else ("*",)
+        return cls(bucket=folder.bucket, paths=tuple(f"{folder.bucket}/{name}" for name in names), prefixes=prefixes)
+
+    @classmethod
+    def from_beginning(cls, url: str, *, written: bool = False) -> "_Keys":
+        """Those that begin as a URL does.
+
+        A folder is also looked for without the slash at its end. What is written by the beginning of its name, such as
+        checkpoints, is found by listing the folder that holds it: obstore lists folders alone.
+        """
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        prefixes = [f"{key}*"]
+        if key.endswith("/"):
+            prefixes.append(key[:-1])
+        elif written:
+            prefixes.append(key[: key.rfind("/") + 1] or "*")
+        return cls(bucket=bucket, paths=(f"{bucket}/{key}*",), prefixes=tuple(prefixes))
+
+
+def _allow_shortly(
+    actions: Sequence[str],
+    resources: Sequence[str],
+    condition: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Statement:
+    """A statement that allows actions on resources, without the name that it needs not have."""
+    statement = allow("", actions, list(dict.fromkeys(resources)), condition)
+    del statement["Sid"]
+    return statement
+
+
+def _list_statement(sid: str, folder: Folder, partition: str) -> Statement:
+    prefixes = {"StringLike": {"s3:prefix": [folder.key, f"{folder.key}/*"]}} if folder.key else None
+    return allow(sid, ["s3:ListBucket"], [f"arn:{partition}:s3:::{folder.bucket}"], prefixes)
+
+
+def _word_or_list(words: Sequence[str]) -> str | list[str]:
+    return words[0] if len(words) == 1 else list(words)

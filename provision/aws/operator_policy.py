@@ -1,0 +1,205 @@
+"""The least that whoever runs this program must be allowed in AWS, as one IAM policy document. Pure.
+
+Which action takes which resources and condition keys is AWS's Service Authorization Reference, below
+https://docs.aws.amazon.com/service-authorization/latest/reference/: list_amazonec2.html, list_amazons3.html,
+list_awsidentityandaccessmanagementiam.html, list_awssystemsmanager.html, list_servicequotas.html (where a quota is no
+required resource), list_awspricelist.html.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.aws.iam_policy import Statement, allow, ec2_principal, parse_folder, partition_of, render_document
+from provision.config import ProvisionConfig
+from provision.model import TAG_NAME, TAG_RAN, federated_name, profile_name, resource_name
+from provision.resources.table import KINDS
+
+MAX_POLICY_LENGTH = 6144
+"""Characters of a customer managed policy, white space not counted
+(https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html)."""
+
+_LOOKS = (
+    "ec2:DescribeImages",
+    "ec2:DescribeInstanceTypeOfferings",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeSpotPriceHistory",
+    "ec2:DescribeSubnets",
+)
+"""What is looked at besides the cluster's resources. Not ec2:Describe*: DescribeInstanceAttribute, for one, shows the
+user data of everybody's instances."""
+_CREATIONS = ("Create", "Import", "Run")
+
+_PUBLIC_PARAMETERS = ("aws/service/canonical/ubuntu/server/*", "aws/service/deeplearning/ami/*")
+"""Where AWS says which image is the newest (provision/preflight/machines.py)."""
+
+_PROFILE_LOOKS = ("iam:GetInstanceProfile",)
+_ROLE_LOOKS = ("iam:GetRole", "iam:GetRolePolicy", "iam:ListRolePolicies")
+_PROFILE_CHANGES = (
+    "iam:AddRoleToInstanceProfile",
+    "iam:CreateInstanceProfile",
+    "iam:DeleteInstanceProfile",
+    "iam:RemoveRoleFromInstanceProfile",
+    "iam:TagInstanceProfile",
+)
+_ROLE_CHANGES = ("iam:CreateRole", "iam:DeleteRole", "iam:DeleteRolePolicy", "iam:PutRolePolicy", "iam:TagRole")
+
+_SPOT_SERVICE = "spot.amazonaws.com"
+
+Condition = Mapping[str, Mapping[str, Any]]
+
+
+def render_operator_policy(
+    config: ProvisionConfig, *, name: str | None, data_url: str | None, results_url: str | None
+) -> str:
+    """What all commands of this program need together, as JSON: no longer than MAX_POLICY_LENGTH.
+
+    name: the cluster's; None is all clusters of the region. The buckets are those of the URLs. The account is that in
+    which the policy is attached. sts:GetCallerIdentity and sts:GetSessionToken, which are called as well, need no
+    permission. Raises ConfigError for a URL that IAM cannot be told.
+    """
+    scope = _Scope(name=name, region=config.region)
+    return render_document(
+        [
+            *_ec2_statements(scope, spot="spot" in config.market),
+            *_lookup_statements(scope),
+            *_iam_statements(scope, config),
+            *_job_statements(scope, config),
+            *_bucket_statements(scope, {"[data] url": data_url, "[data] results": results_url}),
+        ]
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Scope:
+    """What an operator may touch."""
+
+    name: str | None
+    region: str
+
+    @property
+    def resource_name(self) -> str:
+        return resource_name(self.name or "*")
+
+    @property
+    def profile_name(self) -> str:
+        return profile_name(self.name or "*", region=self.region)
+
+    def ec2(self, *resources: str) -> list[str]:
+        return [f"arn:{partition_of(self.region)}:ec2:{self.region}:*:{one}" for one in resources]
+
+    def iam(self, resource: str) -> str:
+        return f"arn:{partition_of(self.region)}:iam::*:{resource}"
+
+    def tagged(self, kind: str) -> Condition:
+        """The condition that a thing is the cluster's. kind: RequestTag or ResourceTag."""
+        key = f"aws:{kind}/{TAG_NAME}"
+        return {"StringLike": {key: "*"}} if self.name is None else {"StringEquals": {key: self.name}}
+
+
+def _actions(*verbs: str) -> list[str]:
+    """The EC2 actions that the cluster's resources need, by what their names begin with; without that, all."""
+    return sorted(f"ec2:{action}" for kind in KINDS for action in kind.actions if action.startswith(verbs or ""))
+
+
+def _ec2_statements(scope: _Scope, *, spot: bool) -> list[Statement]:
+    """Tags are the border: only what carries the cluster's can be made, and only that can be changed.
+
+    A launch also uses what is not the cluster's: an image, a subnet and, in the dry run before there is a group of the
+    cluster's own, the VPC's default one. A spot request that RunInstances makes has no condition keys.
+    """
+    image = f"arn:{partition_of(scope.region)}:ec2:{scope.region}::image/*"
+    requests = ("spot-instances-request/*",) if spot else ()
+    # Names instead of tags, so that a dry run is answered when there is no such thing yet.
+    named = (f"key-pair/{scope.resource_name}", f"placement-group/{scope.resource_name}")
+    used = scope.ec2("security-group/*", "subnet/*", *named, *requests)
+    launched = ("instance/*", "network-interface/*", "volume/*")
+    made = scope.ec2(*launched, "security-group/*", *named)
+    ran_alone: Condition = {"ForAllValues:StringEquals": {"aws:TagKeys": TAG_RAN}, "Null": {"aws:TagKeys": "false"}}
+    at_creation: Condition = {
+        "StringEquals": {"ec2:CreateAction": [action.removeprefix("ec2:") for action in _actions(*_CREATIONS)]}
+    }
+    theirs = scope.tagged("RequestTag")
+    ours = scope.tagged("ResourceTag")
+    changes = [action for action in _actions() if action not in _actions("Describe", *_CREATIONS)]
+    return [
+        allow(
+            "Look",
+            sorted([*_LOOKS, *_actions("Describe")]),
+            ["*"],
+            {"StringEquals": {"aws:RequestedRegion": scope.region}},
+        ),
+        allow("LaunchWith", ["ec2:RunInstances"], [image, *used]),
+        allow("MakeGroupIn", ["ec2:CreateSecurityGroup"], scope.ec2("vpc/*")),
+        allow("MakeTagged", _actions(*_CREATIONS), made, theirs),
+        allow("TagWhatIsMade", ["ec2:CreateTags"], scope.ec2("*"), _both(theirs, at_creation)),
+        allow("NoteRunningTime", ["ec2:CreateTags"], scope.ec2("instance/*"), _both(ours, ran_alone)),
+        allow("ChangeTagged", changes, scope.ec2("*"), ours),
+    ]
+
+
+def _lookup_statements(scope: _Scope) -> list[Statement]:
+    """What `up` asks other services: images, vCPU quotas, prices."""
+    partition = partition_of(scope.region)
+    parameters = [f"arn:{partition}:ssm:{scope.region}::parameter/{path}" for path in _PUBLIC_PARAMETERS]
+    return [
+        allow("FindImages", ["ssm:GetParameter"], parameters),
+        allow("FindQuotasAndPrices", ["pricing:GetProducts", "servicequotas:GetServiceQuota"], ["*"]),
+    ]
+
+
+def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
+    """The nodes' role. `down` looks for one of the cluster's also when cluster.toml does not ask for it any more."""
+    profile = scope.iam(f"instance-profile/{scope.profile_name}")
+    role = scope.iam(f"role/{scope.profile_name}")
+    statements = [allow("LookForRole", [*_PROFILE_LOOKS, *_ROLE_LOOKS], [profile, role])]
+    if "spot" in config.market:
+        # The first spot request of an account makes this role.
+        linked = scope.iam(f"role/aws-service-role/{_SPOT_SERVICE}/AWSServiceRoleForEC2Spot")
+        for_spot: Condition = {"StringEquals": {"iam:AWSServiceName": _SPOT_SERVICE}}
+        statements.append(allow("FirstSpotRequest", ["iam:CreateServiceLinkedRole"], [linked], for_spot))
+    if config.instance_profile == "none":
+        return statements
+    if config.instance_profile == "auto":
+        statements.append(allow("MakeRole", [*_PROFILE_CHANGES, *_ROLE_CHANGES], [profile, role]))
+        passed = role
+    else:
+        named = scope.iam(f"instance-profile/{config.instance_profile}")
+        statements.append(allow("FindProfile", _PROFILE_LOOKS, [named]))
+        passed = scope.iam(f"role/{config.instance_profile}")
+    # Services there are said to pass themselves by either name: AWS's own AWSEC2SpotServiceRolePolicy has both.
+    services = sorted({"ec2.amazonaws.com", ec2_principal(scope.region)})
+    to_ec2: Condition = {"StringEquals": {"iam:PassedToService": services}}
+    return [*statements, allow("GiveRole", ["iam:PassRole"], [passed], to_ec2)]
+
+
+def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
+    """Temporary credentials for jobs, limited to what they need of S3. They can never do more than their maker may."""
+    if config.instance_profile != "none":
+        return []
+    named = f"arn:{partition_of(scope.region)}:sts::*:federated-user/{federated_name(scope.name or '*')}"
+    return [allow("LimitJobs", ["sts:GetFederationToken"], [named])]
+
+
+def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[Statement]:
+    """All of the buckets that cluster.toml names: for `cluster data`, for jobs, and for `down`'s look at uploads."""
+    statements = [allow("ListBuckets", ["s3:ListAllMyBuckets"], ["*"])]
+    buckets = sorted({parse_folder(url, key=key).bucket for key, url in urls.items() if url is not None})
+    if not buckets:
+        return statements
+    of_bucket = ("CreateBucket", "DeleteBucket", "ListBucket", "ListBucketMultipartUploads")
+    of_new_ones = [
+        f"{verb}{it}" for verb in ("Get", "Put") for it in ("BucketPublicAccessBlock", "EncryptionConfiguration")
+    ]
+    of_objects = ("AbortMultipartUpload", "DeleteObject", "GetObject", "ListMultipartUploadParts", "PutObject")
+    arns = [f"arn:{partition_of(scope.region)}:s3:::{bucket}" for bucket in buckets]
+    return [
+        *statements,
+        allow("Buckets", [f"s3:{action}" for action in (*of_bucket, *of_new_ones)], arns),
+        allow("Objects", [f"s3:{action}" for action in of_objects], [f"{arn}/*" for arn in arns]),
+    ]
+
+
+def _both(one: Condition, other: Condition) -> Condition:
+    """Both conditions as one: an operator that stands in both keeps the keys of both."""
+    return {operator: {**one.get(operator, {}), **other.get(operator, {})} for operator in {**one, **other}}

@@ -1,0 +1,280 @@
+"""What nodes are made from: the instance types that are asked for, where EC2 offers them, and the machine images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from foundation.errors import ConfigError
+from foundation.thread_pool import bounded_pool
+from provision.aws.clients import Clients, aws_words, error_code
+from provision.config import ProvisionConfig, setting_error
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import ImageTypeDef, InstanceTypeInfoTypeDef
+    from mypy_boto3_ssm import SSMClient
+
+
+HINT_TYPES = "aws ec2 describe-instance-type-offerings lists what a region has"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TypeFacts:
+    """An instance type.
+
+    architecture: x86_64 or arm64. gpus: such as "4x NVIDIA T4", None without; gpu_makers: who made them.
+    in_cluster_placement: it may be in a placement group of the strategy `cluster`. efa: it may have an Elastic Fabric
+    Adapter. on_spot: it is sold on the spot market.
+    """
+
+    name: str
+    architecture: str
+    vcpus: int
+    gpus: str | None
+    gpu_makers: frozenset[str]
+    in_cluster_placement: bool
+    efa: bool
+    on_spot: bool
+
+
+def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]) -> dict[str, TypeFacts]:
+    """The types in their order. Raises ConfigError for the first that the region does not have, or boto3's errors."""
+    pages = ec2.get_paginator("describe_instance_types").paginate(
+        Filters=[{"Name": "instance-type", "Values": list(types)}]
+    )
+    found = {str(info["InstanceType"]): info for page in pages for info in page["InstanceTypes"]}
+    for name in types:
+        if name not in found:
+            raise type_error(config, name, f"{config.region} has no such instance type", hint=HINT_TYPES)
+    for name in types:
+        architectures = found[name]["ProcessorInfo"]["SupportedArchitectures"]
+        if not {"x86_64", "arm64"} & set(architectures):  # Macs: x86_64_mac and arm64_mac, on Dedicated Hosts alone
+            problem = f"is for {', '.join(architectures)}; no image of Linux runs there"
+            raise type_error(config, name, problem, hint='take another type, such as "c5.xlarge" or "g5.xlarge"')
+    return {name: _facts(name, found[name]) for name in types}
+
+
+def describe_offered_zones(ec2: EC2Client, types: Sequence[str]) -> Mapping[str, frozenset[str]]:
+    """The zones of the region that offer each type. Raises boto3's errors."""
+    pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
+        LocationType="availability-zone",
+        Filters=[{"Name": "instance-type", "Values": list(types)}],
+    )
+    zones: dict[str, set[str]] = {name: set() for name in types}
+    for page in pages:
+        for offering in page["InstanceTypeOfferings"]:
+            zones[str(offering["InstanceType"])].add(offering["Location"])
+    return {name: frozenset(offered) for name, offered in zones.items()}
+
+
+def type_error(config: ProvisionConfig, instance_type: str, problem: str, *, hint: str) -> ConfigError:
+    """The error for a type that cannot be had or does not fit; names the key that it stands under. Pure."""
+    if instance_type == config.instance_type:
+        return setting_error(config, "instance_type", problem, hint=hint)
+    return ConfigError(f'[provision] instance_types, "{instance_type}": {problem}', hint=hint)
+
+
+def _facts(name: str, info: InstanceTypeInfoTypeDef) -> TypeFacts:
+    gpus = info.get("GpuInfo", {}).get("Gpus", [])
+    listed = ", ".join(f"{gpu['Count']}x {gpu['Manufacturer']} {gpu['Name']}" for gpu in gpus)
+    return TypeFacts(
+        name=name,
+        architecture="x86_64" if "x86_64" in info["ProcessorInfo"]["SupportedArchitectures"] else "arm64",
+        vcpus=info["VCpuInfo"]["DefaultVCpus"],
+        gpus=listed or None,
+        gpu_makers=frozenset(gpu["Manufacturer"] for gpu in gpus),
+        in_cluster_placement="cluster" in info.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
+        efa=info.get("NetworkInfo", {}).get("EfaSupported", False),
+        on_spot="spot" in info.get("SupportedUsageClasses", []),
+    )
+
+
+# --- images
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """A machine image.
+
+    created_at, deprecated_at: None where AWS does not say. root_size_gib: what its root volume needs at least, in GiB.
+    """
+
+    image_id: str
+    name: str
+    architecture: str
+    state: str
+    root_device: str
+    root_size_gib: int
+    created_at: datetime | None
+    deprecated_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ImageSource:
+    """Where the newest of a kind of image is found: by an SSM parameter, or by who publishes it as what."""
+
+    parameter: str
+    owner: str
+    name: str
+
+
+_DEEP_LEARNING = _ImageSource(
+    # https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html
+    parameter="/aws/service/deeplearning/ami/{arch}/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id",
+    owner="898082745236",
+    name="Deep Learning*Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04)*",
+)
+_UBUNTU = _ImageSource(
+    # https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
+    parameter="/aws/service/canonical/ubuntu/server/22.04/stable/current/{canonical_arch}/hvm/ebs-gp2/ami-id",
+    owner="099720109477",
+    name="ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-{canonical_arch}-server-*",
+)
+_CANONICAL_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
+
+
+def describe_images(
+    clients: Clients, config: ProvisionConfig, types: Iterable[TypeFacts], *, now: datetime
+) -> Mapping[str, Image]:
+    """The image for each type, by the type's name; checked: it is there, is in use still, and fits type and volume.
+
+    Raises ConfigError for the first type that has none, and boto3's errors.
+    """
+    wanted = tuple(types)
+    if config.ami == "auto":
+        images = _describe_newest(clients, config, wanted)
+    else:
+        images = dict.fromkeys((facts.name for facts in wanted), _describe_named(clients.ec2, config))
+    for facts in wanted:
+        _refuse_unfit(config, facts, images[facts.name], now=now)
+    return images
+
+
+def _describe_newest(clients: Clients, config: ProvisionConfig, types: tuple[TypeFacts, ...]) -> dict[str, Image]:
+    sources = {facts.name: (_choose_source(config, facts), facts.architecture) for facts in types}
+    with bounded_pool() as pool:
+        asked = {source: pool.submit(_find_image, clients, *source) for source in dict.fromkeys(sources.values())}
+    images: dict[str, Image] = {}
+    for name, source in sources.items():
+        image = asked[source].result()
+        if image is None:
+            problem = f"{config.region} has no Ubuntu 22.04 for {source[1]}"
+            raise setting_error(config, "ami", problem, hint="name an image there")
+        images[name] = image
+    return images
+
+
+def _choose_source(config: ProvisionConfig, facts: TypeFacts) -> _ImageSource:
+    if not facts.gpu_makers:
+        return _UBUNTU
+    if facts.gpu_makers != {"NVIDIA"}:
+        raise type_error(
+            config,
+            facts.name,
+            f"has GPUs of {', '.join(sorted(facts.gpu_makers))}; MXNet has wheels for NVIDIA's alone",
+            hint='take a type with NVIDIA GPUs ("g4dn.xlarge", "g5.xlarge") or without any ("c5.xlarge")',
+        )
+    return _DEEP_LEARNING
+
+
+def _refuse_unfit(config: ProvisionConfig, facts: TypeFacts, image: Image, *, now: datetime) -> None:
+    """Raises ConfigError when nodes of that type cannot be made from the image."""
+    hint = 'set ami = "auto" in cluster.toml' if config.ami != "auto" else "name an image there"
+    if image.architecture != facts.architecture:
+        problem = f"is for {image.architecture}, while {facts.name} is {facts.architecture}"
+        raise setting_error(config, "ami", problem, hint=hint)
+    if image.state != "available":
+        problem = f"the image {image.image_id} is {image.state}, not available"
+        raise setting_error(config, "ami", problem, hint=hint)
+    if image.deprecated_at is not None and image.deprecated_at <= now:
+        problem = f"the image {image.image_id} ({image.name}) is deprecated since {image.deprecated_at:%Y-%m-%d}"
+        raise setting_error(config, "ami", problem, hint=hint)
+    if config.volume_size_gib < image.root_size_gib:
+        problem = f"the image {image.image_id} needs {image.root_size_gib} GiB"
+        hint = f"set volume_size_gib = {image.root_size_gib} or more"
+        raise setting_error(config, "volume_size_gib", problem, hint=hint)
+
+
+def _find_image(clients: Clients, source: _ImageSource, architecture: str) -> Image | None:
+    """The newest image of a source: by its SSM parameter or, where that is not to be had, by its name."""
+    words = {"arch": architecture, "canonical_arch": _CANONICAL_ARCH[architecture]}
+    image_id = _find_parameter(clients.ssm, source.parameter.format(**words))
+    if image_id is not None:
+        images = clients.ec2.describe_images(ImageIds=[image_id])["Images"]
+    else:
+        images = clients.ec2.describe_images(
+            Owners=[source.owner],
+            Filters=[
+                {"Name": "name", "Values": [source.name.format(**words)]},
+                {"Name": "architecture", "Values": [architecture]},
+                {"Name": "state", "Values": ["available"]},
+            ],
+        )["Images"]
+    newest = max(images, key=lambda image: image.get("CreationDate", ""), default=None)
+    return None if newest is None else _read_image(newest)
+
+
+def _find_parameter(ssm: SSMClient, name: str) -> str | None:
+    try:
+        return ssm.get_parameter(Name=name)["Parameter"]["Value"]
+    except ClientError as error:
+        # Not every region has them, and an operator may lack ssm:GetParameter: describe_images serves then.
+        if error_code(error) in {"ParameterNotFound", "AccessDeniedException", "AccessDenied"}:
+            return None
+        raise
+
+
+def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> Image:
+    try:
+        # A deprecated one is to be told from one that is not there.
+        images = ec2.describe_images(ImageIds=[config.ami], IncludeDeprecated=True)["Images"]
+    except ClientError as error:
+        if not error_code(error).startswith("InvalidAMIID"):
+            raise
+        raise _no_such_image(config, f"AWS says: {aws_words(error)}: ") from error
+    if not images:
+        raise _no_such_image(config, "")
+    return _read_image(images[0])
+
+
+def _no_such_image(config: ProvisionConfig, words: str) -> ConfigError:
+    problem = f"{words}{config.region} has no such image (an image belongs to one region)"
+    return setting_error(config, "ami", problem, hint='set ami = "auto" in cluster.toml, or correct region')
+
+
+def _read_image(image: ImageTypeDef) -> Image:
+    return Image(
+        image_id=image["ImageId"],
+        name=image.get("Name", "without a name"),
+        architecture=image.get("Architecture", "x86_64"),
+        state=image.get("State", "available"),
+        root_device=image.get("RootDeviceName", ""),  # only an image that is not available has none
+        root_size_gib=_root_size_gib(image),
+        created_at=_parse_time(image.get("CreationDate")),
+        deprecated_at=_parse_time(image.get("DeprecationTime")),
+    )
+
+
+def _root_size_gib(image: ImageTypeDef) -> int:
+    return max(
+        (
+            mapping.get("Ebs", {}).get("VolumeSize", 0)
+            for mapping in image.get("BlockDeviceMappings", [])
+            if mapping.get("DeviceName") == image.get("RootDeviceName")
+        ),
+        default=0,
+    )
+
+
+def _parse_time(text: str | None) -> datetime | None:
+    """AWS's 2030-01-01T00:00:00.000Z; None for what is not there or no time."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

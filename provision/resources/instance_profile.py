@@ -1,0 +1,353 @@
+"""The nodes' role and the instance profile that carries it, in IAM: found, planned, made and deleted.
+
+IAM takes no ClientToken. What makes it safe to be killed and run again is that the names follow from the cluster's, and
+that everything is tagged in the call that makes it: what is there already counts as made when the tags are ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from botocore.exceptions import ClientError
+
+from foundation.errors import AwsError, ClusterError
+from foundation.waiting import poll
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
+from provision.aws.iam_policy import render_trust_policy
+from provision.config import ProvisionConfig
+from provision.model import TAG_NAME, ClusterState, profile_name, tags
+from provision.plan import Context, Step, Wanted
+from provision.resources.resource import Look, Resource, ResourceKind, Scope, Unseen, find_tag
+
+if TYPE_CHECKING:
+    from mypy_boto3_iam import IAMClient
+    from mypy_boto3_iam.type_defs import InstanceProfileTypeDef, RoleTypeDef
+
+KIND = "role and instance profile"
+POLICY_NAME = "cluster-data"
+"""Of the role's one inline policy that this program makes."""
+
+_GONE = "NoSuchEntity"
+_THERE = "EntityAlreadyExists"
+_NOT_YET = frozenset({"ConcurrentModification"})
+_NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
+"""IAM allows less in a tag's value than EC2 does (https://docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html):
+an ARN's user name may have a comma."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstanceProfile:
+    """What IAM has under the cluster's name: a role, an instance profile, or both; `ours`: tagged so.
+
+    policy_names: of the role's inline policies. policy: the document of the one that this program made.
+    in_profile: the role is in the instance profile.
+    """
+
+    name: str
+    ours: bool
+    has_role: bool
+    has_profile: bool
+    in_profile: bool
+    policy_names: tuple[str, ...] = ()
+    policy: str | None = None
+
+
+def find_instance_profile(iam: IAMClient, *, name: str, region: str) -> InstanceProfile | None:
+    """What IAM has under the name of the cluster's role and instance profile; None when there is neither.
+
+    Role and profile are looked at apart: where one is ours and the other is not, only ours is told of, as the other
+    one is nobody's business here. Two calls when there is nothing, four at most (and one for each 100 inline policies
+    more). Raises AwsError, also when the caller may not look.
+    """
+    called = profile_name(name, region=region)
+    with aws_errors(f"looking for the role and the instance profile {called}"):
+        profile = _find_profile(iam, called)
+        role = _find_role(iam, called)
+        profile_ours = _is_ours(profile, name)
+        role_ours = _is_ours(role, name)
+        if profile is None and role is None:
+            return None
+        ours = profile_ours or role_ours
+        policy_names = _list_policies(iam, called) if role_ours else ()
+        return InstanceProfile(
+            name=called,
+            ours=ours,
+            has_role=role_ours if ours else role is not None,
+            has_profile=profile_ours if ours else profile is not None,
+            in_profile=profile is not None and called in _role_names(profile) and (profile_ours or not ours),
+            policy_names=policy_names,
+            policy=_read_policy(iam, called) if POLICY_NAME in policy_names else None,
+        )
+
+
+def find_profile_name(config: ProvisionConfig, *, name: str) -> str | None:
+    """Of the instance profile that the nodes are to have; None when they are to have none. Pure."""
+    if config.instance_profile == "auto":
+        return profile_name(name, region=config.region)
+    return None if config.instance_profile == "none" else config.instance_profile
+
+
+def _find(scope: Scope) -> InstanceProfile | None:
+    return find_instance_profile(scope.clients.iam, name=scope.name, region=scope.clients.region)
+
+
+def plan_instance_profile(wanted: Wanted) -> tuple[Step, ...]:
+    """What is missing of the role and the profile of the cluster, or differs from its policy. Pure.
+
+    Empty unless [provision] instance_profile is "auto". Raises ClusterError when the name is taken by somebody else.
+    """
+    policy, profile = wanted.role_policy, INSTANCE_PROFILE.found_in(wanted.state)
+    if wanted.config.instance_profile != "auto" or policy is None:
+        return ()
+    called = profile_name(wanted.name, region=wanted.config.region)
+    if profile is not None:
+        if not profile.ours:
+            raise not_ours(f"role or instance profile {called}", name=wanted.name)
+        complete = profile.has_role and profile.has_profile and profile.in_profile
+        if complete and profile.policy is not None and json.loads(profile.policy) == json.loads(policy):
+            return ()
+    return (CreateInstanceProfile(name=called, policy=policy),)
+
+
+def _plan_down(state: ClusterState) -> tuple[Step, ...]:
+    profile = INSTANCE_PROFILE.found_in(state)
+    return (DeleteInstanceProfile(profile=profile),) if profile is not None and profile.ours else ()
+
+
+def _look(scope: Scope) -> Look:
+    """Who ends the cluster need not be allowed to look."""
+    try:
+        profile = _find(scope)
+    except AwsError as error:
+        return Look(looked_for=(), unseen=(Unseen(kind=KIND, why=error.message),))
+    return Look(looked_for=("roles", "instance profiles"), left=profile_resources(profile))
+
+
+def profile_resources(profile: InstanceProfile | None) -> tuple[Resource, ...]:
+    """What is left, with the commands that delete it. Pure."""
+    if profile is None or not profile.ours:
+        return ()
+    left = []
+    role, held = f"--role-name {profile.name}", f"--instance-profile-name {profile.name}"
+    if profile.has_profile:
+        out = [f"aws iam remove-role-from-instance-profile {held} {role}"] if profile.in_profile else []
+        command = " && ".join([*out, f"aws iam delete-instance-profile {held}"])
+        left.append(Resource(kind="instance profile", resource_id=profile.name, deletion=command))
+    if profile.has_role:
+        policies = [f"aws iam delete-role-policy {role} --policy-name {policy}" for policy in profile.policy_names]
+        command = " && ".join([*policies, f"aws iam delete-role {role}"])
+        left.append(Resource(kind="role", resource_id=profile.name, deletion=command))
+    return tuple(left)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreateInstanceProfile(Step):
+    """Make the nodes' role with its policy, and the instance profile that holds it; what is there is left.
+
+    policy: a policy document, as JSON.
+    """
+
+    name: str
+    policy: str
+
+    def describe(self) -> str:
+        return f"make role and instance profile {self.name}"
+
+    def apply(self, context: Context) -> bool:
+        """Makes the role with its policy, then the profile, then puts the one into the other.
+
+        In this order, so that a profile that nodes are launched with never gives them a role that lacks its policy.
+        """
+        iam = context.clients.iam
+        _create_role(self, context)
+        _when_known(lambda: iam.put_role_policy(RoleName=self.name, PolicyName=POLICY_NAME, PolicyDocument=self.policy))
+        _create_profile(self, context)
+        _add_role(self, context)
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteInstanceProfile(Step):
+    """Delete the instance profile and the role, whatever of them is there."""
+
+    profile: InstanceProfile
+
+    def describe(self) -> str:
+        return f"delete role and instance profile {self.profile.name}"
+
+    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
+        yield "instance profile", [self.profile.name] if self.profile.has_profile else []
+        yield "role", [self.profile.name] if self.profile.has_role else []
+
+    def apply(self, context: Context) -> bool:
+        """The order is IAM's, which deletes nothing that is still in use. False: all was gone."""
+        iam, name = context.clients.iam, self.profile.name
+        calls: list[Callable[[], object]] = []
+        if self.profile.in_profile:
+            calls.append(partial(iam.remove_role_from_instance_profile, InstanceProfileName=name, RoleName=name))
+        if self.profile.has_profile:
+            calls.append(partial(iam.delete_instance_profile, InstanceProfileName=name))
+        if self.profile.has_role:
+            calls.extend(
+                partial(iam.delete_role_policy, RoleName=name, PolicyName=policy_name)
+                for policy_name in self.profile.policy_names
+            )
+            calls.append(partial(iam.delete_role, RoleName=name))
+        changed = [_delete(call) for call in calls]
+        return any(changed)
+
+
+def _create_role(step: CreateInstanceProfile, context: Context) -> None:
+    iam = context.clients.iam
+    role = partial(
+        iam.create_role,
+        RoleName=step.name,
+        AssumeRolePolicyDocument=render_trust_policy(context.clients.region),
+        Description=f"Nodes of the cluster {context.cluster}",
+    )
+    _create("role", role, partial(_find_role, iam), step, context)
+
+
+def _create_profile(step: CreateInstanceProfile, context: Context) -> None:
+    iam = context.clients.iam
+    profile = partial(iam.create_instance_profile, InstanceProfileName=step.name)
+    _create("instance-profile", profile, partial(_find_profile, iam), step, context)
+
+
+def _create(
+    kind: str,
+    make: Callable[..., object],
+    find: Callable[[str], object],
+    step: CreateInstanceProfile,
+    context: Context,
+) -> None:
+    """Makes it with the cluster's tags; what is there already counts as made when they are its tags."""
+    named = tags(name=context.cluster, owner=_NOT_IN_TAGS.sub("_", context.owner), role=kind)
+    try:
+        make(Tags=[{"Key": key, "Value": value} for key, value in named.items()])
+    except ClientError as error:
+        if error_code(error) != _THERE:
+            raise
+        found = poll(lambda: find(step.name), timeout_s=NOT_FOUND_TIMEOUT_S)
+        if found is None or not _is_ours(found, context.cluster):
+            what = f"{kind.replace('-', ' ')} {step.name}"
+            raise not_ours(what, name=context.cluster, error=error) from error
+
+
+def _add_role(step: CreateInstanceProfile, context: Context) -> None:
+    """A profile holds one role: LimitExceeded says that there is one, which may be ours already."""
+    iam = context.clients.iam
+    try:
+        _when_known(lambda: iam.add_role_to_instance_profile(InstanceProfileName=step.name, RoleName=step.name))
+    except ClientError as error:
+        if error_code(error) not in {"LimitExceeded", _THERE}:
+            raise
+        profile = _find_profile(iam, step.name)
+        held = _role_names(profile) if profile is not None else ()
+        if step.name not in held:
+            raise ClusterError(
+                f"the instance profile {step.name} holds another role, {', '.join(held) or 'unknown'}, which this "
+                "program did not put there",
+                hint=f"aws iam remove-role-from-instance-profile --instance-profile-name {step.name} "
+                f"--role-name {held[0] if held else 'ROLE'}",
+            ) from error
+
+
+def _delete(call: Callable[[], object]) -> bool:
+    """Deletes something; False: it was gone. What it depended on may count as there for some time after its end."""
+    said = ""
+
+    def attempt() -> bool | None:
+        nonlocal said
+        try:
+            call()
+        except ClientError as error:
+            if error_code(error) == _GONE:
+                return False
+            if error_code(error) not in _NOT_YET | {"DeleteConflict"}:
+                raise
+            said = aws_words(error)
+            return None
+        return True
+
+    deleted = poll(attempt, timeout_s=NOT_FOUND_TIMEOUT_S)
+    if deleted is None:
+        raise AwsError(
+            f"AWS says: {said}: the nodes' role or instance profile is still in use after {NOT_FOUND_TIMEOUT_S:.0f} s",
+            hint="take away what was attached to it by hand, then: cluster down",
+        )
+    return deleted
+
+
+def _when_known(call: Callable[[], T]) -> T:
+    """Repeats a call while IAM does not know yet what was made a moment ago."""
+
+    def attempt() -> tuple[T] | None:
+        try:
+            return (call(),)
+        except ClientError as error:
+            if error_code(error) not in _NOT_YET | {_GONE}:
+                raise
+            refused.append(error)
+            return None
+
+    refused: list[ClientError] = []
+    done = poll(attempt, timeout_s=NOT_FOUND_TIMEOUT_S)
+    if done is None:
+        raise refused[-1]
+    return done[0]
+
+
+def _find_role(iam: IAMClient, name: str) -> RoleTypeDef | None:
+    return _unless_gone(lambda: iam.get_role(RoleName=name)["Role"])
+
+
+def _find_profile(iam: IAMClient, name: str) -> InstanceProfileTypeDef | None:
+    return _unless_gone(lambda: iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"])
+
+
+def _list_policies(iam: IAMClient, name: str) -> tuple[str, ...]:
+    pages = iam.get_paginator("list_role_policies").paginate(RoleName=name)
+    return _unless_gone(lambda: tuple(policy for page in pages for policy in page["PolicyNames"])) or ()
+
+
+def _read_policy(iam: IAMClient, name: str) -> str | None:
+    document: Any = _unless_gone(lambda: iam.get_role_policy(RoleName=name, PolicyName=POLICY_NAME)["PolicyDocument"])
+    return document if document is None or isinstance(document, str) else json.dumps(document)  # boto3 decodes it
+
+
+def _unless_gone(read: Callable[[], T]) -> T | None:
+    """What is read; None when it is not there, or is deleted meanwhile."""
+    try:
+        return read()
+    except ClientError as error:
+        if error_code(error) != _GONE:
+            raise
+        return None
+
+
+def _role_names(profile: InstanceProfileTypeDef) -> tuple[str, ...]:
+    return tuple(role["RoleName"] for role in profile.get("Roles", []))
+
+
+def _is_ours(found: Any, name: str) -> bool:
+    """Whether a role or profile, if there is one, carries the tag of the cluster `name`."""
+    return found is not None and find_tag(found.get("Tags", []), TAG_NAME) == name
+
+
+INSTANCE_PROFILE: ResourceKind[InstanceProfile | None] = ResourceKind(
+    kind=KIND,
+    look=_look,
+    find=_find,
+    may_be_unseen=True,
+    is_wanted=lambda config: config.instance_profile == "auto",
+    plan_up=plan_instance_profile,
+    plan_down=_plan_down,
+)

@@ -1,0 +1,273 @@
+"""The instances of a cluster once they are launched: waited for, terminated, rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from foundation.errors import AwsError, CapacityError
+from foundation.progress import Event
+from foundation.waiting import poll
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, error_code
+from provision.describe import Instances, describe_now
+from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
+from provision.plan import Context, Step, Wanted
+from provision.resources.launch import launch_dry_runs, plan_launches
+from provision.resources.resource import DryRun, ResourceKind, look_by_tag
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
+
+KIND = "instance"
+STAND_IN = "i-00000000000000000"
+"""Of a dry run, when there is no instance yet."""
+RUNNING_TIMEOUT_S = 600.0
+TERMINATED_TIMEOUT_S = 900.0
+"""Large GPU instances take minutes to shut down."""
+_NO_ROOM = "InsufficientInstanceCapacity"
+"""In the StateReason of an instance that EC2 accepted and then had no room for
+(https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
+
+
+def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
+    for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
+        for reservation in page["Reservations"]:
+            for instance in reservation["Instances"]:
+                if instance["State"]["Name"] != "terminated":
+                    yield instance["InstanceId"]
+
+
+def _plan_up(wanted: Wanted) -> tuple[Step, ...]:
+    nodes, address = wanted.state.nodes, wanted.config.ssh_address
+    launches = plan_launches(wanted)
+    if not launches and all(node.state == "running" and node.address(address) is not None for node in nodes):
+        return ()
+    wait = WaitForRunning(nodes=wanted.config.nodes, public_address=address == "public", least=wanted.least)
+    return (*launches, wait)
+
+
+def _plan_down(state: ClusterState) -> tuple[Step, ...]:
+    live = (*state.nodes, *state.untrusted)
+    steps: list[Step] = [TerminateInstances(nodes=state.nodes, untrusted=state.untrusted)] if live else []
+    if ids := (*(instance.instance_id for instance in live), *state.ending):
+        steps.append(WaitForTerminated(instance_ids=ids))
+    return tuple(steps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitForRunning(Step):
+    """Wait until the nodes 0 to nodes-1 run and have the address that they are to be reached at.
+
+    Without those that LaunchNodes, in the same plan, did without. least: how many of them are good enough when
+    others end while starting; None: all.
+    """
+
+    nodes: int
+    public_address: bool
+    least: int | None = None
+
+    def describe(self) -> str:
+        return f"wait until {count(self.nodes, 'node runs', 'nodes run')}"
+
+    def apply(self, context: Context) -> bool:
+        """Until every node runs. One that ends ends the wait: it will not come back. One read per look.
+
+        Raises CapacityError when one ended because AWS had no room after all, AwsError when it ended otherwise or when
+        the time is over.
+        """
+        wanted = set(range(self.nodes)) - context.without
+        least = len(wanted) if self.least is None else self.least
+        seen = set(context.launched)
+        ready: set[int] = set()
+        by_token: Mapping[str, frozenset[str]] = {}
+
+        def look() -> bool | None:
+            nonlocal ready, wanted, by_token
+            instances = describe_now(context)
+            live = {node.instance_id for node in instances.live}
+            by_token = instances.by_token
+            if not context.launched <= live | instances.ended.keys():
+                return None  # EC2 does not list all of them yet
+            if failed := sorted(seen & instances.ended.keys()):
+                context.files.forget_launches(instances.by_token)  # their token would bring back the ended ones
+                left = wanted & {node.index for node in instances.live}
+                if len(left) < least:
+                    raise _ended_while_starting(failed, instances, context)
+                what = f"{_reasons(failed, instances)}: going on without {format_indices(wanted - left)}"
+                context.report(Event(kind="warn", what=what))
+                wanted = left
+                seen.difference_update(failed)
+            seen.update(live)
+            before = len(ready)
+            kind: SshAddress = "public" if self.public_address else "private"
+            ready = {node.index for node in instances.live if node.state == "running" and node.address(kind)}
+            if len(ready) != before:
+                context.report(Event(kind="info", what=f"{len(ready)} of {len(wanted)} nodes run"))
+            return True if wanted <= ready else None
+
+        if poll(look, timeout_s=RUNNING_TIMEOUT_S) is None:
+            raise AwsError(
+                f"nodes {format_indices(wanted - ready)} do not run after {RUNNING_TIMEOUT_S:.0f} s",
+                hint="cluster up waits on; cluster down ends all",
+            )
+        # Not before: until EC2 lists the nodes, the token is what keeps a repeated launch from doubling them.
+        context.files.forget_launches(by_token)
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TerminateInstances(Step):
+    """Terminate nodes. untrusted: other instances that carry the cluster's tag, which end with the whole cluster."""
+
+    nodes: tuple[Node, ...]
+    untrusted: tuple[UntrustedInstance, ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """Of all of them."""
+        return [instance.instance_id for instance in (*self.nodes, *self.untrusted)]
+
+    def describe(self) -> str:
+        nodes = f"{count(len(self.nodes), 'node')} ({format_indices(node.index for node in self.nodes)})"
+        others = count(len(self.untrusted), "untrusted instance")
+        return f"terminate {' and '.join([nodes] * bool(self.nodes) + [others] * bool(self.untrusted))}"
+
+    def details(self) -> Iterable[str]:
+        yield from (f"{node.name}  {node.instance_id}  {node.state}" for node in self.nodes)
+        yield from (f"{each.instance_id}  {each.state}  {each.why}" for each in self.untrusted)
+
+    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
+        return ((KIND, self.ids),)
+
+    def apply(self, context: Context) -> bool:
+        """Terminates in one call those of them that are there. False: none is.
+
+        One id that EC2 does not know makes it refuse all of them; it may be gone, or too young to be known everywhere.
+        """
+        refusals: list[ClientError] = []
+
+        def terminate() -> bool | None:
+            asked = self.ids
+            if refusals:
+                instances = describe_now(context)
+                live = {instance.instance_id for instance in (*instances.live, *instances.untrusted)}
+                asked = [instance_id for instance_id in self.ids if instance_id in live]
+            try:
+                if asked:
+                    context.clients.ec2.terminate_instances(InstanceIds=asked)
+            except ClientError as error:
+                if error_code(error) != "InvalidInstanceID.NotFound":
+                    raise
+                refusals.append(error)
+                return None
+            return bool(asked)
+
+        ended = poll(terminate, timeout_s=NOT_FOUND_TIMEOUT_S)
+        if ended is None:
+            raise refusals[-1]
+        return ended
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitForTerminated(Step):
+    """Wait until instances are gone."""
+
+    instance_ids: tuple[str, ...]
+
+    def describe(self) -> str:
+        return f"wait until {count(len(self.instance_ids), 'instance has', 'instances have')} ended"
+
+    def apply(self, context: Context) -> bool:
+        """Until none of them is live or shutting down. One read per look."""
+        _wait_until_gone(self.instance_ids, context)
+        return True
+
+
+def roll_back(context: Context) -> None:
+    """Ends what this run has launched, and waits until it is gone: part of a cluster would only cost money."""
+    ids = sorted(context.launched)
+    context.report(Event(kind="warn", what=f"ending the {len(ids)} nodes that this run has launched"))
+
+    def terminate() -> bool | None:
+        try:
+            context.clients.ec2.terminate_instances(InstanceIds=ids)
+        except ClientError as error:
+            if error_code(error) != "InvalidInstanceID.NotFound":
+                raise
+            return None  # launched a moment ago, and not known everywhere yet
+        return True
+
+    if poll(terminate, timeout_s=NOT_FOUND_TIMEOUT_S) is None:
+        raise AwsError(
+            f"AWS did not know the launched instances for {NOT_FOUND_TIMEOUT_S:.0f} s: {', '.join(ids)}",
+            hint="cluster down",
+        )
+    context.files.forget_launches({})
+    context.launched.clear()
+    _wait_until_gone(tuple(ids), context)
+
+
+def _wait_until_gone(instance_ids: tuple[str, ...], context: Context) -> None:
+    left = set(instance_ids)
+
+    def look() -> bool | None:
+        nonlocal left
+        instances = describe_now(context)
+        live = (*instances.live, *instances.untrusted)
+        now = {instance.instance_id for instance in live} | set(instances.ending)
+        before, left = left, left & now
+        if left and len(left) != len(before):
+            context.report(Event(kind="info", what=f"{len(left)} of {len(instance_ids)} instances left"))
+        return None if left else True
+
+    if poll(look, timeout_s=TERMINATED_TIMEOUT_S) is None:
+        raise AwsError(
+            f"still shutting down after {TERMINATED_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
+            hint="cluster down waits on",
+        )
+
+
+def _ended_while_starting(failed: list[str], instances: Instances, context: Context) -> AwsError:
+    message = _reasons(failed, instances)
+    hint = "cluster up launches the missing ones again; cluster down ends all"
+    no_room = all(_NO_ROOM in instances.ended[instance_id] for instance_id in failed)
+    if no_room and context.option is not None and set(failed) <= context.launched:
+        return CapacityError(message, option=context.option.label, hint=hint)
+    return AwsError(message, hint=hint)
+
+
+def _reasons(failed: list[str], instances: Instances) -> str:
+    reasons = "; ".join(f"{instance_id}: {instances.ended[instance_id]}" for instance_id in failed)
+    return f"{len(failed)} of the nodes ended while starting: {reasons}"
+
+
+def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
+    yield from launch_dry_runs(ec2, wanted)
+    nodes = wanted.state.nodes
+    instance_id = nodes[0].instance_id if nodes else STAND_IN
+    # The console has the host keys: without it nodes are paid for that nobody may reach.
+    console = {"InstanceId": instance_id}
+    yield DryRun(action="ec2:GetConsoleOutput", call=ec2.get_console_output, request=console, stands_in=not nodes)
+    ending = {"InstanceIds": [instance_id]}
+    yield DryRun(action="ec2:TerminateInstances", call=ec2.terminate_instances, request=ending, stands_in=not nodes)
+
+
+INSTANCES: ResourceKind[None] = ResourceKind(
+    kind=KIND,
+    look=look_by_tag(KIND, _list, "terminate-instances --instance-ids"),
+    plan_up=_plan_up,
+    plan_down=_plan_down,
+    dry_runs=_dry_runs,
+    actions=(
+        "DescribeInstances",
+        "RunInstances",
+        "GetConsoleOutput",
+        "StartInstances",
+        "StopInstances",
+        "TerminateInstances",
+    ),
+)

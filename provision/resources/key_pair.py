@@ -1,0 +1,188 @@
+"""The key pair: the private key is on this machine and nowhere else, EC2 has the public half."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from foundation.errors import ClusterError
+from foundation.waiting import poll
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
+from provision.model import TAG_NAME, ClusterState, KeyPair, resource_name
+from provision.plan import Context, Step, Wanted
+from provision.resources.resource import DryRun, ResourceKind, find_tag, look_by_tag, tag_specification
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImportKeyPairRequestTypeDef
+
+KIND = "key pair"
+STAND_IN_NAME = "cluster-0"
+"""Of a key pair that cannot exist: no cluster's name begins with a digit."""
+_PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+"""Well formed, and all zeros: for a dry run, when the cluster's own key may not be made yet."""
+
+
+def find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
+    """The key pair that has the cluster's name. Raises AwsError.
+
+    By a filter, and not by KeyNames: what is missing is then an empty list, and not an error.
+    """
+    with aws_errors(f"looking for the key pair of cluster {name}"):
+        found = ec2.describe_key_pairs(
+            Filters=[{"Name": "key-name", "Values": [resource_name(name)]}],
+            IncludePublicKey=True,
+        )["KeyPairs"]
+    if not found:
+        return None
+    key = found[0]
+    return KeyPair(
+        key_name=key["KeyName"],
+        public_key=normal_public_key(key["PublicKey"]) if key.get("PublicKey") else None,
+        ours=find_tag(key.get("Tags", []), TAG_NAME) == name,
+    )
+
+
+def normal_public_key(text: str) -> str:
+    """A public key line without its comment and line end, to be compared."""
+    return " ".join(text.split()[:2])
+
+
+def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
+    return (key["KeyName"] for key in ec2.describe_key_pairs(Filters=filters)["KeyPairs"])
+
+
+def plan_key_pair(wanted: Wanted) -> tuple[Step, ...]:
+    """What makes the key pair in EC2 that of this machine's private key. Raises ClusterError.
+
+    in EC2       here         nodes   steps
+    none         none         none    make, import
+    none         present      any     import
+    ours         the same     any     -
+    ours         none         none    delete, make, import
+    ours         another      none    delete, import
+    any          none         some    refused: nobody can reach these nodes
+    ours         another      some    refused: not the key of these nodes
+    not ours     any          any     refused
+
+    Untrusted instances that were launched with a key pair of this name count as nodes here: whoever has the cluster's
+    private key may work with them, and another key must not be put in its place.
+    """
+    key, state, local_key = wanted.state.key_pair, wanted.state, wanted.local_key
+    key_name = wanted.resource_name
+    if key is not None and not key.ours:
+        raise not_ours(f"key pair {key_name}", name=wanted.name)
+    using = (*state.nodes, *(instance for instance in state.untrusted if instance.key_name == key_name))
+    if using and (local_key is None or (key is not None and key.public_key != local_key)):
+        what = "is not on this machine" if local_key is None else "on this machine is another one"
+        raise ClusterError(
+            f"cluster {wanted.name} has {len(using)} nodes, which only its private key can reach; it {what}",
+            hint="put the key back, or work from the machine that made it; or end all: cluster down",
+        )
+    if key is not None and key.public_key == local_key:
+        return ()
+    deletion = (DeleteKeyPair(key_name=key.key_name),) if key is not None else ()
+    return (*deletion, ImportKeyPair(key_name=key_name, is_made=local_key is None))
+
+
+def _plan_down(state: ClusterState) -> tuple[Step, ...]:
+    key = state.key_pair
+    return (DeleteKeyPair(key_name=key.key_name),) if key is not None and key.ours else ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportKeyPair(Step):
+    """Import the public half of the private key. is_made: the private key is made first, on this machine."""
+
+    makes = KIND
+    key_name: str
+    is_made: bool = False
+
+    def describe(self) -> str:
+        if self.is_made:
+            return f"make key pair {self.key_name} (ed25519; the private key stays on this machine)"
+        return f"import key pair {self.key_name} from this machine's private key"
+
+    def apply(self, context: Context) -> bool:
+        """Makes the private key if it is missing, and imports its public half. False: EC2 had it already."""
+        public_key = context.files.make_key()
+        ec2 = context.clients.ec2
+        try:
+            ec2.import_key_pair(**_import_request(context.cluster, owner=context.owner, public_key=public_key))
+        except ClientError as error:
+            if error_code(error) != "InvalidKeyPair.Duplicate":
+                raise
+            existing = poll(lambda: find_key_pair(ec2, name=context.cluster), timeout_s=NOT_FOUND_TIMEOUT_S)
+            if existing is None or not existing.ours:
+                raise not_ours(f"key pair {self.key_name}", name=context.cluster, error=error) from error
+            if existing.public_key != public_key:  # another machine has made it since this run looked
+                raise ClusterError(
+                    f"AWS says: {aws_words(error)}: the key pair {self.key_name} is this cluster's, and its private "
+                    "key is not the one on this machine",
+                    hint="work from the machine that made it; or end all: cluster down",
+                ) from error
+            return False
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteKeyPair(Step):
+    """Delete the key pair in EC2."""
+
+    unmakes = KIND
+    key_name: str
+
+    def describe(self) -> str:
+        return f"delete key pair {self.key_name}"
+
+    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
+        return ((KIND, [self.key_name]),)
+
+    def apply(self, context: Context) -> bool:
+        """EC2 says yes even if it is gone. One that was made a moment ago may not be known everywhere yet."""
+        ec2 = context.clients.ec2
+
+        def delete() -> bool | None:
+            try:
+                ec2.delete_key_pair(KeyName=self.key_name)
+            except ClientError as error:
+                if error_code(error) != "InvalidKeyPair.NotFound":
+                    raise
+                return None if find_key_pair(ec2, name=context.cluster) else False
+            return True
+
+        return bool(poll(delete, timeout_s=NOT_FOUND_TIMEOUT_S))
+
+
+def _import_request(name: str, *, owner: str, public_key: str) -> ImportKeyPairRequestTypeDef:
+    return {
+        "KeyName": resource_name(name),
+        "PublicKeyMaterial": public_key.encode(),
+        "TagSpecifications": [tag_specification("key-pair", name=name, owner=owner)],
+    }
+
+
+def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
+    key = wanted.state.key_pair
+    if key is None:
+        request = _import_request(wanted.name, owner=wanted.caller.owner, public_key=_PUBLIC_KEY)
+        yield DryRun(action="ec2:ImportKeyPair", call=ec2.import_key_pair, request=request)
+    yield DryRun(
+        action="ec2:DeleteKeyPair",
+        call=ec2.delete_key_pair,
+        request={"KeyName": STAND_IN_NAME if key is None else key.key_name},
+        stands_in=key is None,
+    )
+
+
+KEY_PAIR: ResourceKind[KeyPair | None] = ResourceKind(
+    kind=KIND,
+    look=look_by_tag(KIND, _list, "delete-key-pair --key-name"),
+    plan_up=plan_key_pair,
+    plan_down=_plan_down,
+    dry_runs=_dry_runs,
+    actions=("DescribeKeyPairs", "ImportKeyPair", "DeleteKeyPair"),
+)

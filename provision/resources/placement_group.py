@@ -1,0 +1,193 @@
+"""The placement group, with the strategy `cluster`: nodes that are close together talk faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from foundation.errors import AwsError
+from foundation.waiting import poll
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
+from provision.model import TAG_NAME, ClusterState, resource_name
+from provision.plan import Context, Step, Wanted
+from provision.resources.resource import DryRun, ResourceKind, Scope, find_tag, look_by_tag, tag_specification
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import CreatePlacementGroupRequestTypeDef, FilterTypeDef
+
+KIND = "placement group"
+IN_USE_TIMEOUT_S = 180.0
+STAND_IN_NAME = "cluster-0"
+"""Of one that cannot exist: no cluster's name begins with a digit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacementGroup:
+    """A placement group that has the cluster's name; `ours`: it carries the cluster's tag as well."""
+
+    group_name: str
+    ours: bool
+
+
+def _find(scope: Scope) -> PlacementGroup | None:
+    return find_placement_group(scope.clients.ec2, name=scope.name)
+
+
+def find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
+    """The placement group that has the cluster's name. Raises AwsError."""
+    named: FilterTypeDef = {"Name": "group-name", "Values": [resource_name(name)]}
+    with aws_errors(f"looking for the placement group of cluster {name}"):
+        found = ec2.describe_placement_groups(Filters=[named])["PlacementGroups"]
+    for group in found:
+        if group.get("State", "available") not in {"deleting", "deleted"}:
+            ours = find_tag(group.get("Tags", []), TAG_NAME) == name
+            return PlacementGroup(group_name=group["GroupName"], ours=ours)
+    return None
+
+
+def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
+    for group in ec2.describe_placement_groups(Filters=filters)["PlacementGroups"]:
+        if group.get("State", "available") not in {"deleting", "deleted"}:
+            yield group["GroupName"]
+
+
+def find_placement_name(wanted: Wanted) -> str | None:
+    """The placement group's name where a launch uses it. Pure."""
+    options = wanted.preflight.options if wanted.preflight is not None else ()
+    return wanted.resource_name if any(option.placement for option in options) else None
+
+
+def _plan_up(wanted: Wanted) -> tuple[Step, ...]:
+    group_name = find_placement_name(wanted)
+    if group_name is None:
+        return ()
+    found = PLACEMENT_GROUP.found_in(wanted.state)
+    if found is not None and not found.ours:
+        raise not_ours(f"placement group {group_name}", name=wanted.name)
+    return (CreatePlacementGroup(group_name=group_name),) if found is None else ()
+
+
+def _plan_down(state: ClusterState) -> tuple[Step, ...]:
+    found = PLACEMENT_GROUP.found_in(state)
+    return (DeletePlacementGroup(group_name=found.group_name),) if found is not None and found.ours else ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreatePlacementGroup(Step):
+    """Make the placement group."""
+
+    makes = KIND
+    group_name: str
+
+    def describe(self) -> str:
+        return f"make placement group {self.group_name}"
+
+    def apply(self, context: Context) -> bool:
+        """Makes it, or takes the one of that name if it is ours. False: it was there."""
+        ec2 = context.clients.ec2
+        try:
+            ec2.create_placement_group(**_create_request(context.cluster, owner=context.owner))
+        except ClientError as error:
+            if error_code(error) != "InvalidPlacementGroup.Duplicate":
+                raise
+            existing = poll(lambda: find_placement_group(ec2, name=context.cluster), timeout_s=NOT_FOUND_TIMEOUT_S)
+            if existing is None or not existing.ours:
+                raise not_ours(f"placement group {self.group_name}", name=context.cluster, error=error) from error
+            return False
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeletePlacementGroup(Step):
+    """Delete the placement group, once no instance is in it."""
+
+    unmakes = KIND
+    group_name: str
+
+    def describe(self) -> str:
+        return f"delete placement group {self.group_name}"
+
+    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
+        return ((KIND, [self.group_name]),)
+
+    def apply(self, context: Context) -> bool:
+        """Deletes it once no instance is in it. False: it was gone."""
+        ec2 = context.clients.ec2
+        said = ""
+
+        def delete() -> bool | None:
+            nonlocal said
+            try:
+                ec2.delete_placement_group(GroupName=self.group_name)
+            except ClientError as error:
+                if error_code(error) == "InvalidPlacementGroup.Unknown":
+                    return False
+                if error_code(error) != "InvalidPlacementGroup.InUse":
+                    raise
+                said = aws_words(error)
+                return None
+            return True
+
+        deleted = poll(delete, timeout_s=IN_USE_TIMEOUT_S)
+        if deleted is None:
+            blocking = ", ".join(_find_instances(ec2, self.group_name)) or "by what, AWS does not say"
+            raise AwsError(
+                f"AWS says: {said}: the placement group {self.group_name} is still in use after "
+                f"{IN_USE_TIMEOUT_S:.0f} s: {blocking}",
+                hint="end the instances in it if they are not this cluster's, then: cluster down",
+            )
+        return deleted
+
+
+def _find_instances(ec2: EC2Client, group_name: str) -> tuple[str, ...]:
+    """Ids of the instances in a placement group."""
+    pages = ec2.get_paginator("describe_instances").paginate(
+        Filters=[
+            {"Name": "placement-group-name", "Values": [group_name]},
+            {"Name": "instance-state-name", "Values": ["pending", "running", "shutting-down", "stopping", "stopped"]},
+        ]
+    )
+    return tuple(
+        instance["InstanceId"]
+        for page in pages
+        for reservation in page["Reservations"]
+        for instance in reservation["Instances"]
+    )
+
+
+def _create_request(name: str, *, owner: str) -> CreatePlacementGroupRequestTypeDef:
+    return {
+        "GroupName": resource_name(name),
+        "Strategy": "cluster",
+        "TagSpecifications": [tag_specification("placement-group", name=name, owner=owner)],
+    }
+
+
+def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
+    if find_placement_name(wanted) is None:
+        return
+    group = PLACEMENT_GROUP.found_in(wanted.state)
+    if group is None:
+        request = _create_request(wanted.name, owner=wanted.caller.owner)
+        yield DryRun(action="ec2:CreatePlacementGroup", call=ec2.create_placement_group, request=request)
+    yield DryRun(
+        action="ec2:DeletePlacementGroup",
+        call=ec2.delete_placement_group,
+        request={"GroupName": STAND_IN_NAME if group is None else group.group_name},
+        stands_in=group is None,
+    )
+
+
+PLACEMENT_GROUP: ResourceKind[PlacementGroup | None] = ResourceKind(
+    kind=KIND,
+    look=look_by_tag(KIND, _list, "delete-placement-group --group-name"),
+    find=_find,
+    plan_up=_plan_up,
+    plan_down=_plan_down,
+    dry_runs=_dry_runs,
+    actions=("DescribePlacementGroups", "CreatePlacementGroup", "DeletePlacementGroup"),
+)

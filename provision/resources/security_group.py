@@ -1,0 +1,408 @@
+"""The security group: ssh from one network, everything between its members, nothing else comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from foundation.errors import AwsError
+from foundation.progress import Event
+from foundation.waiting import poll
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
+from provision.model import TAG_NAME, ClusterState, SecurityGroup, resource_name
+from provision.plan import Context, Step, Wanted
+from provision.resources.resource import DryRun, ResourceKind, find_tag, look_by_tag, tag_specification
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import (
+        CreateSecurityGroupRequestTypeDef,
+        FilterTypeDef,
+        IpPermissionOutputTypeDef,
+        IpPermissionTypeDef,
+        SecurityGroupTypeDef,
+    )
+
+KIND = "security group"
+SSH_RULE = "cluster: ssh"
+"""Description of the ssh rules that this program makes, by which it knows them again."""
+INTERFACES_TIMEOUT_S = 180.0
+STAND_IN_GROUP = "sg-00000000000000000"
+"""Of a dry run, when the cluster's own group is not made yet."""
+
+
+def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
+    """The security groups that have the cluster's name, at most one in each VPC. Raises AwsError."""
+    with aws_errors(f"looking for the security group of cluster {name}"):
+        found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [resource_name(name)]}])
+    groups = sorted(found["SecurityGroups"], key=lambda group: group["GroupId"])
+    return tuple(read_security_group(group, name=name) for group in groups)
+
+
+def read_security_group(group: SecurityGroupTypeDef, *, name: str) -> SecurityGroup:
+    """A security group as EC2 describes it. name: of the cluster. Pure."""
+    rules = group.get("IpPermissions", [])
+    ssh = [network for rule in rules if _is_ssh(rule) for network in rule.get("IpRanges", [])]
+    return SecurityGroup(
+        group_id=group["GroupId"],
+        vpc_id=group.get("VpcId", ""),
+        ours=find_tag(group.get("Tags", []), TAG_NAME) == name,
+        ssh_from=tuple(sorted(network["CidrIp"] for network in ssh if network.get("Description") == SSH_RULE)),
+        ssh_open_to=tuple(sorted(network["CidrIp"] for network in ssh)),
+        open_to_members=_names(rules, group["GroupId"]),
+        egress_to_members=_names(group.get("IpPermissionsEgress", []), group["GroupId"]),
+    )
+
+
+def _names(rules: Iterable[IpPermissionOutputTypeDef], group_id: str) -> bool:
+    """Whether one of the rules allows everything with the members of a group."""
+    return any(
+        rule.get("IpProtocol") == "-1"
+        and any(pair.get("GroupId") == group_id for pair in rule.get("UserIdGroupPairs", []))
+        for rule in rules
+    )
+
+
+def _is_ssh(rule: IpPermissionOutputTypeDef) -> bool:
+    return rule.get("IpProtocol") == "tcp" and rule.get("FromPort") == rule.get("ToPort") == 22
+
+
+def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
+    for page in ec2.get_paginator("describe_security_groups").paginate(Filters=filters):
+        for group in page["SecurityGroups"]:
+            yield group["GroupId"]
+
+
+def find_group(wanted: Wanted) -> SecurityGroup | None:
+    """The cluster's group in the VPC that the nodes are in, or will be; None while there is none. Pure."""
+    return next((group for group in wanted.state.security_groups if group.vpc_id == wanted.vpc_id), None)
+
+
+def plan_security_group(wanted: Wanted) -> tuple[Step, ...]:
+    """What is to be made, added or taken away, so that the group in the nodes' VPC is as it is to be.
+
+    Raises ClusterError when a group of that name is there that this program did not make.
+    """
+    name, efa, ssh_from = wanted.resource_name, wanted.config.efa, wanted.caller.ssh_from
+    group = find_group(wanted)
+    if group is not None and not group.ours:
+        raise not_ours(f"security group {name} ({group.group_id})", name=wanted.name)
+    orphans = tuple(
+        DeleteSecurityGroup(group_id=other.group_id)
+        for other in wanted.state.security_groups
+        if other.ours and other is not group  # an interrupted `up` into another VPC made it
+    )
+    if group is None:
+        create = CreateSecurityGroup(group_name=name, vpc_id=wanted.vpc_id)
+        ingress = AuthorizeIngress(group_id=None, ssh_from=ssh_from, members=True)
+        return (*orphans, create, ingress, *((AuthorizeEgress(group_id=None),) if efa else ()))
+    egress = (AuthorizeEgress(group_id=group.group_id),) if efa and not group.egress_to_members else ()
+    return (*orphans, *plan_ssh_rules(group, ssh_from), *egress)
+
+
+def plan_ssh_rules(group: SecurityGroup, ssh_from: str) -> tuple[Step, ...]:
+    """What makes `ssh_from` the one network that this program lets in; nothing when it is.
+
+    Also puts back the rule that lets the members reach each other, if it is gone. Rules made by hand stay.
+    The new rule comes before the old one goes: a kill in between leaves the nodes within reach.
+    """
+    steps: list[Step] = []
+    ssh_is_open = ssh_from in group.ssh_open_to
+    if not ssh_is_open or not group.open_to_members:
+        steps.append(
+            AuthorizeIngress(
+                group_id=group.group_id,
+                ssh_from=None if ssh_is_open else ssh_from,
+                members=not group.open_to_members,
+            )
+        )
+    if stale := tuple(network for network in group.ssh_from if network != ssh_from):
+        steps.append(RevokeIngress(group_id=group.group_id, ssh_from=stale))
+    return tuple(steps)
+
+
+def _plan_down(state: ClusterState) -> tuple[Step, ...]:
+    return tuple(DeleteSecurityGroup(group_id=group.group_id) for group in state.security_groups if group.ours)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreateSecurityGroup(Step):
+    """Make the security group, with EC2's default rules: nothing comes in, everything goes out."""
+
+    makes = KIND
+    group_name: str
+    vpc_id: str
+
+    def describe(self) -> str:
+        return f"make security group {self.group_name} in {self.vpc_id}"
+
+    def apply(self, context: Context) -> bool:
+        """Makes the group, or takes the one of that name if it is ours. False: it was there."""
+        ec2, name = context.clients.ec2, context.cluster
+        try:
+            made = ec2.create_security_group(**_create_request(name, owner=context.owner, vpc_id=self.vpc_id))
+        except ClientError as error:
+            if error_code(error) != "InvalidGroup.Duplicate":
+                raise
+
+            def find() -> SecurityGroup | None:
+                groups = find_security_groups(ec2, name=name)
+                return next((group for group in groups if group.vpc_id == self.vpc_id), None)
+
+            existing = poll(find, timeout_s=NOT_FOUND_TIMEOUT_S)
+            if existing is None or not existing.ours:
+                raise not_ours(f"security group {self.group_name}", name=name, error=error) from error
+            context.made_group_id = existing.group_id
+            return False
+        context.made_group_id = made["GroupId"]
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuthorizeIngress(Step):
+    """Allow ssh from a network, and (members) everything among the group's members.
+
+    group_id: None for the group that this plan makes. ssh_from: None when that is allowed already.
+    """
+
+    group_id: str | None
+    ssh_from: str | None
+    members: bool
+
+    def describe(self) -> str:
+        ssh = f"ssh from {self.ssh_from}" if self.ssh_from else ""
+        members = "everything between members" if self.members else ""
+        return f"allow {' and '.join(words for words in (ssh, members) if words)}"
+
+    def apply(self, context: Context) -> bool:
+        """Adds the rules in one call. False: they are there (an earlier run's reply was lost)."""
+        group_id = context.group_id(self.group_id)
+        permissions = [_ssh_permission(self.ssh_from)] if self.ssh_from is not None else []
+        if self.members:
+            permissions.append(_member_permission(group_id))
+        ec2 = context.clients.ec2
+        return _authorize(ec2.authorize_security_group_ingress, permissions, group_id=group_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuthorizeEgress(Step):
+    """Allow everything to the group's members as well: EFA wants a rule that names the group.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html
+    group_id: None for the group that this plan makes.
+    """
+
+    group_id: str | None
+
+    def describe(self) -> str:
+        return "allow everything out to members, as EFA needs it"
+
+    def apply(self, context: Context) -> bool:
+        """False: it is there."""
+        group_id = context.group_id(self.group_id)
+        ec2 = context.clients.ec2
+        return _authorize(ec2.authorize_security_group_egress, [_member_permission(group_id)], group_id=group_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RevokeIngress(Step):
+    """Take back ssh rules that this program made for networks that are no longer asked for."""
+
+    group_id: str
+    ssh_from: tuple[str, ...]
+
+    def describe(self) -> str:
+        return f"stop allowing ssh from {', '.join(self.ssh_from)}"
+
+    def apply(self, context: Context) -> bool:
+        """False: they are gone already."""
+        try:
+            context.clients.ec2.revoke_security_group_ingress(
+                GroupId=self.group_id, IpPermissions=[_ssh_permission(*self.ssh_from)]
+            )
+        except ClientError as error:
+            if error_code(error) != "InvalidPermission.NotFound":
+                raise
+            return False
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteSecurityGroup(Step):
+    """Delete the security group, once no network interface is in it."""
+
+    unmakes = KIND
+    group_id: str
+
+    def describe(self) -> str:
+        return f"delete security group {self.group_id}"
+
+    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
+        return ((KIND, [self.group_id]),)
+
+    def apply(self, context: Context) -> bool:
+        """Deletes it once nothing is in it: interfaces outlive their instance a little. False: it was gone.
+
+        Raises AwsError when something holds it that does not go: an interface, or another group's rule that names it.
+        """
+        ec2, group_id = context.clients.ec2, self.group_id
+        blocking: tuple[str, ...] = ()
+        said = ""
+
+        def delete() -> bool | None:
+            nonlocal blocking, said
+            before, blocking = blocking, _find_interfaces(ec2, group_id=group_id)
+            if blocking:
+                if blocking != before:
+                    more = f" and {len(blocking) - 3} more" if len(blocking) > 3 else ""
+                    context.report(Event(kind="info", what=f"still in use by {', '.join(blocking[:3])}{more}"))
+                return None
+            try:
+                ec2.delete_security_group(GroupId=group_id)
+            except ClientError as error:
+                if error_code(error) == "InvalidGroup.NotFound":
+                    return False
+                if error_code(error) != "DependencyViolation":
+                    raise
+                if naming := _find_naming_groups(ec2, group_id=group_id):
+                    raise _is_named_by(error, naming, group_id=group_id) from error
+                said = f"AWS says: {aws_words(error)}: "
+                return None
+            return True
+
+        deleted = poll(delete, timeout_s=INTERFACES_TIMEOUT_S)
+        if deleted is None:
+            raise AwsError(
+                f"{said}the security group {group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
+                f"{', '.join(blocking) or 'by what, AWS does not say'}",
+                hint="take those out of the group if they are not this cluster's, then: cluster down",
+            )
+        return deleted
+
+
+def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDef], *, group_id: str) -> bool:
+    """Adds rules in one call. False: all of them are there."""
+
+    def authorize(asked: list[IpPermissionTypeDef]) -> bool | None:
+        try:
+            call(GroupId=group_id, IpPermissions=asked)
+        except ClientError as error:
+            if error_code(error) == "InvalidGroup.NotFound":
+                return None  # made a moment ago, and not known everywhere yet
+            if error_code(error) != "InvalidPermission.Duplicate":
+                raise
+            # One rule that is there makes EC2 refuse all of them: the others may be missing still.
+            results = [authorize([permission]) for permission in asked] if len(asked) > 1 else []
+            return any(results)
+        return True
+
+    changed = poll(lambda: authorize(permissions), timeout_s=NOT_FOUND_TIMEOUT_S)
+    if changed is None:
+        raise AwsError(
+            f"AWS did not know the security group {group_id} for {NOT_FOUND_TIMEOUT_S:.0f} s",
+            hint="the same command again goes on where this one stopped",
+        )
+    return changed
+
+
+def _find_interfaces(ec2: EC2Client, *, group_id: str) -> tuple[str, ...]:
+    """Network interfaces that are in a security group, each with what it is of."""
+    interfaces = ec2.describe_network_interfaces(Filters=[{"Name": "group-id", "Values": [group_id]}])
+    return tuple(
+        f"{interface['NetworkInterfaceId']} of "
+        f"{interface.get('Attachment', {}).get('InstanceId') or interface.get('Description') or 'nothing'}"
+        for interface in interfaces["NetworkInterfaces"]
+    )
+
+
+def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> dict[str, str]:
+    """Other groups with a rule, in or out, that names a group: id -> name."""
+    return {
+        group["GroupId"]: group["GroupName"]
+        for direction in ("ip-permission.group-id", "egress.ip-permission.group-id")
+        for group in ec2.describe_security_groups(Filters=[{"Name": direction, "Values": [group_id]}])["SecurityGroups"]
+        if group["GroupId"] != group_id
+    }
+
+
+def _is_named_by(error: ClientError, naming: dict[str, str], *, group_id: str) -> AwsError:
+    """The error for a group that waiting would not free: somebody made the rule, and has to take it away."""
+    listed = ", ".join(f"{naming_id} ({name})" for naming_id, name in sorted(naming.items()))
+    return AwsError(
+        f"AWS says: {aws_words(error)}: the security group {group_id} cannot be deleted while rules of other groups "
+        f"name it: {listed}",
+        hint="take these rules out, then: cluster down. This shows them: aws ec2 describe-security-group-rules "
+        f"--filters Name=group-id,Values={','.join(sorted(naming))}",
+    )
+
+
+def _create_request(name: str, *, owner: str, vpc_id: str) -> CreateSecurityGroupRequestTypeDef:
+    return {
+        "GroupName": resource_name(name),
+        "Description": f"Nodes of the cluster {name}",
+        "VpcId": vpc_id,
+        "TagSpecifications": [tag_specification("security-group", name=name, owner=owner)],
+    }
+
+
+def _ssh_permission(*networks: str) -> IpPermissionTypeDef:
+    return {
+        "IpProtocol": "tcp",
+        "FromPort": 22,
+        "ToPort": 22,
+        "IpRanges": [{"CidrIp": network, "Description": SSH_RULE} for network in networks],
+    }
+
+
+def _member_permission(group_id: str) -> IpPermissionTypeDef:
+    """Everything, with the members of the group."""
+    return {
+        "IpProtocol": "-1",
+        "UserIdGroupPairs": [{"GroupId": group_id, "Description": "cluster: between members"}],
+    }
+
+
+def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
+    group = wanted.state.security_group
+    if group is None:
+        request = _create_request(wanted.name, owner=wanted.caller.owner, vpc_id=wanted.vpc_id)
+        yield DryRun(action="ec2:CreateSecurityGroup", call=ec2.create_security_group, request=request)
+    group_id = group.group_id if group is not None else STAND_IN_GROUP
+    members = _member_permission(group_id)
+    calls: list[tuple[Callable[..., object], str, list[IpPermissionTypeDef]]] = [
+        (
+            ec2.authorize_security_group_ingress,
+            "AuthorizeSecurityGroupIngress",
+            [_ssh_permission(wanted.caller.ssh_from), members],
+        ),
+        (ec2.delete_security_group, "DeleteSecurityGroup", []),
+    ]
+    if wanted.config.efa:
+        calls.append((ec2.authorize_security_group_egress, "AuthorizeSecurityGroupEgress", [members]))
+    for call, action, rules in calls:
+        yield DryRun(
+            action=f"ec2:{action}",
+            call=call,
+            request={"GroupId": group_id} | ({"IpPermissions": rules} if rules else {}),
+            stands_in=group is None,
+        )
+
+
+SECURITY_GROUP: ResourceKind[None] = ResourceKind(
+    kind=KIND,
+    look=look_by_tag(KIND, _list, "delete-security-group --group-id"),
+    plan_up=plan_security_group,
+    plan_down=_plan_down,
+    dry_runs=_dry_runs,
+    actions=(
+        "DescribeSecurityGroups",
+        "CreateSecurityGroup",
+        "AuthorizeSecurityGroupIngress",
+        "AuthorizeSecurityGroupEgress",
+        "RevokeSecurityGroupIngress",
+        "DeleteSecurityGroup",
+    ),
+)

@@ -1,0 +1,29 @@
+"""The kinds of resources that a cluster has, in the order in which `up` makes them; `down` goes the other way.
+
+To add one: a module with a ResourceKind (resource.py has the form), and a line here.
+"""
+
+from typing import Any
+
+from provision.resources.instance_profile import INSTANCE_PROFILE
+from provision.resources.instances import INSTANCES
+from provision.resources.key_pair import KEY_PAIR
+from provision.resources.orphans import ADDRESSES, NETWORK_INTERFACES, VOLUMES
+from provision.resources.placement_group import PLACEMENT_GROUP
+from provision.resources.resource import ResourceKind
+from provision.resources.security_group import SECURITY_GROUP
+from provision.resources.spot_requests import SPOT_REQUESTS
+from provision.resources.unfinished_uploads import UPLOADS
+
+KINDS: tuple[ResourceKind[Any], ...] = (
+    UPLOADS,
+    VOLUMES,
+    ADDRESSES,
+    KEY_PAIR,
+    SECURITY_GROUP,
+    NETWORK_INTERFACES,
+    PLACEMENT_GROUP,
+    INSTANCE_PROFILE,
+    INSTANCES,
+    SPOT_REQUESTS,
+)

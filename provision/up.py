@@ -1,0 +1,216 @@
+"""`up` and `resize`: what is there, what is missing, and the plan that is carried out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from foundation.errors import AwsError, CapacityError, ClusterError, ConfigError, NotFoundError, StalePlanError
+from foundation.progress import Event, Report, silent
+from provision.apply import apply
+from provision.aws.clients import Clients
+from provision.aws.iam_policy import render_role_policy
+from provision.config import ProvisionConfig, all_types
+from provision.describe import describe_cluster
+from provision.files import ClusterFiles
+from provision.model import ClusterState, Preflight, format_indices
+from provision.plan import Plan, Step, Wanted
+from provision.preflight.describe import describe_caller, describe_preflight
+from provision.resources.instance_profile import find_profile_name
+from provision.resources.instances import TerminateInstances, WaitForTerminated
+from provision.resources.launch_recovery import wait_for_interrupted_launches
+from provision.resources.resource import Scope
+from provision.resources.table import KINDS
+
+Replan = Callable[[frozenset[str]], Plan]
+"""Plans again; without the places, by their labels, that turned out to have no room."""
+
+MAX_PLANS = 12
+"""How often one `up` plans anew: when nodes end while starting, or when others change the cluster meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wishes:
+    """What a cluster is to be. data_url and results_url: what a role that is made for it may read and write."""
+
+    name: str
+    config: ProvisionConfig
+    data_url: str | None = None
+    results_url: str | None = None
+
+
+def prepare_up(clients: Clients, *, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str] = frozenset()) -> Plan:
+    """What `up` would do; only reads. Empty when the cluster runs as asked for.
+
+    avoid: labels of places that are not to be tried.
+    Raises ConfigError, AwsError, ClusterError: see plan_up and describe_preflight.
+    """
+    state = describe_cluster(clients.ec2, name=wishes.name, known=files.known_instances())
+    refuse_impossible(name=wishes.name, config=wishes.config, state=state)
+    return plan_up(_describe_wanted(clients, wishes, state, files=files, avoid=avoid))
+
+
+def prepare_resize(
+    clients: Clients,
+    *,
+    wishes: Wishes,
+    files: ClusterFiles,
+    avoid: frozenset[str] = frozenset(),
+    report: Report = silent,
+) -> Plan:
+    """What `resize` to `wishes.config.nodes` would do; only reads. Empty when it has that size.
+
+    After an interrupted launch of nodes that are to end now it may wait, see wait_for_interrupted_launches.
+    Raises NotFoundError when there is no cluster, and as prepare_up does.
+    """
+    name, config = wishes.name, wishes.config
+    if any(index >= config.nodes for launch in files.launches() for index in launch.indices):
+        wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
+    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
+    if not state.exists:
+        raise NotFoundError(f"there is no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")
+    if config.nodes > 0:
+        refuse_impossible(name=name, config=config, state=_without_leaving(config, state))
+    return plan_resize(_describe_wanted(clients, wishes, state, files=files, avoid=avoid))
+
+
+def up(
+    plan: Plan,
+    *,
+    clients: Clients,
+    files: ClusterFiles,
+    report: Report,
+    replan: Replan | None = None,
+    keep_failed: bool = False,
+) -> ClusterState:
+    """Carries out a plan of prepare_up or prepare_resize; the cluster as it then is.
+
+    replan: when nodes ended while starting because there was no room after all, or when the cluster is not any more
+    as it was planned for, plan anew and go on. keep_failed: leave what was launched when something fails.
+    Raises as `apply` does.
+    """
+    avoid: frozenset[str] = frozenset()
+    for attempt in range(MAX_PLANS):
+        try:
+            apply(plan, clients=clients, files=files, report=report, keep_failed=keep_failed)
+        except (CapacityError, StalePlanError) as error:
+            if replan is None or keep_failed or attempt == MAX_PLANS - 1:
+                raise
+            if isinstance(error, CapacityError):
+                avoid |= {error.option}
+            report(Event(kind="warn", what=f"{error.message}: planning again"))
+            plan = replan(avoid)
+        else:
+            break
+    return describe_cluster(clients.ec2, name=plan.cluster, known=files.known_instances())
+
+
+def plan_up(wanted: Wanted) -> Plan:
+    """What is missing between what is there and a running cluster of `config.nodes` nodes. Pure.
+
+    Raises ConfigError when no nodes are asked for, ClusterError when what is there cannot be completed: it
+    belongs to somebody else, has more or other nodes, or its key is lost.
+    """
+    refuse_impossible(name=wanted.name, config=wanted.config, state=wanted.state)
+    return Plan(
+        cluster=wanted.name,
+        steps=tuple(step for kind in KINDS if kind.plan_up is not None for step in kind.plan_up(wanted)),
+        owner=wanted.caller.owner,
+        wanted=wanted,
+        left_alone=wanted.state.untrusted,
+    )
+
+
+def plan_resize(wanted: Wanted) -> Plan:
+    """What makes the cluster one of `config.nodes` nodes, which may be 0: those with the highest indices end. Pure.
+
+    What is left of it at 0 costs nothing: key pair, security group and placement group. Raises as plan_up does.
+    """
+    config, state = wanted.config, wanted.state
+    leaving = tuple(node for node in state.nodes if node.index >= config.nodes)
+    ending: tuple[Step, ...] = ()
+    if leaving:
+        ids = tuple(node.instance_id for node in leaving)
+        ending = (TerminateInstances(nodes=leaving), WaitForTerminated(instance_ids=ids))
+    if config.nodes == 0:
+        return Plan(cluster=wanted.name, steps=ending, owner=wanted.caller.owner, left_alone=state.untrusted)
+    plan = plan_up(replace(wanted, state=_without_leaving(config, state)))
+    return replace(plan, steps=(*ending, *plan.steps))
+
+
+def _without_leaving(config: ProvisionConfig, state: ClusterState) -> ClusterState:
+    """The cluster without the nodes that a resize ends."""
+    return replace(state, nodes=tuple(node for node in state.nodes if node.index < config.nodes))
+
+
+def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState) -> None:
+    """Raises ConfigError, ClusterError when no launch can make the cluster what it is to be."""
+    if config.nodes == 0:
+        raise ConfigError(
+            "[provision] nodes = 0: `up` needs at least 1 node", hint="set nodes, or: cluster up --nodes N"
+        )
+    for node in state.nodes:
+        where = f"{node.name} ({node.instance_id}) of cluster {name}"
+        if node.state in {"stopping", "stopped"}:
+            raise ClusterError(
+                f"{where} is {node.state}: {node.state_reason or 'no reason given'}",
+                hint="cluster start; or end all: cluster down",
+            )
+        if node.instance_type not in all_types(config):
+            raise ClusterError(
+                f'{where} is a {node.instance_type}; [provision] instance_type = "{config.instance_type}"',
+                hint="a cluster has one type: cluster down, then cluster up",
+            )
+        if config.subnet_id not in {"auto", node.subnet_id}:
+            raise ClusterError(
+                f'{where} is in {node.subnet_id}; [provision] subnet_id = "{config.subnet_id}"',
+                hint="a cluster is in one subnet: cluster down, then cluster up",
+            )
+        profile = find_profile_name(config, name=name)
+        if profile is not None and (node.profile_arn or "").rpartition("/")[2] != profile:
+            raise ClusterError(
+                f"{where} has {'another' if node.profile_arn else 'no'} instance profile; [provision] "
+                f'instance_profile = "{config.instance_profile}" is {profile}',
+                hint="nodes get it when they are launched: cluster resize 0, then cluster up",
+            )
+        if node.index >= config.nodes:
+            raise ClusterError(
+                f"cluster {name} has {len(state.nodes)} nodes "
+                f"({format_indices(n.index for n in state.nodes)}), not the {config.nodes} asked for",
+                hint=f"cluster resize {config.nodes}, or cluster up --nodes {state.nodes[-1].index + 1}",
+            )
+
+
+def _describe_wanted(
+    clients: Clients, wishes: Wishes, state: ClusterState, *, files: ClusterFiles, avoid: frozenset[str]
+) -> Wanted:
+    """All that has to be known for a plan; what a launch needs only where nodes are missing."""
+    scope, config = Scope(clients=clients, name=wishes.name), wishes.config
+    found = {
+        kind.kind: kind.find(scope)
+        for kind in KINDS
+        if config.nodes > 0 and kind.plan_up is not None and kind.find is not None
+        if kind.is_wanted is None or kind.is_wanted(config)
+    }
+    policy = None
+    if config.instance_profile == "auto":
+        policy = render_role_policy(data_url=wishes.data_url, results_url=wishes.results_url, region=clients.region)
+    wanted = Wanted(
+        name=wishes.name,
+        config=config,
+        state=replace(state, found=found),
+        caller=describe_caller(clients, config),
+        local_key=files.find_public_key(),
+        role_policy=policy,
+    )
+    return replace(wanted, preflight=_describe_preflight(clients, wanted, avoid)) if wanted.missing else wanted
+
+
+def _describe_preflight(clients: Clients, wanted: Wanted, avoid: frozenset[str]) -> Preflight:
+    staying = _without_leaving(wanted.config, wanted.state)
+    preflight = describe_preflight(clients, replace(wanted, state=staying))
+    options = tuple(option for option in preflight.options if option.label not in avoid)
+    if not options:
+        raise AwsError(
+            f"no room in any place that was tried: {', '.join(sorted(avoid))}",
+            hint="wait, or give AWS more to choose from: [provision] instance_types, market, min_nodes",
+        )
+    return replace(preflight, options=options)

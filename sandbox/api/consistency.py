@@ -1,0 +1,147 @@
+"""What EC2 remembers of earlier calls: client tokens, and what is not visible yet.
+
+https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
+https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
+"""
+
+import datetime as dt
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError
+
+# What an action makes: the prefixes of the ids in its answer.
+MADE_BY: dict[str, tuple[str, ...]] = {
+    "RunInstances": ("i", "vol"), "RequestSpotInstances": ("sir", "i"), "CreateSecurityGroup": ("sg",),
+    "CreateVolume": ("vol",), "CreateNetworkInterface": ("eni",), "CreateSubnet": ("subnet",), "CreateVpc": ("vpc",),
+    "CreateLaunchTemplate": ("lt",), "CreateSnapshot": ("snap",), "CreateImage": ("ami",),
+    "CreateInternetGateway": ("igw",), "CreateRouteTable": ("rtb",), "AllocateAddress": ("eipalloc",),
+    "CreatePlacementGroup": ("pg",), "ImportKeyPair": ("key",), "CreateKeyPair": ("key",),
+}  # fmt: skip
+# What else it makes known: names, by the parameter that says them.
+NAMED_BY: dict[str, tuple[str, str]] = {
+    "ImportKeyPair": ("key", "KeyName"), "CreateKeyPair": ("key", "KeyName"),
+    "CreatePlacementGroup": ("pg", "GroupName"),
+}  # fmt: skip
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+NOT_FOUND: dict[str, tuple[str, str]] = {
+    "i": ("InvalidInstanceID.NotFound", "The instance ID '{}' does not exist"),
+    "sg": ("InvalidGroup.NotFound", "The security group '{}' does not exist"),
+    "subnet": ("InvalidSubnetID.NotFound", "The subnet ID '{}' does not exist"),
+    "vpc": ("InvalidVpcID.NotFound", "The vpc ID '{}' does not exist"),
+    "vol": ("InvalidVolume.NotFound", "The volume '{}' does not exist."),
+    "eni": ("InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '{}' does not exist"),
+    "lt": ("InvalidLaunchTemplateId.NotFound", "The specified launch template, with template ID {}, does not exist."),
+    "sir": ("InvalidSpotInstanceRequestID.NotFound", "The spot instance request ID '{}' does not exist"),
+    "snap": ("InvalidSnapshot.NotFound", "The snapshot '{}' does not exist."),
+    "ami": ("InvalidAMIID.NotFound", "The image id '[{}]' does not exist"),
+    "igw": ("InvalidInternetGatewayID.NotFound", "The internetGateway ID '{}' does not exist"),
+    "rtb": ("InvalidRouteTableID.NotFound", "The routeTable ID '{}' does not exist"),
+    "eipalloc": ("InvalidAllocationID.NotFound", "The allocation ID '{}' does not exist"),
+    "pg": ("InvalidPlacementGroup.Unknown", "The Placement Group '{}' is unknown."),
+    "key": ("InvalidKeyPair.NotFound", "The key pair '{}' does not exist"),
+}
+
+T = TypeVar("T")
+MAX_TOKEN_LENGTH = 64
+# Whether a call is a rehearsal, and its name, do not make it another call.
+IGNORED = ("ClientToken", "DryRun")
+
+
+class Unsettled:
+    """What has been made and cannot be seen yet."""
+
+    def __init__(self, delay_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._delay_s = delay_s
+        self._clock = clock
+        self._made: dict[tuple[str, str], float] = {}
+
+    def note(self, action: str, parameters: Mapping[str, Any], answer: str) -> None:
+        """An action has been answered: what it made is hidden from now on. A repeated answer makes nothing new."""
+        if not self._delay_s or action not in MADE_BY:
+            return
+        now = self._clock()
+        for prefix in MADE_BY[action]:
+            for found in re.findall(rf"\b{prefix}-[0-9a-f]{{8,17}}\b", answer):
+                self._made.setdefault((prefix, found), now)
+        if action in NAMED_BY:
+            kind, parameter = NAMED_BY[action]
+            self._made[kind, parameters[parameter]] = now
+
+    def hides(self, kind: str, name: str) -> bool:
+        """Whether something of a kind (an id's prefix) cannot be seen yet. name: its id or its name."""
+        made = self._made.get((kind, name))
+        return made is not None and self._clock() - made < self._delay_s
+
+    def hides_made_at(self, made: dt.datetime) -> bool:
+        """Whether what another service made cannot be seen yet. made: UTC, as moto counts it, without a zone."""
+        return (utcnow() - made).total_seconds() < self._delay_s
+
+    def check(self, action: str, parameters: Any) -> None:
+        """Raises EC2ClientError, with EC2's code for it, when a call names what cannot be seen yet."""
+        if not self._delay_s:
+            return
+        for parameter, value in _words(parameters, ""):
+            kind = _kind_of(action, parameter, value)
+            if kind is not None and self.hides(kind, value):
+                code, message = NOT_FOUND[kind]
+                raise EC2ClientError(code, message.format(value))
+
+
+def _kind_of(action: str, parameter: str, value: str) -> str | None:
+    if action in NAMED_BY and parameter == NAMED_BY[action][1]:
+        return None  # made a second time, it is a duplicate
+    if parameter in ("KeyName", "KeyNames"):
+        return "key"
+    if parameter in ("GroupName", "GroupNames") and "SecurityGroup" not in action:
+        return "pg"
+    prefix = value.partition("-")[0]
+    return prefix if prefix in NOT_FOUND else None
+
+
+def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Every string in a call's parameters, with the name of the parameter that it stands in."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, below in value.items():
+            # A filter finds nothing instead of failing.
+            if key not in ("Filters", "Filter", "ClientToken"):
+                yield from _words(below, str(key))
+    elif isinstance(value, list):
+        for below in value:
+            yield from _words(below, name)
+
+
+class Tokens(Generic[T]):
+    """What was answered to calls with a token."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, str], tuple[dict[str, Any], T]] = {}
+
+    def find(self, action: str, token: str, parameters: Mapping[str, Any]) -> T | None:
+        """The answer to the same call before. Raises EC2ClientError when the token was used for another call."""
+        if len(token) > MAX_TOKEN_LENGTH:
+            raise EC2ClientError(
+                "InvalidParameterValue",
+                f"Invalid value '{token}' for clientToken: at most {MAX_TOKEN_LENGTH} characters.",
+            )
+        if (action, token) not in self._answers:
+            return None
+        first, answer = self._answers[action, token]
+        if first != _comparable(parameters):
+            raise EC2ClientError(
+                "IdempotentParameterMismatch", "The client token has been used with other parameters before."
+            )
+        return answer
+
+    def keep(self, action: str, token: str, parameters: Mapping[str, Any], answer: T) -> None:
+        """Remembers the answer to a call."""
+        self._answers[action, token] = (_comparable(parameters), answer)
+
+
+def _comparable(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in parameters.items() if key not in IGNORED}

@@ -1,0 +1,330 @@
+"""EC2 as launchers know it, by small extensions of moto's own classes.
+
+What moto leaves out and this adds: a default VPC of the sandbox's own range, public addresses that lead somewhere,
+unknown images, key pairs and instance types refused, security groups in use kept, quotas. Its actions are in
+ec2_actions.py, and moto_setup.py puts both in moto's place.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Network
+from typing import Any, cast
+
+from moto.core.common_types import TYPE_RESPONSE
+from moto.ec2 import urls as ec2_urls
+from moto.ec2.exceptions import (
+    DependencyViolationError,
+    EC2ClientError,
+    InvalidSecurityGroupNotFoundError,
+    MissingParameterError,
+)
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.ec2.models.instances import MetadataOptions, Reservation
+from moto.ec2.models.spot_requests import SpotInstanceRequest
+from moto.ec2.models.vpcs import VPC
+
+from sandbox.api import limits
+from sandbox.api.consistency import Tokens, Unsettled
+from sandbox.api.instances import SandboxInstance
+from sandbox.api.placement_groups import PlacementGroups
+from sandbox.config import Market, SandboxConfig
+from sandbox.faults.faults import FaultBook
+from sandbox.hosts.firewall import Group, Rule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ec2Settings:
+    """How this sandbox's EC2 is set up.
+
+    wake: called when there is something for the daemon to do. read_console: an instance's console output so far.
+    enforce: brings the hosts' links in line with the security groups.
+    config: [sandbox] of cluster.toml. book: the faults that are armed.
+    """
+
+    region: str
+    private: IPv4Network
+    public: IPv4Network
+    wake: Callable[[], None]
+    read_console: Callable[[str], str]
+    enforce: Callable[["SandboxEC2Backend"], None]
+    config: SandboxConfig
+    book: FaultBook
+
+
+DEFAULT_INSTANCE_TYPE = "m1.small"  # what EC2 takes when a launch names none
+
+# moto's backends take no lock, and its requests come from many threads.
+lock = threading.RLock()
+
+
+class SandboxEC2Backend(EC2Backend):
+    """moto's EC2 of one region. `settings` is set by `install` before the first backend is made."""
+
+    settings: Ec2Settings
+    _url_module = ec2_urls
+
+    def __init__(self, region_name: str, account_id: str) -> None:
+        super().__init__(region_name, account_id)
+        self.launches: Tokens[Reservation] = Tokens()
+        self.answers: Tokens[TYPE_RESPONSE] = Tokens()
+        self.unsettled = Unsettled(self.settings.config.consistency_delay_s)
+        self.placement_groups = PlacementGroups(region_name, account_id)
+
+    def create_default_vpc(self) -> VPC:
+        """The default VPC in the sandbox's own range, with a default subnet in each zone."""
+        vpc = self.create_vpc(cidr_block=str(self.settings.private), is_default=True)
+        for zone in self.describe_availability_zones():
+            self.create_default_subnet(zone.name)
+        return vpc
+
+    def run_instances(
+        self, image_id: str, count: int, user_data: Any, security_group_names: list[str], **kwargs: Any
+    ) -> Reservation:
+        """As moto's, after the checks that it does not make. Without a subnet a default one is taken, as on EC2."""
+        if not image_id and kwargs.get("launch_template"):
+            image_id = self._get_template_from_args(kwargs["launch_template"]).image_id
+        self.check_launch(image_id, kwargs.get("key_name"), kwargs["instance_type"], kwargs.get("placement"))
+        nics = kwargs.get("nics") or []
+        if not kwargs.get("subnet_id") and not any("SubnetId" in nic for nic in nics):
+            subnet_id = self._default_subnet_id(kwargs.get("placement"))
+            if nics:
+                nics[0]["SubnetId"] = subnet_id
+            else:
+                kwargs["subnet_id"] = subnet_id
+        kwargs["block_device_mappings"] = self._complete_mappings(image_id, kwargs.get("block_device_mappings") or [])
+        known = set(self.reservations)
+        try:
+            reservation = super().run_instances(image_id, count, user_data, security_group_names, **kwargs)
+        except EC2ClientError:
+            # moto finds some errors when the first instances are there already; EC2 launches nothing then.
+            for reservation_id in set(self.reservations) - known:
+                self._take_back(reservation_id)
+            raise
+        for instance in reservation.instances:
+            if instance.key_name:
+                cast("SandboxInstance", instance).public_key = self.key_pairs[instance.key_name].public_key
+        self.settings.wake()
+        return reservation
+
+    def _take_back(self, reservation_id: str) -> None:
+        for instance in self.reservations[reservation_id].instances:
+            cast("SandboxInstance", instance).finish_termination()
+        del self.reservations[reservation_id]
+
+    def check_launch(self, image_id: str, key_name: str | None, instance_type: str, zone: str | None) -> None:
+        """Raises EC2ClientError, in EC2's words, for what a launch names and is not there."""
+        if self.region_name != self.settings.region:
+            raise EC2ClientError(
+                "OptInRequired",
+                f"This sandbox runs instances in {self.settings.region} only, not in {self.region_name}.",
+            )
+        if image_id not in self.amis:
+            raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+        if key_name and key_name not in self.key_pairs:
+            raise EC2ClientError("InvalidKeyPair.NotFound", f"The key pair '{key_name}' does not exist")
+        if instance_type not in INSTANCE_TYPES:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{instance_type}' for InstanceType.")
+        if zone and zone not in {known.name for known in self.describe_availability_zones()}:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
+
+    def _default_subnet_id(self, zone: str | None) -> str:
+        subnets = self.get_default_subnets()
+        wanted = zone or min(subnets, default="")  # for launches that do not come from RunInstances
+        if wanted not in subnets:
+            raise EC2ClientError("MissingInput", f"No default subnet for availability zone: '{wanted}'.")
+        return subnets[wanted].id
+
+    def _complete_mappings(self, image_id: str, mappings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The launch's block devices over the image's: what is not said is the image's."""
+        complete = []
+        for mapping in self.amis[image_id].block_device_mappings:
+            own = next((m for m in mappings if m["DeviceName"] == mapping["DeviceName"]), None)
+            said = {k: v for k, v in own["Ebs"].items() if v is not None} if own else {}
+            complete.append({"DeviceName": mapping["DeviceName"], "Ebs": {**mapping["Ebs"], **said}})
+        names = {mapping["DeviceName"] for mapping in complete}
+        further = [mapping for mapping in mappings if mapping["DeviceName"] not in names]
+        for mapping in further:
+            if mapping.get("NoDevice") is None and not (mapping["Ebs"]["VolumeSize"] or mapping["Ebs"]["SnapshotId"]):
+                raise MissingParameterError("size or snapshotId")
+            mapping["Ebs"] = {key: value for key, value in mapping["Ebs"].items() if value is not None}
+        return complete + further
+
+    def delete_security_group(self, name: str | None = None, group_id: str | None = None) -> None:
+        """As moto's, but not while a network interface or another group's rule uses it."""
+        group = self.get_security_group_by_name_or_id(group_id or name or "")
+        if group is None:
+            raise InvalidSecurityGroupNotFoundError(group_id or name or "")
+        if any(group in eni.group_set for eni in self.enis.values()) or self._is_referenced(group.id):
+            raise DependencyViolationError(f"resource {group.id} has a dependent object")
+        super().delete_security_group(name, group_id)
+
+    def _is_referenced(self, group_id: str) -> bool:
+        others = (group for groups in self.groups.values() for group in groups.values() if group.id != group_id)
+        return any(
+            rule.source_group.get("GroupId") == group_id
+            for other in others
+            for rule in (*other.ingress_rules, *other.egress_rules)
+        )
+
+    def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
+        """As moto's, and the same for its first interface: moto leaves that in its former groups."""
+        instance = super().modify_instance_security_groups(instance_id, new_group_id_list)
+        instance.nics[0]._group_set = list(instance.security_groups)  # noqa: SLF001 -- moto has no other way in
+        return instance
+
+    def modify_network_interface_attribute(self, eni_id: str, group_ids: list[str], *args: Any, **kwargs: Any) -> None:
+        """As moto's, and the same for its instance, which moto leaves in its former groups."""
+        super().modify_network_interface_attribute(eni_id, group_ids, *args, **kwargs)
+        interface = self.get_network_interface(eni_id)
+        if group_ids and interface.instance is not None and interface.device_index == 0:
+            interface.instance.security_groups = list(interface._group_set)  # noqa: SLF001 -- moto has no other way in
+
+    def modify_instance_metadata_options(  # noqa: PLR0917 -- moto's signature
+        self,
+        instance_id: str,
+        http_tokens: str | None = None,
+        hop_limit: int | None = None,
+        http_endpoint: str | None = None,
+        dry_run: bool | None = False,  # noqa: FBT001, FBT002 -- moto's signature
+        http_protocol: str | None = None,
+        metadata_tags: str | None = None,
+    ) -> MetadataOptions:
+        """As moto's, but what a call does not name stays as it is; moto forgets it."""
+        now = self.get_instance(instance_id).metadata_options
+        return super().modify_instance_metadata_options(
+            instance_id,
+            http_tokens=http_tokens or now.http_tokens,
+            hop_limit=hop_limit or now.http_put_response_hop_limit,
+            http_endpoint=http_endpoint or now.http_endpoint,
+            dry_run=dry_run,
+            http_protocol=http_protocol or now.http_protocol_ipv6,
+            metadata_tags=metadata_tags or now.instance_metadata_tags,
+        )
+
+    def allow_by_quota(self, instance_type: str, market: Market, low: int, high: int) -> int:
+        """How many more instances of a type the vCPU quota lets run. Raises EC2ClientError when less than `low`."""
+        live = (i for i in self.sandbox_instances() if i.state in ("pending", "running"))
+        return limits.allow_by_quota(
+            instance_type,
+            market,
+            low,
+            high,
+            running=((instance.instance_type, instance.market) for instance in live),
+            granted=self.settings.config.quotas,
+            book=self.settings.book,
+        )
+
+    def describe_instance_type_offerings(
+        self, location_type: str | None = None, filters: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """As moto's, with * and ? in the filters' values."""
+        offers = super().describe_instance_type_offerings(location_type)
+        keys = {"location": "Location", "instance-type": "InstanceType"}
+        for name, patterns in (filters or {}).items():
+            if name not in keys:
+                raise EC2ClientError("InvalidParameterValue", f"The filter '{name}' is invalid")
+            offers = [o for o in offers if any(fnmatchcase(o[keys[name]], pattern) for pattern in patterns)]
+        return offers
+
+    def describe_spot_instance_requests(
+        self, filters: Any = None, spot_instance_ids: list[str] | None = None
+    ) -> list[SpotInstanceRequest]:
+        """As moto's, which passes over ids that are not there."""
+        for request_id in spot_instance_ids or []:
+            self._get_spot_request(request_id)
+        found: list[SpotInstanceRequest] = super().describe_spot_instance_requests(filters, spot_instance_ids)
+        return found
+
+    def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
+        """They stay to be seen, as `cancelled`; moto forgets them. Their instances go on."""
+        requests = [self._get_spot_request(request_id) for request_id in request_ids]
+        for request in requests:
+            request.state = "cancelled"
+        return requests
+
+    def _get_spot_request(self, request_id: str) -> SpotInstanceRequest:
+        if request_id not in self.spot_instance_requests:
+            raise EC2ClientError(
+                "InvalidSpotInstanceRequestID.NotFound", f"The spot instance request ID '{request_id}' does not exist"
+            )
+        return self.spot_instance_requests[request_id]
+
+    def sandbox_instances(self) -> list[SandboxInstance]:
+        """All instances, the terminated ones too."""
+        return [i for r in self.reservations.values() for i in r.instances if isinstance(i, SandboxInstance)]
+
+
+class PublicAddresses:
+    """The sandbox's public addresses, each given out as late as possible after it was given back."""
+
+    def __init__(self, public: IPv4Network, backend: EC2Backend) -> None:
+        self._backend = backend
+        self._count = public.num_addresses - 2
+        self._next = itertools.cycle(public.hosts())
+
+    def take(self) -> str:
+        """A free one."""
+        used = {eni.public_ip for eni in self._backend.enis.values()}
+        used |= {address.public_ip for address in self._backend.addresses}
+        for address in itertools.islice(self._next, self._count):
+            if str(address) not in used:
+                return str(address)
+        raise EC2ClientError("InsufficientAddressCapacity", "The sandbox has no free public address.")
+
+
+def read_groups(backend: EC2Backend, wanted: Iterable[str]) -> tuple[Group, ...]:
+    """The groups of these ids and all that their rules name."""
+    everything = {group.id: group for groups in backend.groups.values() for group in groups.values()}
+    members = _members_of(backend)
+    found: dict[str, Group] = {}
+    waiting = list(wanted)
+    while waiting:
+        group_id = waiting.pop()
+        if group_id in found or group_id not in everything:
+            continue
+        group = everything[group_id]
+        found[group_id] = Group(
+            id=group_id,
+            ingress=tuple(_read_rules(backend, group.ingress_rules)),
+            egress=tuple(_read_rules(backend, group.egress_rules)),
+            members=tuple(members.get(group_id, ())),
+        )
+        waiting += [
+            rule.peer for rule in (*found[group_id].ingress, *found[group_id].egress) if isinstance(rule.peer, str)
+        ]
+    return tuple(found.values())
+
+
+def _members_of(backend: EC2Backend) -> dict[str, list[str]]:
+    members: dict[str, list[str]] = {}
+    for interface in backend.enis.values():
+        for group in interface.group_set:
+            members.setdefault(group.id, []).append(str(interface.private_ip_address))
+    return members
+
+
+def _read_rules(backend: EC2Backend, rules: Iterable[Any]) -> Iterator[Rule]:
+    """A rule for IPv6 addresses is left out: the sandbox has none."""
+    for rule in rules:
+        for peer in _peers_of(backend, rule):
+            yield Rule(
+                protocol=str(rule.ip_protocol),
+                peer=peer,
+                from_port=-1 if rule.from_port is None else int(rule.from_port),
+                to_port=-1 if rule.to_port is None else int(rule.to_port),
+            )
+
+
+def _peers_of(backend: EC2Backend, rule: Any) -> Iterator[IPv4Network | str]:
+    if rule.cidr_ipv4:
+        yield IPv4Network(rule.cidr_ipv4, strict=False)
+    if rule.source_group.get("GroupId"):
+        yield rule.source_group["GroupId"]
+    prefix_list = backend.managed_prefix_lists.get(rule.prefix_list_id) if rule.prefix_list_id else None
+    if prefix_list is not None and prefix_list.address_family == "IPv4":
+        for entry in prefix_list.entries.get(prefix_list.version or 0) or []:
+            yield IPv4Network(entry["Cidr"], strict=False)

@@ -1,0 +1,385 @@
+"""EC2's actions: moto's, one at a time, and those that it has only in name or not at all."""
+
+import datetime as dt
+from typing import Any, cast
+
+from moto.core.common_types import TYPE_RESPONSE
+from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult, EmptyResult
+from moto.core.types import Base64EncodedString
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import DryRunClientError, EC2ClientError, MissingParameterError
+from moto.ec2.models.instances import Reservation
+from moto.ec2.responses import EC2Response
+from moto.iam.models import iam_backends
+
+from sandbox.api import limits, placement_groups
+from sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE, SandboxEC2Backend, lock
+from sandbox.api.images import SandboxAmi
+from sandbox.api.instances import SandboxInstance, register_spot_requests
+from sandbox.api.placement_groups import PlacementGroup
+from sandbox.api.prices import ON_DEMAND, spot_price, spot_times
+from sandbox.config import Market
+from sandbox.faults.faults import is_number
+
+PRICE_PAGE = 1000
+# Actions with these in their names change who may speak with whom, and that at once.
+FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
+
+
+class LaunchActions(EC2Response):
+    """moto's EC2 actions with RunInstances as EC2 has it."""
+
+    @property
+    def sandbox_backend(self) -> SandboxEC2Backend:
+        """The backend of the call's region."""
+        return cast("SandboxEC2Backend", self.ec2_backend)
+
+    def run_instances(self) -> ActionResult:
+        """Launches MaxCount instances, or MinCount at least; the same ClientToken gives the same reservation again."""
+        low, high = int(self._get_param("MinCount", 1)), int(self._get_param("MaxCount", 1))
+        if not 1 <= low <= high:
+            raise EC2ClientError(
+                "InvalidParameterValue", f"Invalid counts: MinCount {low}, MaxCount {high}; 1 <= MinCount <= MaxCount."
+            )
+        backend, token, asked = self.sandbox_backend, self._get_param("ClientToken"), dict(self.params)
+        if token and not self._get_param("DryRun") and (again := backend.launches.find("RunInstances", token, asked)):
+            return ActionResult(again)
+        self._check_launch()
+        fault_id = None
+        if not self._get_param("DryRun"):
+            zone, high = self._reserve(low, high)
+            fault_id = limits.find_capacity_fault(self._instance_type(), self._market(), zone, backend.settings.book)
+            if not self._find_subnet_id():
+                self.params = {
+                    **self.params,
+                    "Placement": {**self._get_param("Placement", {}), "AvailabilityZone": zone},
+                }
+        # Instance store volumes are the type's own; EC2 lets callers name them all the same.
+        devices = [device for device in self._get_param("BlockDeviceMappings", []) if "VirtualName" not in device]
+        self.params = {**self.params, "MinCount": high, "BlockDeviceMappings": devices}
+        try:
+            result = super().run_instances()
+        except EC2ClientError:
+            if fault_id is not None:  # what was kept free for a launch that is none
+                backend.settings.book.spend(fault_id, "free", -high)
+            raise
+        reservation = cast("Reservation", result.result)
+        self._complete(cast("list[SandboxInstance]", reservation.instances), fault_id)
+        if token:
+            backend.launches.keep("RunInstances", token, asked, reservation)
+        return result
+
+    def _instance_type(self) -> str:
+        template = self._get_param("LaunchTemplate")
+        of_template = self.ec2_backend._get_template_from_args(template).data.get("InstanceType") if template else None  # noqa: SLF001 -- moto has no other way to read a template
+        return str(self._get_param("InstanceType") or of_template or DEFAULT_INSTANCE_TYPE)
+
+    def _image_id(self) -> str:
+        template = self._get_param("LaunchTemplate")
+        of_template = self.ec2_backend._get_template_from_args(template).image_id if template else None  # noqa: SLF001 -- as above
+        return str(self._get_param("ImageId") or of_template)
+
+    def _market(self) -> Market:
+        return "spot" if self._get_param("InstanceMarketOptions.MarketType") == "spot" else "on-demand"
+
+    def _find_subnet_id(self) -> str | None:
+        nics = self._get_param("NetworkInterfaces", [])
+        found = self._get_param("SubnetId") or next((nic["SubnetId"] for nic in nics if "SubnetId" in nic), None)
+        return cast("str | None", found)
+
+    def _find_zone(self) -> str | None:
+        """The zone that the caller chose, by name or by subnet."""
+        subnet_id = self._find_subnet_id()
+        if subnet_id:
+            return str(self.ec2_backend.get_subnet(subnet_id).availability_zone)
+        return cast("str | None", self._get_param("Placement.AvailabilityZone"))
+
+    def _check_launch(self) -> None:
+        backend, instance_type, zone = self.sandbox_backend, self._instance_type(), self._find_zone()
+        backend.check_launch(self._image_id(), self._get_param("KeyName"), instance_type, zone)
+        limits.check_architecture(instance_type, str(backend.amis[self._image_id()].architecture))
+        if zone:
+            limits.check_offered(instance_type, zone, self.region)
+        if group := self._find_placement_group():
+            limits.check_strategy(instance_type, group.strategy, group.name)
+        self._check_profile()
+        if self._market() == "spot":
+            price = self._get_param("InstanceMarketOptions.SpotOptions.MaxPrice")
+            if price and not is_number(str(price)):
+                raise EC2ClientError("InvalidParameterValue", f"Invalid value '{price}' for spotPrice.")
+            lowest = spot_price(instance_type, zone or f"{self.region}a", utcnow().replace(tzinfo=dt.UTC))
+            limits.check_spot_price(instance_type, float(price) if price else None, lowest)
+
+    def _check_profile(self) -> None:
+        """Raises EC2ClientError for an instance profile that is not there, or not yet, or empty."""
+        asked: dict[str, str] = self._get_param("IamInstanceProfile", {})
+        profiles = list(iam_backends[self.current_account][self.partition].get_instance_profiles())
+        hides = self.sandbox_backend.unsettled.hides_made_at
+        known = [profile for profile in profiles if not hides(profile.create_date)]
+        for parameter, kind in (("Name", "name"), ("Arn", "ARN")):
+            if not (wanted := asked.get(parameter)):
+                continue
+            found = next((one for one in known if wanted == (one.name if parameter == "Name" else one.arn)), None)
+            if found is None:
+                raise EC2ClientError(
+                    "InvalidParameterValue",
+                    f"Value ({wanted}) for parameter iamInstanceProfile.{parameter.lower()} is invalid. Invalid IAM "
+                    f"Instance Profile {kind}",
+                )
+            if not found.roles:
+                raise EC2ClientError(
+                    "InvalidParameterValue", f'IAM Instance Profile "{found.arn}" has no associated IAM Roles'
+                )
+        if all(asked.get(parameter) for parameter in ("Name", "Arn")):
+            raise EC2ClientError(
+                "InvalidParameterCombination", "The parameter 'iamInstanceProfile.name' may not be used in combination "
+                "with 'iamInstanceProfile.arn'",
+            )  # fmt: skip
+
+    def _find_placement_group(self) -> PlacementGroup | None:
+        groups = self.sandbox_backend.placement_groups
+        if name := self._get_param("Placement.GroupName"):
+            return groups.get(name)
+        group_id = self._get_param("Placement.GroupId")
+        return groups.find_by_id(group_id) if group_id else None
+
+    def _reserve(self, low: int, high: int) -> tuple[str, int]:
+        """The zone and the number of instances that quota and capacity let this launch have."""
+        backend, instance_type, market = self.sandbox_backend, self._instance_type(), self._market()
+        zone = self._find_zone()
+        zones = [zone] if zone else [
+            name for name in limits.zones_offering(instance_type, self.region) if name in backend.get_default_subnets()
+        ]  # fmt: skip
+        if not zones:
+            limits.check_offered(instance_type, f"{self.region}a", self.region)
+        high = backend.allow_by_quota(instance_type, market, low, high)
+        zone, high = limits.reserve_capacity(
+            instance_type, market, low, high, zones=zones, book=backend.settings.book, named=zone is not None
+        )
+        return zone, high
+
+    def _complete(self, launched: list[SandboxInstance], fault_id: str | None) -> None:
+        """What moto leaves out of the instances of a launch, and the instance profile of all but the first.
+
+        All that could be refused has been by now, as the instances are there.
+        """
+        profile = self._get_param("IamInstanceProfile", {})
+        if any(profile.values()):  # an empty one is none: some launchers always send it
+            for instance in launched[1:]:
+                self.ec2_backend.associate_iam_instance_profile(
+                    instance_id=instance.id,
+                    iam_instance_profile_name=profile.get("Name"),
+                    iam_instance_profile_arn=profile.get("Arn"),
+                )
+        group = self._find_placement_group()
+        for instance in launched:
+            instance.placement.group_name = group.name if group else ""
+            instance.placement.group_id = group.id if group else None  # type: ignore[attr-defined]
+            instance.capacity_fault = fault_id
+            instance.client_token = self._get_param("ClientToken", "")
+            if tags := self._parse_tag_specification().get("network-interface"):
+                self.ec2_backend.create_tags([nic.id for nic in instance.nics.values()], tags)
+        if self._market() == "spot":
+            register_spot_requests(
+                launched, self._get_param("InstanceMarketOptions.SpotOptions", {}), self._parse_tag_specification()
+            )
+
+
+class SandboxEC2Response(LaunchActions):
+    """moto's EC2 actions with what the sandbox adds to all of them, and to some."""
+
+    @classmethod
+    def dispatch(cls, *args: Any, **kwargs: Any) -> Any:
+        """One call after the other, and the daemon's own changes between them."""
+        with lock:
+            return super().dispatch(*args, **kwargs)
+
+    def call_action(self) -> TYPE_RESPONSE:
+        """As moto's; first what holds for every action: ids that cannot be seen yet, client tokens and rehearsals."""
+        backend, action = self.sandbox_backend, self._get_action()
+        token = self._get_param("ClientToken")
+        repeatable = bool(token) and action != "RunInstances"  # that one answers with what its instances are now
+        try:
+            backend.unsettled.check(action, self.params)
+            if self._get_param("DryRun") and action != "RunInstances":
+                raise DryRunClientError
+            if repeatable and (found := backend.answers.find(action, token, self.params)):
+                return found
+            status, headers, body = super().call_action()
+        except NotImplementedError as error:
+            unsupported = EC2ClientError("UnsupportedOperation", f"The sandbox's EC2 cannot do this: {error}")
+            return self._render_error(unsupported)
+        except ServiceException as error:
+            return self._render_error(error)
+        if status < 400:
+            if any(word in action for word in FIREWALL_WORDS):
+                backend.settings.enforce(backend)
+            backend.unsettled.note(action, self.params, str(body))
+            if repeatable:
+                backend.answers.keep(action, token, self.params, (status, headers, body))
+        return status, headers, body
+
+    def _render_error(self, error: ServiceException) -> TYPE_RESPONSE:
+        status, headers, body = self.serialized(ActionResult(error))
+        headers["status"] = str(status)
+        return status, headers, body
+
+    def create_placement_group(self) -> ActionResult:
+        """A placement group of a name that is not taken."""
+        group = self.sandbox_backend.placement_groups.create(
+            self._get_param("GroupName", ""),
+            self._get_param("Strategy", "cluster"),
+            self._get_int_param("PartitionCount"),
+            self._get_param("SpreadLevel"),
+        )
+        tags = self._parse_tag_specification("placement-group").get("placement-group", {})
+        self.ec2_backend.create_tags([group.id], tags)
+        return ActionResult({"PlacementGroup": placement_groups.render(group, tags)})
+
+    def describe_placement_groups(self) -> ActionResult:
+        """Those that are named, or all that pass the filters."""
+        found = self.sandbox_backend.placement_groups.describe(
+            self._get_param("GroupNames", []),
+            self._get_param("GroupIds", []),
+            cast("dict[str, list[str]]", self._filters_from_querystring()),
+            self.ec2_backend.tags,
+        )
+        hides = self.sandbox_backend.unsettled.hides
+        return ActionResult({"PlacementGroups": [group for group in found if not hides("pg", group["GroupId"])]})
+
+    def delete_placement_group(self) -> ActionResult:
+        """Deletes a group that no instance is in."""
+        used = {i.placement.group_name for i in self.sandbox_backend.sandbox_instances() if i.state != "terminated"}
+        group = self.sandbox_backend.placement_groups.delete(self._get_param("GroupName", ""), used=used)
+        self.ec2_backend.tags.pop(group.id, None)
+        return EmptyResult()
+
+    def describe_spot_price_history(self) -> ActionResult:
+        """Made-up prices, the same ones for the same time; the newest first."""
+        asked = cast("dict[str, list[str]]", self._filters_from_querystring())
+        types: list[str] = self._get_param("InstanceTypes", []) or asked.get("instance-type") or []
+        zones = [self._get_param("AvailabilityZone")] if self._get_param("AvailabilityZone") else []
+        zones = zones or asked.get("availability-zone") or []
+        products: list[str] = (
+            self._get_param("ProductDescriptions", []) or asked.get("product-description") or ["Linux/UNIX"]
+        )
+        now = utcnow().replace(tzinfo=dt.UTC)
+        end = _aware(self._get_param("EndTime")) or now
+        begin = _aware(self._get_param("StartTime")) or end - dt.timedelta(days=1)
+        history = [
+            {
+                "AvailabilityZone": zone,
+                "InstanceType": instance_type,
+                "ProductDescription": "Linux/UNIX",
+                "SpotPrice": f"{price:.6f}",
+                "Timestamp": at,
+            }
+            for at in spot_times(begin, end, now)
+            for instance_type in types or ON_DEMAND
+            for zone in limits.zones_offering(instance_type, self.region)
+            if (not zones or zone in zones) and any(product.startswith("Linux/UNIX") for product in products)
+            if (price := spot_price(instance_type, zone, at)) is not None
+        ]
+        first = int(self._get_param("NextToken") or 0)
+        last = first + int(self._get_param("MaxResults") or PRICE_PAGE)
+        token = str(last) if last < len(history) else ""
+        return ActionResult({"SpotPriceHistory": history[first:last], "NextToken": token})
+
+    def describe_instances(self) -> ActionResult:
+        """As moto's, without what cannot be seen yet."""
+        result = super().describe_instances()
+        answer = cast("dict[str, Any]", result.result)
+        hides = self.sandbox_backend.unsettled.hides
+        for reservation in answer["Reservations"]:
+            reservation.instances = [i for i in reservation.instances if not hides("i", i.id)]
+        answer["Reservations"] = [reservation for reservation in answer["Reservations"] if reservation.instances]
+        return result
+
+    def describe_images(self) -> ActionResult:
+        """As moto's, with other people's deprecated images only when they are asked for."""
+        result = super().describe_images()
+        answer = cast("dict[str, Any]", result.result)
+        if not self._get_param("IncludeDeprecated"):
+            now = utcnow().replace(tzinfo=dt.UTC)
+            answer["Images"] = [
+                image
+                for image in answer["Images"]
+                if not isinstance(image, SandboxAmi) or not (at := _aware(image.deprecated)) or at > now
+            ]
+        return result
+
+    def describe_security_groups(self) -> ActionResult:
+        """As moto's, without what cannot be seen yet."""
+        result = super().describe_security_groups()
+        answer = cast("dict[str, Any]", result.result)
+        hides = self.sandbox_backend.unsettled.hides
+        answer["SecurityGroups"] = [group for group in answer["SecurityGroups"] if not hides("sg", group.id)]
+        return result
+
+    @staticmethod
+    def _validate_block_device_mapping(device_mapping: dict[str, Any]) -> None:
+        """As moto's, but the size of the image's own volumes need not be said."""
+        if "NoDevice" not in device_mapping and "Ebs" not in device_mapping:
+            raise MissingParameterError("ebs")
+
+    def _parse_block_device_mapping(self) -> list[dict[str, Any]]:
+        """As moto's, but what the caller did not say stays unsaid, so that the image can say it."""
+        mappings = super()._parse_block_device_mapping()
+        for mapping, asked in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
+            for option in ("DeleteOnTermination", "Encrypted"):
+                mapping["Ebs"][option] = asked.get("Ebs", {}).get(option)
+        return mappings
+
+    def terminate_instances(self) -> ActionResult:
+        """As moto's, with the state that each instance is really in."""
+        result = super().terminate_instances()
+        return self._with_states(result, "TerminatingInstances")
+
+    def stop_instances(self) -> ActionResult:
+        """As moto's, with the state that each instance is really in."""
+        return self._with_states(super().stop_instances(), "StoppingInstances")
+
+    def start_instances(self) -> ActionResult:
+        """As moto's, where quota and capacity allow it, with the state that each instance is really in."""
+        backend = self.sandbox_backend
+        for instance in backend.get_multi_instances_by_id(self._get_param("InstanceIds", [])):
+            if instance.state == "stopped":
+                self._reserve_for(cast("SandboxInstance", instance))
+        return self._with_states(super().start_instances(), "StartingInstances")
+
+    def _reserve_for(self, instance: SandboxInstance) -> None:
+        backend, instance_type, market = self.sandbox_backend, instance.instance_type, instance.market
+        backend.allow_by_quota(instance_type, market, 1, 1)
+        book, zone = backend.settings.book, str(instance.placement.zone)
+        limits.reserve_capacity(instance_type, market, 1, 1, zones=[zone], book=book, named=True)
+        instance.capacity_fault = limits.find_capacity_fault(instance_type, market, zone, book)
+
+    def reboot_instances(self) -> ActionResult:
+        """As moto's; the hosts really boot again."""
+        result = super().reboot_instances()
+        self.ec2_backend.settings.wake()
+        return result
+
+    def _with_states(self, result: ActionResult, key: str) -> ActionResult:
+        for entry in cast("dict[str, list[dict[str, Any]]]", result.result)[key]:
+            state = self.ec2_backend.get_instance(entry["InstanceId"]).instance_state
+            entry["CurrentState"] = {"Code": state.code, "Name": state.name}
+        self.ec2_backend.settings.wake()
+        return result
+
+    def get_console_output(self) -> ActionResult:
+        """What the instance's host wrote to its console."""
+        instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
+        output = self.ec2_backend.settings.read_console(instance.id)
+        return ActionResult(
+            {
+                "InstanceId": instance.id,
+                "Timestamp": utcnow(),
+                "Output": Base64EncodedString.from_raw_string(output),
+            }
+        )
+
+
+def _aware(at: dt.datetime | None) -> dt.datetime | None:
+    return at.replace(tzinfo=dt.UTC) if at is not None and at.tzinfo is None else at

@@ -1,0 +1,138 @@
+"""The machine images that a launcher asks for, and the SSM parameters that name them.
+
+Parameter names: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html and
+https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
+Image names and owners are those of the public images, the ids are made up. What boots is the machine's own system.
+"""
+
+import datetime as dt
+import hashlib
+from typing import Any
+
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.amis import Ami
+from moto.ssm.models import Parameter, ssm_backends
+
+AMAZON = "898082745236"  # the account of the Deep Learning AMIs
+CANONICAL = "099720109477"
+RELEASES = {"22.04": ("jammy", "hvm-ssd", "ebs-gp2"), "24.04": ("noble", "hvm-ssd-gp3", "ebs-gp3")}
+DEEP_LEARNING_ROOT_GIB = 75
+UBUNTU_ROOT_GIB = 8
+# The Deep Learning AMIs' systems: how the parameter's name ends, how the image's reads, and the root device.
+DEEP_LEARNING_SYSTEMS = (
+    ("ubuntu-22.04", "Ubuntu 22.04", "/dev/sda1"),
+    ("ubuntu-24.04", "Ubuntu 24.04", "/dev/sda1"),
+    ("amazon-linux-2023", "Amazon Linux 2023", "/dev/xvda"),
+)
+ARCHITECTURES = (("x86_64", "amd64"), ("arm64", "arm64"))
+# Public images are deprecated two years after they were made; one that has been for long is there to be met.
+LIFETIME = dt.timedelta(days=730)
+OLD = dt.timedelta(days=900)
+
+
+class SandboxAmi(Ami):
+    """An image whose root volume has the size and the kind of the real one; moto's always have 15 GB."""
+
+    root_gib = UBUNTU_ROOT_GIB
+    deprecated: dt.datetime | None = None
+
+    @property
+    def deprecation_time(self) -> str | None:
+        """As DescribeImages has it."""
+        return self.deprecated.strftime("%Y-%m-%dT%H:%M:%S.000Z") if self.deprecated else None
+
+    @property
+    def block_device_mappings(self) -> list[dict[str, Any]]:
+        """The root volume, which goes with the instance unless the launch says otherwise."""
+        [root] = super().block_device_mappings
+        ebs = {"VolumeSize": self.root_gib, "DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False}
+        return [{**root, "Ebs": {**root["Ebs"], **ebs}}]
+
+
+def publish(backend: EC2Backend, created: dt.datetime) -> None:
+    """Makes the newest Ubuntu images and Deep Learning AMIs known to EC2 and SSM, and a Deep Learning AMI of long ago.
+
+    created: when the newest were published; part of their names.
+    """
+    day = created.strftime("%Y%m%d")
+    for architecture, debian in ARCHITECTURES:
+        for release, (codename, storage, ebs) in RELEASES.items():
+            image_id = _publish(
+                backend,
+                created,
+                name=f"ubuntu/images/{storage}/ubuntu-{codename}-{release}-{debian}-server-{day}",
+                description=f"Canonical, Ubuntu, {release} LTS, {debian} {codename} image build on {day}",
+                owner_id=CANONICAL,
+                owner_alias=None,
+                architecture=architecture,
+                root_device_name="/dev/sda1",
+                root_gib=UBUNTU_ROOT_GIB,
+            )
+            _name(backend, f"canonical/ubuntu/server/{release}/stable/current/{debian}/hvm/{ebs}", image_id, created)
+        for system, title, device in DEEP_LEARNING_SYSTEMS:
+            image_id = _publish_deep_learning(backend, title, architecture, device, created)
+            name = f"deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-{system}/latest"
+            _name(backend, name, image_id, created)
+    _publish_deep_learning(backend, "Ubuntu 22.04", "x86_64", "/dev/sda1", created - OLD)
+
+
+def _publish_deep_learning(
+    backend: EC2Backend, title: str, architecture: str, device: str, created: dt.datetime
+) -> str:
+    arm = "ARM64 " if architecture == "arm64" else ""
+    return _publish(
+        backend,
+        created,
+        name=f"Deep Learning {arm}Base OSS Nvidia Driver GPU AMI ({title}) {created.strftime('%Y%m%d')}",
+        description="Supported EC2 instances: G4dn, G5, G6, Gr6, G6e, P4d, P4de, P5",
+        owner_id=AMAZON,
+        owner_alias="amazon",
+        architecture=architecture,
+        root_device_name=device,
+        root_gib=DEEP_LEARNING_ROOT_GIB,
+    )
+
+
+def _publish(
+    backend: EC2Backend, created: dt.datetime, *, name: str, owner_alias: str | None, root_gib: int, **more: Any
+) -> str:
+    """A public image's id, which is made from its name, so that it stays the same."""
+    image_id = "ami-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
+    ami = SandboxAmi(
+        backend,
+        image_id,
+        name=name,
+        owner_alias=owner_alias,
+        public=True,
+        virtualization_type="hvm",
+        creation_date=created,
+        image_location=f"{owner_alias or more['owner_id']}/{name}",
+        hypervisor="xen",
+        root_device_type="ebs",
+        boot_mode="uefi-preferred",
+        **more,
+    )
+    ami.root_gib, ami.deprecated = root_gib, created + LIFETIME
+    backend.amis[image_id] = ami
+    return image_id
+
+
+def _name(backend: EC2Backend, place: str, image_id: str, created: dt.datetime) -> None:
+    """Puts an image's id into SSM."""
+    name = f"/aws/service/{place}/ami-id"
+    parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto has no other way to put what begins with /aws
+    parameters[name].append(
+        Parameter(  # type: ignore[abstract]  # as moto itself makes them
+            account_id=DEFAULT_ACCOUNT_ID,
+            name=name,
+            value=image_id,
+            parameter_type="String",
+            description=None,
+            allowed_pattern=None,
+            keyid=None,
+            last_modified_date=created,
+            version=1,
+            data_type="aws:ec2:image",
+        )
+    )

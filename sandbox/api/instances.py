@@ -1,0 +1,276 @@
+"""Instances as EC2 has them: states that take time, a network interface that goes with its instance, spot requests."""
+
+import copy
+import datetime as dt
+import time
+from dataclasses import dataclass
+from typing import Any, cast
+
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instances import Instance, InstanceState, StateReason
+from moto.ec2.models.spot_requests import SpotInstanceRequest
+from moto.ec2.utils import random_spot_request_id
+
+from sandbox.config import Market, SandboxConfig
+from sandbox.hosts.network import mac_address_of
+
+STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+ENDED = ("shutting-down", "terminated")
+INTERRUPTED = "Server.SpotInstanceTermination"  # the state reason of a spot instance that EC2 took back
+
+
+class IncorrectInstanceStateError(EC2ClientError):
+    """The call is not possible in the state that the instance is in."""
+
+    def __init__(self, instance_id: str, action: str) -> None:
+        super().__init__(
+            "IncorrectInstanceState",
+            f"The instance '{instance_id}' is not in a state from which it can be {action}.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interruption:
+    """The announced end of a spot instance. Both times are UTC."""
+
+    noticed: dt.datetime
+    at: dt.datetime
+
+
+class SandboxInstance(Instance):
+    """An instance that the daemon takes from `pending` to `running` and from `shutting-down` to `terminated`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._state = InstanceState("pending", STATES["pending"])
+        # Of the key pair at launch: deleting that later does not take it from the instance.
+        self.public_key = ""
+        # Counts what asks for a fresh boot of the same instance; the daemon compares it with what it has done.
+        self.reboots = 0
+        # Set by register_spot_requests.
+        self.spot_instance_request_id: str | None = None
+        self._entered = time.monotonic()
+        # What IMDS says of a spot instance's end, and when that is; None as long as it has not been announced.
+        self.interruption: Interruption | None = None
+        # A fault: no host comes up, and the instance stays `pending`.
+        self.never_boots = False
+        # The capacity fault that it was launched from, which has this one's place again when it ends.
+        self.capacity_fault: str | None = None
+        # Its host is dead or stands still, and EC2's status checks are all that shows it.
+        self.impaired = False
+
+    def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
+        """As moto's, but the interface that comes with the instance goes with it, EC2's default."""
+        nics = nic_spec or [{"DeviceIndex": 0}]
+        for nic in nics:
+            if "NetworkInterfaceId" not in nic:
+                nic.setdefault("DeleteOnTermination", True)
+        super().prep_nics(nics, *args, **kwargs)
+        for interface in self.nics.values():
+            interface.mac_address = mac_address_of(str(interface.private_ip_address))
+        # EC2 gives an instance the groups of its first interface; moto knows only those of RunInstances itself.
+        self.security_groups = list(self.nics[0].group_set)
+
+    @property
+    def instance_status(self) -> dict[str, Any]:
+        """As moto's, but an instance whose host does not answer is impaired."""
+        status = super().instance_status
+        if self.impaired and self.state == "running":
+            return {"Details": [{"Name": "reachability", "Status": "failed"}], "Status": "impaired"}
+        return status
+
+    def _enter(self, state: str) -> InstanceState:
+        previous = copy.copy(self._state)
+        self._state.name, self._state.code = state, STATES[state]
+        self._entered = time.monotonic()
+        return previous
+
+    @property
+    def may_arrive(self) -> bool:
+        """Whether it has been on its way, booting or ending, for as long as [sandbox] of cluster.toml wants."""
+        config: SandboxConfig = self.ec2_backend.settings.config
+        delay_s = config.boot_delay_s if self.state == "pending" else config.end_delay_s
+        return time.monotonic() - self._entered >= delay_s
+
+    @property
+    def market(self) -> Market:
+        """How it is paid for."""
+        return "spot" if self.lifecycle == "spot" else "on-demand"
+
+    def enter_running(self) -> None:
+        """The host is up."""
+        self._enter("running")
+
+    def fail_to_boot(self, reason: str) -> None:
+        """The host did not come up: EC2 ends such an instance, and says why in its state reason."""
+        self._end_for("shutting-down", "Server.InternalError", reason)
+
+    def lose_host(self) -> None:
+        """The hardware below the instance is lost: EC2 stops such an instance."""
+        self._end_for("stopping", "Server.ScheduledStop", "Stopped due to scheduled retirement")
+
+    def reclaim(self) -> None:
+        """The spot market wants the instance back."""
+        self._end_for("shutting-down", INTERRUPTED, "Spot instance termination")
+
+    def shut_down_from_inside(self) -> None:
+        """Somebody in the host powered it off: it stops or terminates as InstanceInitiatedShutdownBehavior says."""
+        stops = self.instance_initiated_shutdown_behavior == "stop"
+        state = "stopping" if stops else "shutting-down"
+        self._end_for(state, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
+
+    def _end_for(self, state: str, code: str, message: str) -> None:
+        self._enter(state)
+        self._reason = code
+        self.state_reason = StateReason(f"{code}: {message}", code)
+
+    def terminate(self) -> InstanceState:
+        """Begins to end the instance; `finish_termination` follows when its host is gone."""
+        if self.state in ENDED:
+            return copy.copy(self._state)
+        previous = self._enter("shutting-down")
+        self._reason = "User initiated"
+        self.state_reason = StateReason(
+            "Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown"
+        )
+        return previous
+
+    def finish_termination(self) -> None:
+        """The host is gone: interface, addresses and volumes go, too."""
+        reason, state_reason = self._reason, self.state_reason
+        super().terminate()
+        self._reason, self.state_reason = reason, state_reason
+        self.security_groups = []
+        self._give_capacity_back()
+
+    def _give_capacity_back(self) -> None:
+        if self.capacity_fault is not None:
+            self.ec2_backend.settings.book.spend(self.capacity_fault, "free", -1)
+            self.capacity_fault = None
+
+    def stop(self) -> InstanceState:
+        """Begins to stop the instance; `finish_stop` follows when its host is gone."""
+        if self.state in ENDED:
+            raise IncorrectInstanceStateError(self.id, "stopped")
+        if self.state in ("stopping", "stopped"):
+            return copy.copy(self._state)
+        return self._enter("stopping")
+
+    def finish_stop(self) -> None:
+        """The host is gone; its disk stays, its public address does not."""
+        reason, state_reason = self._reason, self.state_reason
+        super().stop()
+        self._give_capacity_back()
+        if state_reason.code:  # it was not a call that stopped it
+            self._reason, self.state_reason = reason, state_reason
+
+    def start(self) -> InstanceState:
+        """A stopped instance boots again, with its disk and with another public address."""
+        if self.state in ("pending", "running"):
+            return copy.copy(self._state)
+        if self.state != "stopped":
+            raise IncorrectInstanceStateError(self.id, "started")
+        super().start()
+        self.launch_time = utcnow()  # EC2 counts from the last start
+        self._enter("pending")
+        self.never_boots = False
+        return InstanceState("stopped", STATES["stopped"])
+
+    def reboot(self) -> None:
+        """Asks for the same host to boot again; the instance stays `running`, as EC2's does."""
+        if self.state != "running":
+            raise IncorrectInstanceStateError(self.id, "rebooted")
+        self.reboots += 1
+
+    @property
+    def root_volume_bytes(self) -> int:
+        """The size of the root volume."""
+        gib: int = self.block_device_mapping[self.root_device_name].size
+        return gib << 30
+
+
+class SandboxSpotRequest(SpotInstanceRequest):
+    """moto's, for an instance that is there already, and with a state that follows the instance's."""
+
+    def __init__(self, instance: SandboxInstance, options: dict[str, Any], tags: dict[str, dict[str, str]]) -> None:
+        self._instance = instance
+        self._created = utcnow()
+        self._stored_state = "open"
+        super().__init__(
+            ec2_backend=instance.ec2_backend,
+            spot_request_id=random_spot_request_id(),
+            price=options.get("MaxPrice", ""),
+            image_id=instance.image_id,
+            spot_instance_type=options.get("SpotInstanceType", "one-time"),
+            valid_from=None,
+            valid_until=options.get("ValidUntil"),
+            launch_group=None,
+            availability_zone_group=None,
+            key_name=cast("str", instance.key_name),
+            security_groups=[group.id for group in instance.security_groups],
+            user_data=instance.user_data,
+            instance_type=instance.instance_type,
+            placement=instance.placement.zone,
+            kernel_id=None,
+            ramdisk_id=None,
+            monitoring_enabled=instance.monitored,
+            subnet_id=cast("str", instance.subnet_id),
+            # moto's own key for these has a letter too many.
+            tags={**tags, "spot-instances-request": tags.get("spot-instances-request", {})},
+            spot_fleet_id=None,
+            instance_interruption_behaviour=options.get("InstanceInterruptionBehavior"),
+        )
+
+    def launch_instance(self) -> SandboxInstance:
+        """The instance that there is."""
+        return self._instance
+
+    @property
+    def state(self) -> str:
+        """`active` while the instance is there, `closed` afterwards, unless it was cancelled before."""
+        if self._stored_state == "active" and self._instance.state in ENDED:
+            return "closed"
+        return self._stored_state
+
+    @state.setter
+    def state(self, value: str) -> None:
+        self._stored_state = value
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html."""
+        if self._instance.state not in ENDED:
+            cancelled = self._stored_state == "cancelled"
+            code = "request-canceled-and-instance-running" if cancelled else "fulfilled"
+        elif self._instance.state_reason.code == INTERRUPTED:
+            code = "instance-terminated-no-capacity"
+        else:
+            code = "instance-terminated-by-user"
+        return {"Code": code, "Message": code.replace("-", " "), "UpdateTime": self._created}
+
+    @property
+    def create_time(self) -> dt.datetime:  # type: ignore[override]  # moto's is a constant of 2015
+        """When it was made."""
+        return self._created
+
+    @property
+    def launched_availability_zone(self) -> str | None:
+        """Where its instance is."""
+        return self._instance.placement.zone
+
+    def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
+        """As moto's, and those filters that it does not know."""
+        known = {"instance-id": self._instance.id, "launched-availability-zone": self.launched_availability_zone,
+                 "status-code": self.status["Code"], "type": self.type}  # fmt: skip
+        return known[filter_name] if filter_name in known else super().get_filter_value(filter_name, method_name)
+
+
+def register_spot_requests(
+    instances: list[SandboxInstance], options: dict[str, Any], tags: dict[str, dict[str, str]]
+) -> None:
+    """Gives every instance of a spot launch the request that EC2 makes for it."""
+    for instance in instances:
+        request = SandboxSpotRequest(instance, options, tags)
+        instance.spot_instance_request_id = request.id
+        instance.ec2_backend.spot_instance_requests[request.id] = request

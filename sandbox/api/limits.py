@@ -1,0 +1,230 @@
+"""What limits a launch: where a type is offered, vCPU quotas, and capacity; and AWS's Service Quotas, which moto lacks.
+
+https://docs.aws.amazon.com/servicequotas/2019-06-24/apireference/API_GetServiceQuota.html
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
+from moto.servicequotas.exceptions import NoSuchResource
+from moto.servicequotas.responses import ServiceQuotasResponse
+
+from sandbox.api.prices import ON_DEMAND
+from sandbox.config import GRANTED, QUOTAS, Market, Quota
+from sandbox.faults.faults import FaultBook
+
+VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known in INSTANCE_TYPES.items()}
+
+
+def find_quota(instance_type: str, market: Market) -> Quota | None:
+    """The quota that a type counts against; None for types that the sandbox does not count."""
+    letters = _family_of(instance_type)
+    return next((q for q in QUOTAS.values() if q.market == market and letters in q.families), None)
+
+
+def count_vcpus(quota: Quota, running: Iterable[tuple[str, Market]], vcpus: Mapping[str, int]) -> int:
+    """How many vCPUs count against a quota. running: (type, market) of each instance; vcpus: those of a type. Pure."""
+    return sum(vcpus[kind] for kind, market in running if find_quota(kind, market) is quota)
+
+
+def _family_of(instance_type: str) -> str:
+    """The letters that a type's name begins with: c of c5.xlarge, gr of gr6.4xlarge, dl of dl1, which is not D."""
+    family = instance_type.partition(".")[0]
+    letters = family[: next((at for at, sign in enumerate(family) if sign.isdigit()), len(family))]
+    # im4gn and is4gen are of the I family; the letters behind the digit never say the family.
+    return {"im": "i", "is": "i"}.get(letters, letters)
+
+
+def zones_offering(instance_type: str, region: str) -> list[str]:
+    """The region's zones that have a type, as AWS published it; sorted."""
+    offerings = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, [])
+    return sorted(offer["Location"] for offer in offerings if offer["InstanceType"] == instance_type)
+
+
+def check_offered(instance_type: str, zone: str, region: str) -> None:
+    """Raises EC2ClientError when a zone does not have a type."""
+    zones = zones_offering(instance_type, region)
+    if zone in zones:
+        return
+    elsewhere = f" or choosing {', '.join(zones)}" if zones else ""
+    raise EC2ClientError(
+        "Unsupported",
+        f"Your requested instance type ({instance_type}) is not supported in your requested Availability Zone ({zone})."
+        f" Please retry your request by not specifying an Availability Zone{elsewhere}.",
+    )
+
+
+def check_architecture(instance_type: str, architecture: str) -> None:
+    """Raises EC2ClientError when an image cannot run on a type."""
+    supported = INSTANCE_TYPES[instance_type]["ProcessorInfo"]["SupportedArchitectures"]
+    if architecture not in supported:
+        raise EC2ClientError(
+            "InvalidParameterValue",
+            f"The architecture '{','.join(supported)}' of the specified instance type does not match the architecture "
+            f"'{architecture}' of the specified AMI. Specify an instance type and an AMI that have matching "
+            "architectures, and try again.",
+        )
+
+
+def check_strategy(instance_type: str, strategy: str, group_name: str) -> None:
+    """Raises EC2ClientError when a type cannot be in a placement group of a strategy."""
+    supported = INSTANCE_TYPES[instance_type].get("PlacementGroupInfo", {}).get("SupportedStrategies", [])
+    if strategy not in supported:
+        raise EC2ClientError(
+            "InvalidParameterCombination",
+            f"The placement group '{group_name}' has the strategy '{strategy}', which instances of type "
+            f"'{instance_type}' do not support.",
+        )
+
+
+def check_spot_price(instance_type: str, price: float | None, lowest: float | None) -> None:
+    """Raises EC2ClientError when a caller would pay less for spot than it costs. Dollars an hour."""
+    if price is None or lowest is None or price >= lowest or instance_type not in ON_DEMAND:
+        return
+    raise EC2ClientError(
+        "SpotMaxPriceTooLow",
+        f"Your Spot request price of {price} is lower than the minimum required Spot request fulfillment price of "
+        f"{lowest}.",
+    )
+
+
+def allow_by_quota(
+    instance_type: str,
+    market: Market,
+    low: int,
+    high: int,
+    *,
+    running: Iterable[tuple[str, Market]],
+    granted: Mapping[str, int],
+    book: FaultBook,
+) -> int:
+    """How many instances the vCPU quota lets a launch have, `low` to `high`.
+
+    running: (type, market) of the instances that count; granted: vCPUs by quota code, where it is not the default.
+    Raises EC2ClientError when that is less than `low`, or when a fault says so.
+    """
+    quota = find_quota(instance_type, market)
+    if quota is None:
+        return high
+    limit = granted.get(quota.code, GRANTED)
+    used = count_vcpus(quota, running, VCPUS)
+    fault = book.take("vcpu-limit", type=instance_type, market=market)
+    count = 0 if fault else min(high, max(0, limit - used) // VCPUS[instance_type])
+    if count >= low:
+        return count
+    if market == "spot":
+        raise EC2ClientError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+    raise EC2ClientError(
+        "VcpuLimitExceeded",
+        f"You have requested more vCPU capacity than your current vCPU limit of {used if fault else limit} allows for "
+        "the instance bucket that the specified instance type belongs to. Please visit "
+        "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
+    )
+
+
+def reserve_capacity(
+    instance_type: str, market: Market, low: int, high: int, *, zones: Iterable[str], book: FaultBook, named: bool
+) -> tuple[str, int]:
+    """The zone where a launch gets most, and how many instances it gets there, `low` to `high`.
+
+    zones: those that are possible; named: whether the caller chose the one there is.
+    Raises EC2ClientError when no zone has `low` of them.
+    """
+    room = {zone: _find_room(instance_type, market, zone, high, book) for zone in zones}
+    zone = max(room, key=lambda name: room[name])  # the first of those that have most
+    count = min(high, room[zone])
+    if count >= low:
+        _use_room(instance_type, market, zone, count, book)
+        return zone, count
+    _count_refusal(instance_type, market, room, book)
+    where = f"in the Availability Zone you requested ({zone})" if named else "in any of the region's Availability Zones"
+    elsewhere = ", ".join(name for name in zones_offering(instance_type, zone[:-1]) if name != zone)
+    advice = f" or choosing {elsewhere}" if named and elsewhere else ""
+    kind = "Spot" if market == "spot" else instance_type
+    raise EC2ClientError(
+        "InsufficientInstanceCapacity",
+        f"We currently do not have sufficient {kind} capacity {where}. Our system will be working on provisioning "
+        f"additional capacity. You can currently get {instance_type} capacity by not specifying an Availability Zone "
+        f"in your request{advice}.",
+    )
+
+
+def _count_refusal(instance_type: str, market: Market, zones: Iterable[str], book: FaultBook) -> None:
+    """A refused launch is one strike for each fault that had a part in it, of however many zones."""
+    struck: set[str] = set()
+    for zone in zones:
+        fault = book.find("capacity", type=instance_type, market=market, zone=zone)
+        if fault is not None and fault.id not in struck:
+            struck.add(fault.id)
+            book.take("capacity", type=instance_type, market=market, zone=zone)
+
+
+def _find_room(instance_type: str, market: Market, zone: str, high: int, book: FaultBook) -> int:
+    fault = book.find("capacity", type=instance_type, market=market, zone=zone)
+    return high if fault is None else int(fault.parameters.get("free", "0"))
+
+
+def find_capacity_fault(instance_type: str, market: Market, zone: str, book: FaultBook) -> str | None:
+    """The id of the fault from whose `free` a launch in a zone takes, so that its end can give it back."""
+    fault = book.find("capacity", type=instance_type, market=market, zone=zone)
+    return fault.id if fault is not None and "free" in fault.parameters else None
+
+
+def _use_room(instance_type: str, market: Market, zone: str, count: int, book: FaultBook) -> None:
+    if fault_id := find_capacity_fault(instance_type, market, zone, book):
+        book.spend(fault_id, "free", count)
+
+
+class SandboxQuotasResponse(ServiceQuotasResponse):
+    """The four actions that read quotas. `granted`: vCPUs by quota code, where it is not the default."""
+
+    granted: ClassVar[Mapping[str, int]] = {}
+
+    def _list(self, *, default: bool) -> list[dict[str, Any]]:
+        service = json.loads(self.body)["ServiceCode"]
+        if service != "ec2":
+            found: list[dict[str, Any]] = self.backend.list_aws_default_service_quotas(service)
+            return found
+        return [
+            self._render(quota, quota.aws_default if default else self.granted.get(quota.code, GRANTED))
+            for quota in QUOTAS.values()
+        ]
+
+    def _get(self, *, default: bool) -> str:
+        wanted = json.loads(self.body)["QuotaCode"]
+        for quota in self._list(default=default):
+            if quota["QuotaCode"] == wanted:
+                return json.dumps({"Quota": quota})
+        raise NoSuchResource
+
+    def _render(self, quota: Quota, value: int) -> dict[str, Any]:
+        return {
+            "ServiceCode": "ec2",
+            "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
+            "QuotaArn": f"arn:aws:servicequotas:{self.region}:{self.current_account}:ec2/{quota.code}",
+            "QuotaCode": quota.code,
+            "QuotaName": quota.name,
+            "Value": float(value),
+            "Unit": "None",
+            "Adjustable": True,
+            "GlobalQuota": False,
+        }
+
+    def list_service_quotas(self) -> str:
+        """Those that hold."""
+        return json.dumps({"Quotas": self._list(default=False)})
+
+    def list_aws_default_service_quotas(self) -> str:
+        """Those of a new account."""
+        return json.dumps({"Quotas": self._list(default=True)})
+
+    def get_service_quota(self) -> str:
+        """One that holds."""
+        return self._get(default=False)
+
+    def get_aws_default_service_quota(self) -> str:
+        """One of a new account."""
+        return self._get(default=True)

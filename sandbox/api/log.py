@@ -1,0 +1,140 @@
+"""One JSON object per API call, so that tests and benchmarks can count them."""
+
+import datetime as dt
+import io
+import json
+import logging
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from sandbox.api.s3 import name_operation
+
+# Where the call's description, the fault that struck it and the permission that it lacked stand in a request's
+# environment.
+CALL_KEY = "sandbox.call"
+FAULT_KEY = "sandbox.fault"
+REFUSED_KEY = "sandbox.refused"
+
+log = logging.getLogger("sandbox.api_log")
+
+FORM = "application/x-www-form-urlencoded"
+CREDENTIAL_SCOPE = re.compile(r"Credential=([^/,]+)/\d{8}/([^/]*)/([^/]+)/aws4_request")
+XML_CODE = re.compile(rb"<Code>([^<]+)</Code>")
+JSON_TYPE = re.compile(rb'"__type"\s*:\s*"(?:[^"#]*#)?([^"]+)"')
+
+
+class ApiLog:
+    """WSGI middleware that writes the log.
+
+    Each line has `time` (ISO 8601, UTC), `duration_ms`, `service`, `region`, `action`, `status` (HTTP), `error`
+    (AWS's code, or null), `client_token` (the caller's, or null), `dry_run`, `access_key_id`, `resource` (the bucket
+    and the key of an S3 call, or null), `fault` (the armed fault that struck it, or null) and `refused` (the permission
+    that the caller lacked, or null).
+    """
+
+    def __init__(self, app: WSGIApplication, path: Path) -> None:
+        self._app = app
+        self._file = path.open("a", buffering=1)
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Passes the call on and logs it when its answer is complete."""
+        begun = dt.datetime.now(dt.UTC)
+        entry = describe_call(environ)
+        environ[CALL_KEY] = entry
+        status = [0]
+
+        def start(line: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
+            status[0] = int(line[:3])
+            return start_response(line, headers, exc_info)
+
+        try:
+            body = self._app(environ, start)
+        except ConnectionAbortedError:
+            self._write(environ, begun, status[0], None)
+            raise
+        if status[0] >= 400:
+            body = [b"".join(body)]
+        error = find_error_code(body[0]) if status[0] >= 400 and isinstance(body, list) else None
+        self._write(environ, begun, status[0], error)
+        return body
+
+    def _write(self, environ: WSGIEnvironment, begun: dt.datetime, status: int, error: str | None) -> None:
+        duration = dt.datetime.now(dt.UTC) - begun
+        outcome = {"status": status, "error": error, "time": begun.isoformat(), "fault": environ.get(FAULT_KEY),
+                   "refused": environ.get(REFUSED_KEY)}  # fmt: skip
+        entry = environ[CALL_KEY] | outcome | {"duration_ms": round(duration.total_seconds() * 1000, 1)}
+        try:
+            with self._lock:
+                self._file.write(json.dumps(entry) + "\n")
+        except OSError:  # a full disk must not take the answer from the caller
+            log.exception("the API log cannot be written")
+
+
+def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
+    """What is asked for, by whom. Reads a form's body and puts it back."""
+    key, region, service = _find_credential(environ)
+    form = _read_form(environ)
+    target = environ.get("HTTP_X_AMZ_TARGET", "")
+    if "Action" in form:
+        action = form["Action"][0]
+    elif target:
+        action = target.rpartition(".")[2]
+    else:
+        action = _name_s3_operation(environ)
+    service = service or ("s3" if not form and not target else None)
+    return {
+        "service": service,
+        "region": region,
+        "action": action,
+        "client_token": form.get("ClientToken", [None])[0],
+        "dry_run": form.get("DryRun", [""])[0] == "true",
+        "access_key_id": key,
+        "resource": environ["PATH_INFO"].lstrip("/") if service == "s3" else None,
+    }
+
+
+def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, str | None]:
+    """The access key id, region and service of a signature: in the header or, presigned, in the URL.
+
+    Signatures of S3's older version (2), which MXNet and presigned URLs may have, say the key alone.
+    """
+    header = environ.get("HTTP_AUTHORIZATION", "")
+    query = parse_qs(environ.get("QUERY_STRING", ""))
+    presigned = query.get("X-Amz-Credential", [""])[0]
+    if scope := CREDENTIAL_SCOPE.search(header or f"Credential={presigned}"):
+        key, region, service = scope.groups()
+        return key, region, service
+    if header.startswith("AWS "):
+        return header.removeprefix("AWS ").partition(":")[0], None, "s3"
+    return query.get("AWSAccessKeyId", [None])[0], None, None
+
+
+def _name_s3_operation(environ: WSGIEnvironment) -> str:
+    query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+    return name_operation(
+        environ["REQUEST_METHOD"],
+        environ["PATH_INFO"],
+        query,
+        is_list_v2=query.get("list-type") == ["2"],
+        is_copy="HTTP_X_AMZ_COPY_SOURCE" in environ,
+    )
+
+
+def _read_form(environ: WSGIEnvironment) -> dict[str, list[Any]]:
+    if not environ.get("CONTENT_TYPE", "").startswith(FORM):
+        return {}
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    return dict(parse_qs(body.decode(errors="replace")))
+
+
+def find_error_code(body: bytes) -> str | None:
+    """AWS's error code in an XML or a JSON answer."""
+    found = XML_CODE.search(body) or JSON_TYPE.search(body)
+    return found.group(1).decode() if found else None

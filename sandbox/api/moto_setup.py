@@ -1,0 +1,71 @@
+"""Puts the sandbox's extensions in the place of moto's own classes, for the daemon's whole process."""
+
+import datetime as dt
+from functools import cache
+
+from moto import backends
+from moto.core import responses, utils
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.utils import utcnow
+from moto.ec2 import urls as ec2_urls
+from moto.ec2 import utils as ec2_utils
+from moto.ec2.models import ec2_backends, elastic_ip_addresses, elastic_network_interfaces, instances
+from moto.servicequotas import urls as quota_urls
+
+from sandbox.api import images
+from sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
+from sandbox.api.ec2_actions import SandboxEC2Response
+from sandbox.api.instances import SandboxInstance
+from sandbox.api.limits import SandboxQuotasResponse
+from sandbox.api.s3 import install_uploads
+
+# DescribeInstances' filters that moto lacks, and the instance's attribute that each compares.
+INSTANCE_FILTERS = {
+    "placement-group-name": "placement.group_name", "client-token": "client_token", "instance-lifecycle": "lifecycle",
+    "spot-instance-request-id": "spot_instance_request_id", "instance-state-code": "state_code",
+}  # fmt: skip
+
+_list_modules = backends.list_of_moto_modules
+
+
+def install(settings: Ec2Settings) -> SandboxEC2Backend:
+    """Puts the extensions in moto's place and gives the EC2 backend of the sandbox's region."""
+    SandboxEC2Backend.settings = settings
+    ec2_backends.backend = SandboxEC2Backend
+    ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
+    ec2_utils.filter_dict_attribute_mapping.update(INSTANCE_FILTERS)
+    # So that CreateTags and DescribeTags know what it is.
+    ec2_utils.EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
+    ec2_utils.EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
+    instances.Instance = SandboxInstance  # type: ignore[misc]
+    SandboxQuotasResponse.granted = settings.config.quotas
+    quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
+    install_uploads()
+    remember_lookups()
+    backend = ec2_backends[DEFAULT_ACCOUNT_ID][settings.region]
+    assert isinstance(backend, SandboxEC2Backend)  # noqa: S101 -- made by the line above that names it
+    addresses = PublicAddresses(settings.public, backend)
+    elastic_network_interfaces.random_public_ip = addresses.take  # type: ignore[attr-defined]
+    elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
+    images.publish(backend, _some_weeks_ago())
+    return backend
+
+
+def _some_weeks_ago() -> dt.datetime:
+    """When the public images were published: recent, and the same for all of one month's sandboxes."""
+    month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return (month - dt.timedelta(days=1)).replace(day=10)
+
+
+@cache
+def _modules() -> tuple[str, ...]:
+    return tuple(_list_modules())
+
+
+_method_names = cache(utils.method_names_from_class)
+
+
+def remember_lookups() -> None:
+    """Puts what remembers in the place of moto's own functions, for the whole process."""
+    backends.list_of_moto_modules = _modules
+    responses.method_names_from_class = _method_names  # type: ignore[attr-defined]  # it is imported there

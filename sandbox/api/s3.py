@@ -1,0 +1,151 @@
+"""S3: the name of each operation, and who began an incomplete multipart upload, which moto does not know.
+
+https://docs.aws.amazon.com/AmazonS3/latest/API/API_Operations_Amazon_Simple_Storage_Service.html
+https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListMultipartUploads.html
+"""
+
+import datetime as dt
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from moto.core.common_types import TYPE_RESPONSE
+from moto.core.responses import ActionResult
+from moto.core.utils import utcnow
+from moto.s3 import responses
+from moto.s3.models import FakeMultipart
+from moto.s3.responses import S3Response
+from moto.sts.models import sts_backends
+
+# Query parameters that make another resource of a bucket or an object, and what that is called in operations.
+BUCKET_RESOURCES = {
+    "acl": "BucketAcl", "cors": "BucketCors", "encryption": "BucketEncryption", "lifecycle": "BucketLifecycle",
+    "location": "BucketLocation", "ownershipControls": "BucketOwnershipControls", "policy": "BucketPolicy",
+    "publicAccessBlock": "PublicAccessBlock", "tagging": "BucketTagging", "versioning": "BucketVersioning",
+}  # fmt: skip
+OBJECT_RESOURCES = {"acl": "ObjectAcl", "attributes": "ObjectAttributes", "tagging": "ObjectTagging"}
+VERBS = {"GET": "Get", "PUT": "Put", "DELETE": "Delete", "HEAD": "Head", "POST": "Post"}
+LISTS = {"uploads": "ListMultipartUploads", "versions": "ListObjectVersions"}
+
+PAGE = 1000
+_UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
+
+
+def name_operation(method: str, path: str, query: Container[str], *, is_list_v2: bool, is_copy: bool) -> str:
+    """S3's name of an operation. Pure.
+
+    query: names of the query's parameters; is_list_v2: whether list-type is 2; is_copy: whether it names a source.
+    """
+    bucket, _, key = path.lstrip("/").partition("/")
+    if not bucket:
+        return "ListBuckets"
+    if key:
+        return _name_object_operation(method, query, is_copy=is_copy)
+    if method == "POST" and "delete" in query:
+        return "DeleteObjects"
+    if method == "GET":
+        for parameter, name in LISTS.items():
+            if parameter in query:
+                return name
+    for parameter, name in BUCKET_RESOURCES.items():
+        if parameter in query:
+            return VERBS.get(method, method) + name
+    plain = {"PUT": "CreateBucket", "DELETE": "DeleteBucket", "HEAD": "HeadBucket"}
+    return plain.get(method, "ListObjectsV2" if is_list_v2 else "ListObjects")
+
+
+def _name_object_operation(method: str, query: Container[str], *, is_copy: bool) -> str:
+    if "uploadId" in query:
+        parts = {"PUT": "UploadPartCopy" if is_copy else "UploadPart", "POST": "CompleteMultipartUpload",
+                 "DELETE": "AbortMultipartUpload"}  # fmt: skip
+        return parts.get(method, "ListParts")
+    if "uploads" in query:
+        return "CreateMultipartUpload"
+    for parameter, name in OBJECT_RESOURCES.items():
+        if parameter in query:
+            return VERBS.get(method, method) + name
+    if method == "PUT" and is_copy:
+        return "CopyObject"
+    return VERBS.get(method, method) + "Object"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begin:
+    """How an upload began. initiator: an ARN."""
+
+    at: dt.datetime
+    initiator: str
+
+
+class SandboxS3Response(S3Response):
+    """moto's S3 actions, with what it does not know of uploads. begins: by the upload's id."""
+
+    begins: ClassVar[dict[str, Begin]] = {}
+
+    def _key_response_post(
+        self, request: Any, body: bytes, bucket_name: str, query: dict[str, Any], key_name: str
+    ) -> TYPE_RESPONSE:
+        """As moto's, and notes of an upload who began it, and when."""
+        answer: TYPE_RESPONSE = super()._key_response_post(request, body, bucket_name, query, key_name)
+        if "uploads" in query and answer[0] < 300:
+            content = answer[2].encode() if isinstance(answer[2], str) else answer[2]
+            if begun := _UPLOAD_ID.search(content):
+                self.begins[begun[1].decode()] = Begin(at=utcnow(), initiator=self._read_caller())
+        return answer
+
+    def list_multipart_uploads(self) -> TYPE_RESPONSE:
+        """Those below the prefix, in the order of their keys, from the markers on."""
+        asked = {name: values[0] for name, values in self.querystring.items() if values}
+        most = min(int(asked.get("max-uploads", PAGE)), PAGE)
+        marker = (asked.get("key-marker", ""), asked.get("upload-id-marker", "\U0010ffff"))
+        uploads: list[FakeMultipart] = sorted(
+            (
+                upload
+                for upload in self.backend.list_multipart_uploads(self.bucket_name).values()
+                if upload.key_name.startswith(asked.get("prefix", "")) and (upload.key_name, upload.id) > marker
+            ),
+            key=lambda upload: (upload.key_name, upload.id),
+        )
+        page = uploads[:most]
+        truncated = len(uploads) > len(page)
+        self.data["Action"] = "ListMultipartUploads"
+        return self.serialized(
+            ActionResult(
+                {
+                    "Bucket": self.bucket_name,
+                    "Prefix": asked.get("prefix", ""),
+                    "KeyMarker": asked.get("key-marker", ""),
+                    "UploadIdMarker": asked.get("upload-id-marker", ""),
+                    "NextKeyMarker": page[-1].key_name if truncated else None,
+                    "NextUploadIdMarker": page[-1].id if truncated else None,
+                    "MaxUploads": most,
+                    "IsTruncated": truncated,
+                    "Uploads": [_describe(upload, self.begins[upload.id]) for upload in page],
+                }
+            )
+        )
+
+    def _read_caller(self) -> str:
+        """The caller's ARN, as GetCallerIdentity gives it."""
+        _, arn, _ = sts_backends[self.current_account]["global"].get_caller_identity(self.get_access_key(), self.region)
+        return str(arn)
+
+
+def install_uploads() -> None:
+    """Puts it in moto's place, before the first request: S3's URLs are read anew, with what has that name, by then."""
+    responses.S3Response = SandboxS3Response  # type: ignore[misc]
+
+
+def _describe(upload: FakeMultipart, begin: Begin) -> dict[str, Any]:
+    name = begin.initiator.rpartition("/")[2]
+    return {
+        "Key": upload.key_name,
+        "UploadId": upload.id,
+        "Initiator": {"ID": begin.initiator, "DisplayName": name},
+        "Owner": {"ID": upload.account_id, "DisplayName": name},
+        "StorageClass": upload.storage or "STANDARD",
+        "Initiated": begin.at,
+        "ChecksumAlgorithm": upload.metadata.get("x-amz-checksum-algorithm"),
+        "ChecksumType": upload.metadata.get("x-amz-checksum-type"),
+    }

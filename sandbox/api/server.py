@@ -1,0 +1,200 @@
+"""The sandbox's HTTPS server: moto's application behind TLS, with connections that stay open.
+
+Moto's own server (Werkzeug's) closes every connection after one request and does each TLS handshake in the thread that
+accepts, where one silent client holds up everybody.
+"""
+
+import io
+import logging
+import ssl
+import traceback
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from urllib.parse import parse_qs
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import trustme
+from moto.moto_server.werkzeug_app import MotoRequestHandler
+from werkzeug.serving import BaseWSGIServer
+
+from sandbox.api.log import CALL_KEY
+from sandbox.api.refusals import Refusal, refuse
+from sandbox.daemon.place import CHECKIP_PATH, Place
+
+IDLE_TIMEOUT_S = 120.0
+
+OF_OURS = Refusal(
+    status="500 Internal Server Error",
+    code="InternalError",
+    query_code="InternalFailure",
+    json_code="InternalFailure",
+    s3_code="InternalError",
+    message="The sandbox broke here; see its daemon.log",
+    json_status="500 Internal Server Error",
+)
+
+log = logging.getLogger("sandbox.server")
+
+
+def make_tls_context(place: Place, gateway: str) -> ssl.SSLContext:
+    """A server's TLS context for `gateway`, and the authority's certificate in the sandbox's folder for its clients."""
+    authority = trustme.CA(organization_name="cluster sandbox", organization_unit_name=place.id)
+    authority.cert_pem.write_to_path(str(place.ca_file))
+    place.ca_file.chmod(0o644)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(gateway, "localhost", "127.0.0.1").configure_cert(context)
+    return context
+
+
+class _CountedInput(io.RawIOBase):
+    """A request's body of known length: ends where the body ends, so that the next request stays unread."""
+
+    def __init__(self, stream: Any, length: int) -> None:
+        super().__init__()
+        self._stream = stream
+        self.left = length
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), self.left)
+        if wanted == 0:
+            return 0
+        data: bytes = self._stream.read1(wanted)
+        if not data:
+            raise ConnectionResetError("the client closed the connection within a request")
+        buffer[: len(data)] = data
+        self.left -= len(data)
+        return len(data)
+
+
+class KeepAliveHandler(MotoRequestHandler):
+    """Moto's request handler with HTTP/1.1's persistent connections: Werkzeug closes each after one request."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_TIMEOUT_S
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def run_wsgi(self) -> None:
+        """One request: gives it to the application, sends its answer, leaves the connection at the next request."""
+        self.environ = environ = self.make_environ()
+        status, headers = "", list[tuple[str, str]]()
+
+        def start(line: str, fields: list[tuple[str, str]], _exc_info: Any = None, /) -> Callable[[bytes], object]:
+            nonlocal status, headers
+            status, headers = line, fields
+            return lambda _: None
+
+        try:
+            if "wsgi.input_terminated" in environ:  # chunked: where it ends is known to its reader alone
+                body: io.BufferedIOBase = io.BytesIO(environ["wsgi.input"].read())
+            else:
+                body = io.BufferedReader(_CountedInput(self.rfile, int(environ.get("CONTENT_LENGTH") or 0)))
+            environ["wsgi.input"] = body
+            answer = self.server.app(environ, start)
+            self._reply(status, headers, answer)
+            while body.read(1 << 16):  # what the application left of it
+                pass
+        except OSError:  # the client is gone, or took longer than the timeout: nobody is left to answer to
+            self.close_connection = True
+
+    def _reply(self, status: str, headers: list[tuple[str, str]], body: Iterable[bytes]) -> None:
+        if not any(name.lower() == "content-length" for name, _ in headers) and status[:3] != "204":
+            body = [b"".join(body)]
+            headers = [*headers, ("Content-Length", str(len(body[0])))]
+        self.send_response(int(status[:3]), status[4:])
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        for data in body:
+            if self.command != "HEAD":
+                self.wfile.write(data)
+        self.wfile.flush()
+
+    def handle_expect_100(self) -> bool:
+        """Sends `100 Continue` at once: the client waits for it."""
+        super().handle_expect_100()
+        self.wfile.flush()
+        return True
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Nothing: the API log has it."""
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 -- the base class names it so
+        """To the daemon's log."""
+        log.log(logging.ERROR if type == "error" else logging.INFO, message.rstrip(), *args)
+
+
+class TlsServer(ThreadingMixIn, BaseWSGIServer):
+    """A thread for each connection; the TLS handshake is made there."""
+
+    multithread = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 512
+
+    def __init__(self, address: str, app: WSGIApplication, tls: ssl.SSLContext) -> None:
+        super().__init__(address, 0, app, KeepAliveHandler)
+        self.ssl_context = tls
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Wraps the connection in TLS and serves its requests."""
+        assert self.ssl_context is not None  # noqa: S101 -- set in __init__
+        request.settimeout(IDLE_TIMEOUT_S)
+        try:
+            connection = self.ssl_context.wrap_socket(request, server_side=True)
+        except OSError as error:  # ssl.SSLError is one
+            log.info("no TLS connection with %s: %s", client_address[0], error)
+            return
+        with connection:
+            super().finish_request(connection, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """An error in a connection's thread: to the log, and the other connections go on."""
+        del request
+        log.error("connection of %s: %s", client_address, traceback.format_exc())
+
+
+def catch_errors(app: WSGIApplication) -> WSGIApplication:
+    """Answers 500 in AWS's words when the application breaks, with the traceback in the daemon's log."""
+
+    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            return list(app(environ, start_response))
+        except Exception:  # the boundary of a server's thread: whatever broke, the client gets an answer
+            log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            return refuse(environ, start_response, environ[CALL_KEY]["service"], OF_OURS)
+
+    return guarded
+
+
+def take_bodies_as_they_are(app: WSGIApplication) -> WSGIApplication:
+    """Hides the Content-Type of an S3 upload's POST, as S3 does not care for it.
+
+    MXNet's writer (libcurl) completes its multipart uploads with `application/x-www-form-urlencoded`; moto would take
+    the list of parts for a form, and be left without it.
+    """
+
+    def hidden(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        asked = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        if environ["REQUEST_METHOD"] == "POST" and asked.keys() & {"uploadId", "uploads"}:
+            environ["CONTENT_TYPE"] = "application/octet-stream"
+        return app(environ, start_response)
+
+    return hidden
+
+
+def answer_checkip(app: WSGIApplication) -> WSGIApplication:
+    """Adds the page that tells callers their address, as https://checkip.amazonaws.com does."""
+
+    def checked(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != CHECKIP_PATH:
+            return app(environ, start_response)
+        body = f"{environ['REMOTE_ADDR']}\n".encode()
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    return checked

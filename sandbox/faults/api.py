@@ -1,0 +1,172 @@
+"""Faults between the client and the API: calls refused, broken or lost, S3's bytes cut short or changed."""
+
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from sandbox.api.log import CALL_KEY, FAULT_KEY
+from sandbox.api.refusals import Refusal, deny, refuse, render_xml, send
+from sandbox.faults.faults import Fault, FaultBook
+
+# aws-chunked, in which clients send a checksum behind the content: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
+_CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]+)(?:;[^\r\n]*)?\r\n")
+_HEX_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+CHUNK_BYTES = 64 * 1024
+
+
+def flip(content: bytes, at_byte: int) -> bytes:
+    """The content with all bits of one byte turned over; of its last one where it has not so many. Pure."""
+    if not content:
+        return content
+    at = min(at_byte, len(content) - 1)
+    return b"%b%c%b" % (content[:at], content[at] ^ 0xFF, content[at + 1 :])
+
+
+def flip_upload(environ: WSGIEnvironment, at_byte: int) -> bool:
+    """Change a byte of what is being sent; False where nothing is."""
+    body = environ["wsgi.input"].read()
+    is_chunked = "aws-chunked" in environ.get("HTTP_CONTENT_ENCODING", "")
+    at = find_in_chunks(body, at_byte) if is_chunked else at_byte if body else None
+    environ["wsgi.input"] = io.BytesIO(body if at is None else flip(body, at))
+    return at is not None
+
+
+def find_in_chunks(body: bytes, at_byte: int) -> int | None:
+    """Where that byte of the content, or its last one, stands in an aws-chunked body; None without content. Pure."""
+    begin, left, last = 0, at_byte, None
+    while head := _CHUNK_HEAD.match(body, begin):
+        size = int(head[1], 16)
+        if not size:
+            break
+        if left < size:
+            return head.end() + left
+        left -= size
+        last = head.end() + size - 1
+        begin = head.end() + size + len(b"\r\n")
+    return last
+
+
+def find_refusal(environ: WSGIEnvironment) -> Refusal | None:
+    """S3's answer to an upload whose content is not what the client said; None where it said nothing of it. Pure."""
+    announced = {name for name in environ if name.startswith("HTTP_X_AMZ_CHECKSUM_")}
+    announced -= {"HTTP_X_AMZ_CHECKSUM_ALGORITHM", "HTTP_X_AMZ_CHECKSUM_MODE", "HTTP_X_AMZ_CHECKSUM_TYPE"}
+    if announced or "HTTP_CONTENT_MD5" in environ or environ.get("HTTP_X_AMZ_TRAILER", "").startswith("x-amz-checksum"):
+        return _refusal("BadDigest", "The digest you specified did not match the calculated checksum.")
+    signed = environ.get("HTTP_X_AMZ_CONTENT_SHA256", "")
+    if _HEX_SHA256.fullmatch(signed):
+        message = "The provided 'x-amz-content-sha256' header does not match what was computed."
+        return _refusal("XAmzContentSHA256Mismatch", message)
+    if signed.startswith("STREAMING-AWS4-"):  # each chunk has a signature, of its content too
+        return _refusal("SignatureDoesNotMatch", "The request signature we calculated does not match.", "403 Forbidden")
+    return None
+
+
+def _refusal(code: str, message: str, status: str = "400 Bad Request") -> Refusal:
+    return Refusal(status=status, code=code, query_code=code, json_code=code, s3_code=code, message=message)
+
+
+class CutError(ConnectionAbortedError):
+    """The connection is to end here, as if the network had failed."""
+
+
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+THROTTLED = Refusal(
+    status="503 Service Unavailable",
+    code="RequestLimitExceeded",
+    query_code="Throttling",
+    json_code="ThrottlingException",
+    s3_code="SlowDown",
+    message="Request limit exceeded.",
+)
+BROKEN = Refusal(
+    status="500 Internal Server Error",
+    code="InternalError",
+    query_code="InternalFailure",
+    json_code="InternalServerError",
+    s3_code="InternalError",
+    message="An internal error has occurred",
+    json_status="500 Internal Server Error",
+)
+SLOW_DOWN = "Please reduce your request rate."
+
+
+class ApiFaults:
+    """WSGI middleware below ApiLog, which has found out what each call is.
+
+    name_caller: the ARN of whoever has an access key.
+    """
+
+    def __init__(self, app: WSGIApplication, book: FaultBook, name_caller: Callable[[str | None], str]) -> None:
+        self._app = app
+        self._book = book
+        self._name_caller = name_caller
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Passes the call on, or does to it what a fault says. Raises CutError where the connection is to end."""
+        call = environ[CALL_KEY]
+        if call["service"] == "s3":
+            return self._answer_s3(environ, start_response, call)
+        context = {"service": call["service"] or "", "action": call["action"]}
+        for kind in ("throttle", "unauthorized", "internal-error"):
+            if fault := self._book.take(kind, **context):
+                environ[FAULT_KEY] = fault.text
+                return refuse(environ, start_response, call["service"], self._choose_refusal(kind, call))
+        if fault := self._book.take("lost-reply", **context):
+            environ[FAULT_KEY] = fault.text
+            for _ in self._app(environ, start_response):
+                pass
+            raise CutError("the reply is lost on purpose")
+        return self._app(environ, start_response)
+
+    def _choose_refusal(self, kind: str, call: dict[str, Any]) -> Refusal:
+        if kind == "unauthorized":
+            action = f"{call['service']}:{call['action']}"
+            return deny(call["service"], self._name_caller(call["access_key_id"]), action)
+        return THROTTLED if kind == "throttle" else BROKEN
+
+    def _answer_s3(
+        self, environ: WSGIEnvironment, start_response: StartResponse, call: dict[str, Any]
+    ) -> Iterable[bytes]:
+        context = {"operation": call["action"], "key": call["resource"].partition("/")[2]}
+        if fault := self._book.take("s3-503", **context):
+            environ[FAULT_KEY] = fault.text
+            body = render_xml("Error", "SlowDown", SLOW_DOWN)
+            return send(start_response, "503 Slow Down", "application/xml", body)
+        if fault := self._book.take("s3-cut", **context):
+            environ[FAULT_KEY] = fault.text
+            return self._cut(environ, start_response, fault)
+        if fault := self._book.take("s3-flip", **context):
+            environ[FAULT_KEY] = fault.text
+            return self._flip(environ, start_response, fault)
+        return self._app(environ, start_response)
+
+    def _flip(self, environ: WSGIEnvironment, start_response: StartResponse, fault: Fault) -> Iterable[bytes]:
+        at_byte = int(fault.parameters.get("at_byte", "0"))
+        if environ["REQUEST_METHOD"] not in ("PUT", "POST"):
+            return [flip(b"".join(self._app(environ, start_response)), at_byte)]
+        if flip_upload(environ, at_byte) and (refusal := find_refusal(environ)):
+            return refuse(environ, start_response, "s3", refusal)
+        return self._app(environ, start_response)
+
+    def _cut(self, environ: WSGIEnvironment, start_response: StartResponse, fault: Fault) -> Iterable[bytes]:
+        after_bytes = int(fault.parameters.get("after_bytes", "0"))
+        if environ["REQUEST_METHOD"] in ("PUT", "POST"):
+            left = after_bytes
+            while left and (data := environ["wsgi.input"].read(min(left, CHUNK_BYTES))):
+                left -= len(data)
+            raise CutError("the upload is cut on purpose")
+        return _cut_short(list(self._app(environ, start_response)), after_bytes)
+
+
+def _cut_short(body: list[bytes], after_bytes: int) -> Iterator[bytes]:
+    """Always ends before its end: at most all but the last byte goes out."""
+    left = min(after_bytes, max(0, sum(map(len, body)) - 1))
+    # Even where no byte of the body goes out, its headers do.
+    yield b""
+    for data in body:
+        yield data[:left]
+        left -= len(data[:left])
+    raise CutError("the download is cut on purpose")

@@ -1,0 +1,423 @@
+"""The files of a fresh host: accounts, services, the shutdown commands, and what cloud-init makes of user data.
+
+Source: cloud-init documentation, "User-data formats" and "Boot stages".
+"""
+
+import email
+import email.message
+import gzip
+import ipaddress
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sandbox.hosts.network import METADATA_ADDRESS
+
+USER = "ubuntu"
+USER_UID = 1000
+FIRST_HUMAN_UID = 1000  # login.defs: UID_MIN
+LAST_HUMAN_UID = 60000  # login.defs: UID_MAX; 65534 is nobody
+GROUPS_OF_USER = ("adm", "sudo", "video", "render")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+SSHD_CONFIG = f"""\
+# First, as in Ubuntu's: of a setting, sshd uses the first value.
+Include /etc/ssh/sshd_config.d/*.conf
+Port 22
+HostKey /etc/ssh/ssh_host_ed25519_key
+HostKey /etc/ssh/ssh_host_ecdsa_key
+# No PAM: it would count logins and look for a systemd that is not there.
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+UseDNS no
+# A cluster's tools open many connections side by side.
+MaxStartups 100
+MaxSessions 100
+PrintMotd no
+AcceptEnv LANG LC_*
+SetEnv PATH={PATH} LANG=C.UTF-8
+Subsystem sftp internal-sftp
+"""
+
+SUDOERS = f"""\
+Defaults env_reset
+Defaults secure_path="{PATH}"
+root ALL=(ALL:ALL) ALL
+%sudo ALL=(ALL:ALL) ALL
+@includedir /etc/sudoers.d
+"""
+
+# systemd(1), "Signals": SIGRTMIN+4 powers off, SIGRTMIN+5 reboots; 34 is the C library's SIGRTMIN (signal(7)).
+POWER_OFF_SIGNAL = 38
+REBOOT_SIGNAL = 39
+
+COMMAND = f"""\
+#!/bin/sh
+# Ends this host: shutdown [-h|-P|-H|-r] [-c] [now|+MINUTES|HH:MM] [MESSAGE], poweroff, halt, reboot.
+name=${{0##*/}}
+signal={POWER_OFF_SIGNAL}
+[ "$name" != reboot ] || signal={REBOOT_SIGNAL}
+waiting=/run/shutdown.pid
+when= cancel=
+for word in "$@"; do
+    case "$word" in
+    -r | --reboot) signal={REBOOT_SIGNAL} ;;
+    -h | -P | -H | --halt | --poweroff) signal={POWER_OFF_SIGNAL} ;;
+    -c) cancel=yes ;;
+    -*) ;;
+    *) [ -n "$when" ] || when=$word ;;
+    esac
+done
+if [ "$(id -u)" != 0 ]; then
+    echo "$name: must be root" >&2
+    exit 1
+fi
+if [ -e "$waiting" ]; then
+    kill -- "-$(cat "$waiting")" 2>/dev/null
+    rm -f "$waiting"
+fi
+[ -z "$cancel" ] || exit 0
+[ "$name" = shutdown ] || when=now
+case "${{when:-+1}}" in
+now | +0) exec kill -"$signal" 1 ;;
++[0-9]*) seconds=$((${{when:-+1}} * 60)) ;;
+[0-9]*:[0-9]*)
+    seconds=$(($(date -d "$when" +%s) - $(date +%s)))
+    [ "$seconds" -ge 0 ] || seconds=$((seconds + 86400))
+    ;;
+*)
+    echo "$name: cannot read the time $when" >&2
+    exit 1
+    ;;
+esac
+setsid sh -c "echo \\$\\$ >$waiting; sleep $seconds; kill -$signal 1" </dev/null >/dev/null 2>&1 &
+echo "Shutdown scheduled for $(date -d "+$seconds seconds"), use 'shutdown -c' to cancel."
+"""
+
+CLOUD = "/var/lib/cloud"
+INSTANCE = f"{CLOUD}/instance"
+RUNNER = f"{CLOUD}/sandbox-run"
+OUTPUT_LOG = "/var/log/cloud-init-output.log"
+MAX_PARTS = 100
+
+# First the boothooks and what is for every boot, then what is for the first boot alone, in their order; a script that
+# fails is reported and the next one is run. Nobody waits for what a script leaves running in the background, nor
+# therefore for the end of `tee`: that all is on the console when boot-finished is there has to be looked at.
+RUN_SCRIPTS = f"""\
+#!/bin/sh
+# At each boot, when the network is up: as root, with the output on the console and in {OUTPUT_LOG}.
+cd / || exit 1
+rm -f {INSTANCE}/boot-finished
+run() {{
+    for script in "$1"/*; do
+        [ -x "$script" ] || continue
+        "$script" </dev/null || echo "cloud-init: $script ended with code $?"
+    done
+}}
+{{
+    sed 's/^/cloud-init: /' {INSTANCE}/warnings 2>/dev/null
+    INSTANCE_ID=$(cat {CLOUD}/data/instance-id) run {INSTANCE}/boothooks
+    run {CLOUD}/scripts/per-boot
+    if [ ! -e {INSTANCE}/sem/scripts_user ]; then
+        : >{INSTANCE}/sem/scripts_user
+        run {INSTANCE}/scripts
+    fi
+    up=$(ps -o etimes= -p 1)
+    line="Cloud-init v. sandbox finished at $(date -R). Datasource DataSourceEc2Local.  Up $((up)).00 seconds"
+    echo "$line"
+    # tee writes to the console before it writes to the log; where that cannot be written (a full disk), it has 10 s.
+    tries=0
+    until grep -qaF "$line" {OUTPUT_LOG} 2>/dev/null || [ $((tries += 1)) -gt 200 ]; do sleep 0.05; done
+    echo "$line" >{INSTANCE}/.boot-finished
+    mv {INSTANCE}/.boot-finished {INSTANCE}/boot-finished
+}} 2>&1 | tee -a {OUTPUT_LOG}
+"""
+
+# What launchers ask a fresh host, most of all `cloud-init status --wait`.
+CLOUD_INIT = f"""\
+#!/bin/sh
+case "$1" in
+status)
+    case " $* " in *" --wait "*) while [ ! -e {INSTANCE}/boot-finished ]; do sleep 0.2; done ;; esac
+    if [ -e {INSTANCE}/boot-finished ]; then echo "status: done"; else echo "status: running"; fi
+    ;;
+--version | -v) echo "cloud-init (sandbox)" ;;
+*)
+    echo "cloud-init: the sandbox has only its status command" >&2
+    exit 2
+    ;;
+esac
+"""
+
+FOLDERS = {  # of a part's content type
+    "text/x-shellscript": f"{INSTANCE}/scripts",
+    "text/x-shellscript-per-instance": f"{INSTANCE}/scripts",
+    "text/x-shellscript-per-once": f"{INSTANCE}/scripts",
+    "text/x-shellscript-per-boot": f"{CLOUD}/scripts/per-boot",
+    "text/cloud-boothook": f"{INSTANCE}/boothooks",
+}
+TYPES_BY_BEGINNING = (
+    ("#!", "text/x-shellscript"),
+    ("#cloud-boothook", "text/cloud-boothook"),
+    ("#cloud-config", "text/cloud-config"),
+    ("#include", "text/x-include-url"),
+    ("#part-handler", "text/part-handler"),
+    ("#upstart-job", "text/upstart-job"),
+    ("## template: jinja", "text/jinja2"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hiding:
+    """What of a folder of the machine's system a host does not get to see. All paths are relative to that folder.
+
+    emptied: folders that are there but empty, with their mode. hidden: entries that are not there.
+    all_but: folders of which nothing is there but the named entries.
+    """
+
+    emptied: tuple[tuple[str, int], ...] = ()
+    hidden: tuple[str, ...] = ()
+    all_but: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+# Of /etc, what is a secret of the machine, says who may do what there, or whom it talks to. Of /var, everything but the
+# package database and what belongs to it.
+HIDING = {
+    "etc": Hiding(
+        emptied=(("ssh", 0o755), ("sudoers.d", 0o755), ("ssl/private", 0o700), ("cron.d", 0o755), ("netplan", 0o755)),
+        hidden=(
+            "shadow-", "gshadow-", "passwd-", "group-", "subuid", "subgid", "subuid-", "subgid-", "fstab", "crypttab",
+            "krb5.keytab", "NetworkManager", "systemd/network", "wpa_supplicant", "wireguard", "openvpn", "ppp",
+            "ipsec.secrets", "ipsec.d", "letsencrypt", "kubernetes", "rancher", "docker", "postgresql", "mysql",
+            "exports",
+        ),
+    ),
+    "var": Hiding(
+        emptied=(*((name, 0o755) for name in ("cache", "local", "log", "mail", "opt", "spool")), ("tmp", 0o1777)),
+        all_but=(
+            ("", ("lib",)),
+            ("lib", ("dpkg", "apt", "pam", "python", "ucf", "sgml-base", "xml-core", "man-db", "ca-certificates")),
+        ),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostFile:
+    """One file of a host. `directory_mode` is for the folders that have to be made for it, owned by `uid` too.
+
+    `append`: to what the machine's file holds. `link`: a symbolic link, to what `content` says.
+    """
+
+    path: str
+    content: str
+    mode: int = 0o644
+    uid: int = 0
+    directory_mode: int = 0o755
+    append: bool = False
+    link: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostSpec:
+    """All that a host needs to know to boot.
+
+    `root` and `disk` are paths on the machine, `disk_bytes` the size of the root volume, `network` the input of
+    `ip -batch` inside the host, `after_boot` a command that is run at each boot when sshd answers. `sshd`: whether
+    there is to be one.
+    """
+
+    instance_id: str
+    hostname: str
+    root: str
+    disk: str
+    disk_bytes: int
+    network: str
+    files: tuple[HostFile, ...]
+    after_boot: tuple[str, ...] = ()
+    sshd: bool = True
+    hiding: dict[str, Hiding] = field(default_factory=lambda: HIDING)
+
+    def render(self) -> dict[str, Any]:
+        """As JSON for pid1.py."""
+        return asdict(self)
+
+
+def render_accounts(passwd: str, group: str) -> tuple[HostFile, ...]:
+    """passwd, group, shadow and gshadow: the machine's system accounts, none of its people, and the user.
+
+    passwd, group: the machine's own files. No account has a password. `*` and not `!`, for sshd refuses accounts whose
+    password begins with `!`.
+    """
+    users = [":".join(fields) for fields in _system_entries(passwd, 7)]
+    groups = [
+        ":".join([*fields[:3], USER if fields[0] in GROUPS_OF_USER else ""]) for fields in _system_entries(group, 4)
+    ]
+    users.append(f"{USER}:x:{USER_UID}:{USER_UID}:Ubuntu:/home/{USER}:/bin/bash")
+    groups.append(f"{USER}:x:{USER_UID}:")
+    shadow, gshadow = (
+        [f"{line.partition(':')[0]}:*:{more}" for line in lines]
+        for lines, more in ((users, "19000:0:99999:7:::"), (groups, ":"))
+    )
+    return (
+        HostFile(path="/etc/passwd", content=_lines(users)),
+        HostFile(path="/etc/group", content=_lines(groups)),
+        HostFile(path="/etc/shadow", content=_lines(shadow), mode=0o640),
+        HostFile(path="/etc/gshadow", content=_lines(gshadow), mode=0o640),
+    )
+
+
+def _system_entries(text: str, length: int) -> Iterator[list[str]]:
+    """The entries of system accounts or groups."""
+    for fields in (line.split(":") for line in text.splitlines()):
+        is_whole = len(fields) == length and fields[0] != USER
+        if is_whole and not FIRST_HUMAN_UID <= int(fields[2]) <= LAST_HUMAN_UID:
+            yield fields
+
+
+def render_home(public_key: str) -> tuple[HostFile, ...]:
+    """The user's home, with the launched key pair's public key when there is one."""
+    files = [
+        HostFile(path=f"/home/{USER}/.profile", uid=USER_UID, directory_mode=0o750,
+                 content='[ -n "$BASH_VERSION" ] && [ -f "$HOME/.bashrc" ] && . "$HOME/.bashrc"\n'
+                         '[ -d "$HOME/.local/bin" ] && PATH="$HOME/.local/bin:$PATH"\n'),
+        HostFile(path=f"/home/{USER}/.bashrc", uid=USER_UID, directory_mode=0o750,
+                 content="case $- in *i*) PS1='\\u@\\h:\\w\\$ ' ;; esac\n"),
+    ]  # fmt: skip
+    if public_key:
+        files.append(
+            HostFile(
+                path=f"/home/{USER}/.ssh/authorized_keys",
+                content=public_key.strip() + "\n",
+                mode=0o600,
+                uid=USER_UID,
+                directory_mode=0o700,
+            )
+        )
+    return tuple(files)
+
+
+def render_identity(hostname: str, private_ip: str, machine_id: str) -> tuple[HostFile, ...]:
+    """The host's name, under which it also finds itself: sudo and MXNet's tracker look it up."""
+    hosts = f"127.0.0.1 localhost\n{private_ip} {hostname}.ec2.internal {hostname}\n"
+    return (
+        HostFile(path="/etc/hostname", content=f"{hostname}\n"),
+        HostFile(path="/etc/hosts", content=hosts),
+        HostFile(path="/etc/machine-id", content=f"{machine_id}\n", mode=0o444),
+        # No name server is reachable: a look-up fails at once instead of waiting for the machine's.
+        HostFile(path="/etc/resolv.conf", content="# The sandbox has no name server.\n"),
+        HostFile(path="/etc/environment", content=f'PATH="{PATH}"\n'),
+    )
+
+
+def render_services(ca_pem: str) -> tuple[HostFile, ...]:
+    """sshd, sudo, and the sandbox's certificate authority among those that the host trusts."""
+    return (
+        HostFile(path="/etc/ssh/sshd_config", content=SSHD_CONFIG),
+        HostFile(path="/etc/sudoers", content=SUDOERS, mode=0o440),
+        HostFile(path="/etc/sudoers.d/90-cloud-init-users", content=f"{USER} ALL=(ALL) NOPASSWD:ALL\n", mode=0o440),
+        HostFile(path="/usr/local/share/ca-certificates/cluster-sandbox.crt", content=ca_pem),
+        HostFile(path="/etc/ssl/certs/ca-certificates.crt", content=ca_pem, append=True),
+    )
+
+
+def render_network(private: ipaddress.IPv4Interface, public_ip: str | None, public_range: str, mtu: int) -> str:
+    """Input of `ip -batch` for eth0.
+
+    The public address stands on lo, as EC2's is not on the instance's interface either. To other public addresses the
+    host speaks from it, as if EC2's gateway had translated it; without one it does not reach them.
+    """
+    lines = [
+        "link set lo up",
+        f"link set eth0 up mtu {mtu}",
+        f"addr add {private} brd + dev eth0",
+        f"route add {METADATA_ADDRESS}/32 dev eth0 src {private.ip}",
+    ]
+    if public_ip is not None:
+        lines += [f"addr add {public_ip}/32 dev lo", f"route add {public_range} dev eth0 src {public_ip}"]
+    return _lines(lines)
+
+
+def _lines(lines: Any) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def render_commands() -> tuple[HostFile, ...]:
+    """The commands, in the place of the machine's own."""
+    return tuple(
+        HostFile(path=f"/usr/sbin/{name}", content=COMMAND, mode=0o755)
+        for name in ("shutdown", "poweroff", "halt", "reboot")
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One part of the user data."""
+
+    kind: str
+    content: str
+
+
+def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...]:
+    """What is run at boot, and what launchers look at to see whether that is done. Pure."""
+    parts = parse_user_data(user_data)
+    folder = f"{CLOUD}/instances/{instance_id}"
+    scripts, warnings = [], []
+    for number, part in enumerate(parts, start=1):
+        where = FOLDERS.get(part.kind)
+        if where is None:
+            warnings.append(f"the sandbox does not run user data of type {part.kind}")
+            continue
+        path = f"{where.replace(INSTANCE, folder)}/part-{number:03}"
+        scripts.append(HostFile(path=path, content=part.content, mode=0o700))
+    return (
+        HostFile(path=RUNNER, content=RUN_SCRIPTS, mode=0o755),
+        HostFile(path="/usr/bin/cloud-init", content=CLOUD_INIT, mode=0o755),
+        HostFile(path=f"{CLOUD}/data/instance-id", content=f"{instance_id}\n"),
+        HostFile(path=f"{folder}/sem/.keep", content=""),
+        HostFile(path=f"{folder}/warnings", content="".join(f"{line}\n" for line in warnings)),
+        HostFile(path=f"{folder}/user-data.txt", content=user_data.decode(errors="replace"), mode=0o600),
+        HostFile(path=INSTANCE, content=f"instances/{instance_id}", link=True),
+        *scripts,
+    )
+
+
+def parse_user_data(raw: bytes) -> tuple[Part, ...]:
+    """The parts, the one when it is not a MIME multipart message; compressed ones unpacked. Pure."""
+    raw = _unpacked(raw)
+    if not raw.strip():
+        return ()
+    head = raw[:1024].lower()
+    if head.startswith((b"content-type:", b"mime-version:", b"from ")) or b"\nmime-version:" in head:
+        return tuple(_read_message(email.message_from_bytes(raw)))[:MAX_PARTS]
+    text = raw.decode(errors="replace")
+    return (Part(kind=_type_of(text), content=text),)
+
+
+def _read_message(message: email.message.Message) -> list[Part]:
+    parts = []
+    for piece in message.walk():
+        if piece.is_multipart():
+            continue
+        payload = piece.get_payload(decode=True)
+        text = _unpacked(payload if isinstance(payload, bytes) else b"").decode(errors="replace")
+        kind = piece.get_content_type()
+        if kind in ("text/plain", "text/x-not-multipart", "application/octet-stream", "application/x-gzip"):
+            kind = _type_of(text)
+        parts.append(Part(kind=kind, content=text))
+    return parts
+
+
+def _type_of(text: str) -> str:
+    lowered = text.lstrip().lower()
+    return next((kind for beginning, kind in TYPES_BY_BEGINNING if lowered.startswith(beginning)), "text/plain")
+
+
+def _unpacked(raw: bytes) -> bytes:
+    try:
+        return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+    except (OSError, EOFError, zlib.error):  # not gzip after all: it is then of a type that nobody runs
+        return raw

@@ -1,0 +1,198 @@
+"""Starting and ending hosts. A host is one `unshare` process and, below it, process 1 of its namespaces."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sandbox.daemon.place import Place, wait_for_loop_devices
+from sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
+from sandbox.hosts.network import CommandError, Network, run_quietly
+
+PID1 = Path(__file__).with_name("pid1.py")
+PYTHON = "/usr/bin/python3"
+BOOT_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 10.0
+SHUTDOWN_TIMEOUT_S = 8.0  # a little more than process 1 gives the others (pid1.py)
+# How process 1 ends when the host was shut down from inside: with pid1.py's codes, or, when somebody called reboot(2)
+# himself, with the signals that the kernel then ends a pid namespace with, which `unshare` passes on.
+ENDINGS: dict[int, Literal["power-off", "reboot"]] = {
+    70: "power-off", 71: "reboot", -signal.SIGINT: "power-off", -signal.SIGHUP: "reboot",
+}  # fmt: skip
+POLL_S = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folder:
+    """An instance's folder on the machine."""
+
+    path: Path
+
+    @property
+    def disk(self) -> Path:
+        """The image of the root volume; sparse."""
+        return self.path / "disk"
+
+    @property
+    def root(self) -> Path:
+        """Where the host mounts its root, in its own mount namespace: empty for everybody else."""
+        return self.path / "root"
+
+    @property
+    def console(self) -> Path:
+        """What the host wrote to its console since it was launched."""
+        return self.path / "console.log"
+
+
+class BootError(Exception):
+    """A host did not come up; the message is for the instance's state reason."""
+
+
+class Host:
+    """A host that was started. `boot` and `end` may be called from any thread; `spawn` only from the main one."""
+
+    def __init__(self, folder: Folder, process: subprocess.Popen[bytes], ready_fd: int) -> None:
+        self.folder = folder
+        self._process = process
+        self._ready_fd = ready_fd
+        self._ending = threading.Event()
+        self._booting = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Process 1 of the host, as the machine numbers it; None before it is there and after it ended."""
+        try:
+            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return int(children[0]) if children else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while the host lives."""
+        return self._process.poll()
+
+    @property
+    def ending(self) -> Literal["power-off", "reboot"] | None:
+        """How the host was shut down from inside; None while it lives, and when it ended in another way."""
+        return ENDINGS.get(self.exit_code) if self.exit_code is not None else None
+
+    def boot(self, network: Network, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
+        """Makes the disk, plugs the host in and waits until its sshd answers. Raises BootError."""
+        with self._booting:
+            deadline = time.monotonic() + BOOT_TIMEOUT_S
+            try:
+                make_disk(self.folder, spec.disk_bytes)
+                self._describe(spec)
+                while not _has_own_network(self._process.pid):
+                    self._still_booting(deadline)
+                network.plug_in(number, self._process.pid, mac_address, addresses)
+            except (OSError, CommandError) as error:
+                raise BootError(f"the host could not be started: {error}") from error
+            ready = select.poll()
+            ready.register(self._ready_fd, select.POLLIN)
+            while not ready.poll(POLL_S * 1000):
+                self._still_booting(deadline)
+
+    def _describe(self, spec: HostSpec) -> None:
+        assert self._process.stdin is not None  # noqa: S101 -- tells mypy what PIPE means
+        self._process.stdin.write(json.dumps(spec.render()).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _still_booting(self, deadline: float) -> None:
+        if self._ending.wait(POLL_S):
+            raise BootError("it was ended while it booted")
+        if self.exit_code is not None:
+            raise BootError(f"process 1 ended with code {self.exit_code}; see the console output")
+        if time.monotonic() > deadline:
+            raise BootError(f"it was not up within {BOOT_TIMEOUT_S:.0f} s; see the console output")
+
+    def kill(self) -> None:
+        """Kills every process of the host, at once; `end` waits for it.
+
+        SIGKILL to process 1 is enough: the kernel ends the rest of its pid namespace before it is reaped.
+        """
+        self._ending.set()
+        _kill(self.pid or self._process.pid)
+
+    def shut_down(self) -> None:
+        """Has the host end in an orderly way, as EC2 does before it stops an instance; then as `end`."""
+        self._ending.set()
+        first = self.pid
+        if first is not None:
+            _kill(first, POWER_OFF_SIGNAL)
+            try:
+                self._process.wait(SHUTDOWN_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                pass  # it is frozen, or not yet so far: `end` kills it
+        self.end()
+
+    def end(self) -> None:
+        """Kills the host and waits until its namespaces and its loop device are gone."""
+        self.kill()
+        self._process.wait(END_TIMEOUT_S)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with self._booting:
+            os.close(self._ready_fd)
+        wait_for_loop_devices(self.folder.path, END_TIMEOUT_S)
+
+
+def folder_of(place: Place, instance_id: str) -> Folder:
+    """An instance's folder."""
+    return Folder(path=place.hosts_dir / instance_id)
+
+
+def spawn(place: Place, instance_id: str) -> Host:
+    """Starts an instance's process 1 in namespaces of its own; it then waits for `Host.boot`.
+
+    Call it from the main thread: the host is to die with the daemon, and the kernel sends the signal for that when the
+    *thread* ends that started the process.
+    """
+    folder = folder_of(place, instance_id)
+    folder.root.mkdir(parents=True, exist_ok=True)
+    folder.path.chmod(0o700)
+    ready_read, ready_write = os.pipe()
+    with folder.console.open("ab") as console:
+        process = subprocess.Popen(
+            ("setpriv", "--pdeathsig", "KILL", "--",
+             "unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child", "--",
+             PYTHON, "-I", "-S", "-B", str(PID1), f"{place.mark}:{instance_id}", str(ready_write)),
+            stdin=subprocess.PIPE, stdout=console, stderr=console, start_new_session=True, cwd="/",
+            env={"PATH": PATH, "LANG": "C.UTF-8"}, pass_fds=(ready_write,),
+        )  # fmt: skip
+    os.close(ready_write)
+    return Host(folder, process, ready_read)
+
+
+def make_disk(folder: Folder, disk_bytes: int) -> None:
+    """An empty root volume; one that is there already is kept."""
+    if folder.disk.exists():
+        return
+    fresh = folder.disk.with_suffix(".new")
+    with fresh.open("wb") as image:
+        image.truncate(disk_bytes)
+    # No journal: nothing of a host survives the machine anyway.
+    run_quietly(("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal",
+                 "-E", "lazy_itable_init=1,nodiscard", str(fresh)))  # fmt: skip
+    fresh.rename(folder.disk)
+
+
+def _has_own_network(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+    except FileNotFoundError:
+        return False
+
+
+def _kill(pid: int, number: int = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,403 @@
+"""The instance metadata service: what a host finds at http://169.254.169.254, in both versions.
+
+It listens in the router's namespace, where only the hosts are, so the peer's address says which instance asks: the
+router takes no packet with another host's address. Security groups do not stand in its way, as on EC2.
+
+Source: EC2 user guide, "Use the Instance Metadata Service to access instance metadata".
+"""
+
+import base64
+import binascii
+import datetime as dt
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, NamedTuple
+
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import EC2Backend
+from moto.iam.models import iam_backends
+from moto.sts.models import sts_backends
+
+from sandbox.api import ec2
+from sandbox.api.instances import SandboxInstance
+from sandbox.hosts.fleet import read_user_data
+
+META = "meta-data"
+INSTANCE_TAGS = f"{META}/tags/instance"
+CREDENTIALS_S = 6 * 3600
+RENEW_S = 15 * 60  # new ones are there that long before the old ones end
+PUBLIC_KEYS = f"{META}/public-keys"
+
+Tree = Mapping[str, str]
+"""The text at each path below /latest/; what lies above is a folder."""
+
+TOKEN_PATH = "/latest/api/token"  # noqa: S105 -- a path
+TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 -- a header's name
+TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
+MAX_TTL_S = 21600
+MAC_BYTES = 20
+IDLE_TIMEOUT_S = 60.0
+USUAL_HOPS = 64
+ROOTS = ("dynamic", META, "user-data")
+
+log = logging.getLogger("sandbox.metadata")
+
+
+class RoleCredentials:
+    """The temporary credentials of each instance's role; S3 and STS know them. To be called under EC2's lock."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[dt.datetime, str]] = {}
+
+    def read(self, instance: SandboxInstance, role_arn: str) -> str:
+        """The document that IMDS shows, the same one until it has to be renewed."""
+        now = dt.datetime.now(dt.UTC)
+        ends, document = self._known.get((instance.id, role_arn), (now, ""))
+        if (ends - now).total_seconds() > RENEW_S:
+            return document
+        ends = now + dt.timedelta(seconds=CREDENTIALS_S)
+        role = sts_backends[DEFAULT_ACCOUNT_ID]["aws"].assume_role(
+            region_name=str(instance.region_name),
+            role_session_name=instance.id,
+            role_arn=role_arn,
+            policy="",
+            duration=CREDENTIALS_S,
+            external_id="",
+        )
+        document = json.dumps(
+            {
+                "Code": "Success",
+                "LastUpdated": render_time(now),
+                "Type": "AWS-HMAC",
+                "AccessKeyId": role.access_key_id,
+                "SecretAccessKey": role.secret_access_key,
+                "Token": role.session_token,
+                "Expiration": render_time(ends),
+            },
+            indent=2,
+        )
+        self._known[instance.id, role_arn] = (ends, document)
+        return document
+
+
+def render_time(time: dt.datetime) -> str:
+    """As IMDS writes it: UTC, to the second. Pure."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read_tree(backend: EC2Backend, instance: SandboxInstance, credentials: RoleCredentials) -> Tree:
+    """All that IMDS says of an instance now, but for its user data. To be called under EC2's lock."""
+    zone = str(instance.availability_zone)
+    tree: dict[str, str | None] = {
+        f"{META}/ami-id": instance.image_id,
+        f"{META}/ami-launch-index": str(instance.ami_launch_index),
+        f"{META}/block-device-mapping/ami": instance.root_device_name,
+        f"{META}/block-device-mapping/root": instance.root_device_name,
+        f"{META}/hostname": hostname_of(instance),
+        f"{META}/instance-id": instance.id,
+        f"{META}/instance-life-cycle": instance.lifecycle or "on-demand",
+        f"{META}/instance-type": instance.instance_type,
+        f"{META}/local-hostname": hostname_of(instance),
+        f"{META}/local-ipv4": str(instance.private_ip),
+        f"{META}/mac": mac_of(instance),
+        f"{META}/placement/availability-zone": zone,
+        f"{META}/placement/group-name": instance.placement.group_name or None,
+        f"{META}/placement/region": instance.region_name,
+        f"{META}/public-hostname": _public_hostname(instance),
+        f"{META}/public-ipv4": instance.public_ip,
+        f"{META}/reservation-id": _reservation_of(backend, instance),
+        f"{META}/security-groups": "\n".join(group.name for group in _groups_of(instance)),
+        f"{META}/services/domain": "amazonaws.com",
+        f"{META}/services/partition": "aws",
+        "dynamic/instance-identity/document": _identity_document(instance),
+        **_interfaces(instance),
+        **_interruption(instance),
+        **_role(instance, credentials),
+    }
+    if instance.key_name:
+        tree[f"{PUBLIC_KEYS}/0/openssh-key"] = f"{instance.public_key.strip()}\n"
+    if instance.metadata_options.instance_metadata_tags == "enabled":
+        for tag in instance.get_tags():
+            tree[f"{INSTANCE_TAGS}/{tag['key']}"] = tag["value"]
+    return {path: text for path, text in tree.items() if text is not None}
+
+
+def list_folder(tree: Tree, folder: str, key_name: str | None) -> str | None:
+    """What IMDS answers for a folder's path, without a slash at its end: its entries; None when there is none."""
+    if folder == PUBLIC_KEYS and key_name and any(path.startswith(f"{PUBLIC_KEYS}/") for path in tree):
+        return f"0={key_name}"
+    prefix = f"{folder}/" if folder else ""
+    names = {_entry(path.removeprefix(prefix)) for path in tree if path.startswith(prefix)}
+    return "\n".join(sorted(names)) if names else None
+
+
+def _entry(rest: str) -> str:
+    name, slash, _ = rest.partition("/")
+    # A role's name and a tag's key are shown without a slash even where one follows.
+    return name + slash
+
+
+def hostname_of(instance: SandboxInstance) -> str:
+    """The name that the host has in its VPC."""
+    return f"ip-{str(instance.private_ip).replace('.', '-')}.ec2.internal"
+
+
+def mac_of(instance: SandboxInstance) -> str:
+    """The hardware address of eth0."""
+    return str(instance.nics[0].mac_address)
+
+
+def _public_hostname(instance: SandboxInstance) -> str | None:
+    if instance.public_ip is None:
+        return None
+    return f"ec2-{instance.public_ip.replace('.', '-')}.compute-1.amazonaws.com"
+
+
+def _groups_of(instance: SandboxInstance) -> list[Any]:
+    return sorted(instance.nics[0].group_set, key=lambda group: str(group.name))
+
+
+def _reservation_of(backend: EC2Backend, instance: SandboxInstance) -> str | None:
+    return next((key for key, value in backend.reservations.items() if instance in value.instances), None)
+
+
+def _identity_document(instance: SandboxInstance) -> str:
+    return json.dumps(
+        {
+            "accountId": instance.owner_id,
+            "architecture": instance.architecture,
+            "availabilityZone": instance.availability_zone,
+            "imageId": instance.image_id,
+            "instanceId": instance.id,
+            "instanceType": instance.instance_type,
+            "pendingTime": render_time(instance.launch_time),
+            "privateIp": str(instance.private_ip),
+            "region": instance.region_name,
+            "version": "2017-09-30",
+        },
+        indent=2,
+    )
+
+
+def _interfaces(instance: SandboxInstance) -> dict[str, str | None]:
+    interface = instance.nics[0]
+    subnet = interface.subnet
+    vpc = instance.ec2_backend.get_vpc(subnet.vpc_id)
+    values = {
+        "device-number": "0",
+        "interface-id": interface.id,
+        "local-hostname": hostname_of(instance),
+        "local-ipv4s": str(instance.private_ip),
+        "mac": mac_of(instance),
+        "owner-id": instance.owner_id,
+        "public-hostname": _public_hostname(instance),
+        "public-ipv4s": instance.public_ip,
+        "security-group-ids": "\n".join(group.id for group in _groups_of(instance)),
+        "security-groups": "\n".join(group.name for group in _groups_of(instance)),
+        "subnet-id": subnet.id,
+        "subnet-ipv4-cidr-block": subnet.cidr_block,
+        "vpc-id": subnet.vpc_id,
+        "vpc-ipv4-cidr-block": vpc.cidr_block,
+        "vpc-ipv4-cidr-blocks": vpc.cidr_block,
+    }
+    return {f"{META}/network/interfaces/macs/{mac_of(instance)}/{name}": value for name, value in values.items()}
+
+
+def _interruption(instance: SandboxInstance) -> dict[str, str | None]:
+    announced = instance.interruption
+    if announced is None:
+        return {}
+    at = render_time(announced.at)
+    return {
+        f"{META}/spot/instance-action": json.dumps({"action": "terminate", "time": at}),
+        f"{META}/spot/termination-time": at,
+        f"{META}/events/recommendations/rebalance": json.dumps({"noticeTime": render_time(announced.noticed)}),
+    }
+
+
+def _role(instance: SandboxInstance, credentials: RoleCredentials) -> dict[str, str | None]:
+    if not instance.iam_instance_profile:
+        return {}
+    arn = instance.iam_instance_profile["Arn"]
+    profile = next(_profiles_of(arn), None)
+    if profile is None:
+        return {}
+    info = {
+        "Code": "Success",
+        "LastUpdated": render_time(dt.datetime.now(dt.UTC)),
+        "InstanceProfileArn": arn,
+        "InstanceProfileId": profile.id,
+    }
+    tree: dict[str, str | None] = {f"{META}/iam/info": json.dumps(info, indent=2)}
+    for role in profile.roles:
+        tree[f"{META}/iam/security-credentials/{role.name}"] = credentials.read(instance, role.arn)
+    return tree
+
+
+def _profiles_of(arn: str) -> Iterator[Any]:
+    profiles = iam_backends[DEFAULT_ACCOUNT_ID]["aws"].instance_profiles.values()
+    return (profile for profile in profiles if profile.arn == arn)
+
+
+class Answer(NamedTuple):
+    """What is sent back. `hops`: over how many hops it may go."""
+
+    status: HTTPStatus
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    hops: int = USUAL_HOPS
+
+
+class Tokens:
+    """IMDSv2's session tokens. They carry their own end and hold for one instance, so none has to be remembered."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._key = secrets.token_bytes(32)
+        self._clock = clock
+
+    def issue(self, instance_id: str, ttl_s: int) -> str:
+        """A token that is good for that long."""
+        ends = f"{self._clock() + ttl_s:.3f}".encode()
+        return base64.urlsafe_b64encode(self._sign(instance_id, ends) + ends).decode()
+
+    def is_good(self, instance_id: str, token: str) -> bool:
+        """Whether it was issued to this instance and has not ended."""
+        try:
+            raw = base64.urlsafe_b64decode(token.encode())
+        except (binascii.Error, UnicodeEncodeError, ValueError):
+            return False
+        mac, ends = raw[:MAC_BYTES], raw[MAC_BYTES:]
+        return hmac.compare_digest(mac, self._sign(instance_id, ends)) and self._clock() < float(ends)
+
+    def _sign(self, instance_id: str, ends: bytes) -> bytes:
+        return hmac.digest(self._key, instance_id.encode() + b" " + ends, hashlib.sha256)[:MAC_BYTES]
+
+
+class MetadataService:
+    """Answers requests. Any thread may call it."""
+
+    def __init__(self, backend: ec2.SandboxEC2Backend) -> None:
+        self._backend = backend
+        self._tokens = Tokens()
+        self._credentials = RoleCredentials()
+
+    def answer(self, peer: str, method: str, path: str, headers: Any) -> Answer:
+        """The answer to a request of the host with the address `peer`. headers: its header fields, by name."""
+        with ec2.lock:
+            instance = self._find(peer)
+            if instance is None:
+                return Answer(HTTPStatus.NOT_FOUND)
+            options = instance.metadata_options
+            if options.http_endpoint == "disabled":
+                return Answer(HTTPStatus.FORBIDDEN)
+            if method == "PUT":
+                return self._issue_token(instance, path, headers)
+            if method not in ("GET", "HEAD"):
+                return Answer(HTTPStatus.METHOD_NOT_ALLOWED)
+            if not self._is_admitted(instance, headers.get(TOKEN_HEADER)):
+                return Answer(HTTPStatus.UNAUTHORIZED)
+            return self._look_up(instance, path)
+
+    def _is_admitted(self, instance: SandboxInstance, token: str | None) -> bool:
+        """IMDSv2 with a good token; without one, IMDSv1, as long as the instance allows that."""
+        if token is None:
+            return bool(instance.metadata_options.http_tokens != "required")
+        return self._tokens.is_good(instance.id, token)
+
+    def _find(self, peer: str) -> SandboxInstance | None:
+        for instance in self._backend.sandbox_instances():
+            if instance.state != "terminated" and str(instance.private_ip) == peer:
+                return instance
+        return None
+
+    def _issue_token(self, instance: SandboxInstance, path: str, headers: Any) -> Answer:
+        if path != TOKEN_PATH:
+            return Answer(HTTPStatus.METHOD_NOT_ALLOWED)
+        if "X-Forwarded-For" in headers:  # an open proxy in the host must not be a way in
+            return Answer(HTTPStatus.FORBIDDEN)
+        ttl = headers.get(TTL_HEADER, "")
+        if not ttl.isdecimal() or not 1 <= int(ttl) <= MAX_TTL_S:
+            return Answer(HTTPStatus.BAD_REQUEST)
+        token = self._tokens.issue(instance.id, int(ttl)).encode()
+        hops = instance.metadata_options.http_put_response_hop_limit
+        return Answer(HTTPStatus.OK, token, ((TTL_HEADER, ttl),), hops=hops)
+
+    def _look_up(self, instance: SandboxInstance, path: str) -> Answer:
+        version, _, below = path.strip("/").partition("/")
+        if not version:
+            return Answer(HTTPStatus.OK, b"latest")
+        if version != "latest" and not version[:4].isdecimal():
+            return Answer(HTTPStatus.NOT_FOUND)
+        below = below.strip("/")
+        if below == "user-data":
+            user_data = read_user_data(instance)
+            return Answer(HTTPStatus.OK if user_data else HTTPStatus.NOT_FOUND, user_data)
+        text = self._read(read_tree(self._backend, instance, self._credentials), below, instance.key_name)
+        return Answer(HTTPStatus.NOT_FOUND) if text is None else Answer(HTTPStatus.OK, text.encode())
+
+    def _read(self, tree: Tree, path: str, key_name: str | None) -> str | None:
+        if not path:
+            return "\n".join(ROOTS)
+        return tree.get(path) or list_folder(tree, path, key_name)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "EC2ws"
+    sys_version = ""
+    timeout = IDLE_TIMEOUT_S
+    disable_nagle_algorithm = True
+
+    def _serve(self) -> None:
+        assert isinstance(self.server, MetadataServer)  # noqa: S101 -- nobody else serves with it
+        if length := int(self.headers.get("Content-Length") or 0):
+            self.rfile.read(length)
+        path = self.path.partition("?")[0]
+        answer = self.server.service.answer(self.client_address[0], self.command, path, self.headers)
+        self.connection.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, answer.hops)
+        self.send_response(answer.status)
+        for name, value in answer.headers:
+            self.send_header(name, value)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815 -- the base class looks for these names
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: hosts ask all the time."""
+
+
+class MetadataServer(ThreadingMixIn, TCPServer):
+    """A thread for each connection."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listening: socket.socket, service: MetadataService) -> None:
+        super().__init__(listening.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.service = service
+
+    def start(self) -> None:
+        """Serves from a thread of its own."""
+        threading.Thread(target=self.serve_forever, name="metadata", daemon=True).start()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """An error in a connection's thread: to the log, and the others go on."""
+        del request
+        log.error("%s: %s", client_address[0], traceback.format_exc())

@@ -1,0 +1,162 @@
+"""Who may do what: each call is held against its caller's IAM policies before it takes effect.
+
+Signatures are not checked: what counts is whose access key a call names.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import ec2_backends
+
+from sandbox.api import ec2
+from sandbox.api.log import CALL_KEY, REFUSED_KEY
+from sandbox.api.refusals import Refusal, RefusedError, deny, forbid, refuse
+from sandbox.iam.permissions import Call, describe_asks, describe_ec2_asks, read_tree, s3_arn
+from sandbox.iam.policies import Ask, PolicyError
+from sandbox.iam.principals import Principal, Trust, check_session, find_principal, find_trust
+
+# Services whose calls belong to one region; those of the others are global, or made to one region for all.
+REGIONAL = ("ec2", "ssm", "servicequotas")
+# What AWS allows everybody, whatever their policies say.
+ALWAYS_ALLOWED = (("sts", "GetCallerIdentity"), ("sts", "GetSessionToken"))
+ASSUME_ROLE = ("sts", "AssumeRole")
+# Whoever may not list a bucket is not told what is missing in it.
+# https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html
+TELLS_OF_ABSENCE = ("GetObject", "HeadObject")
+
+
+class Authorization:
+    """WSGI middleware below ApiLog. region: the sandbox's."""
+
+    def __init__(self, app: WSGIApplication, region: str) -> None:
+        self._app = app
+        self._region = region
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Passes the call on, or refuses it in AWS's words."""
+        known = environ[CALL_KEY]
+        service, action = known["service"], known["action"]
+        try:
+            principal = self._identify(known)
+            is_trusted = (service, action) != ASSUME_ROLE  # whom a role trusts is not a matter of the caller's rights
+            if (principal.may_do_all and is_trusted) or (service, action) in ALWAYS_ALLOWED:
+                return self._app(environ, start_response)
+            call = _read_call(environ)
+            self._check(call, principal, environ)
+        except RefusedError as error:
+            return refuse(environ, start_response, service, error.refusal)
+        if service == "s3" and action in TELLS_OF_ABSENCE:
+            return self._answer_without_absence(environ, start_response, call, principal)
+        return self._app(environ, start_response)
+
+    def _identify(self, known: Mapping[str, Any]) -> Principal:
+        """Who calls. Raises RefusedError for calls that are nobody's or not for this sandbox."""
+        if known["service"] in REGIONAL and known["region"] != self._region:
+            raise RefusedError(_refuse_region(known["region"], self._region))
+        try:
+            principal = find_principal(known["access_key_id"])
+        except PolicyError as error:
+            reason = (
+                f"The sandbox cannot tell what this caller may do, as a policy of theirs is not understood: {error}"
+            )
+            raise RefusedError(forbid(reason)) from error
+        check_session(known["access_key_id"], known["service"] or "", known["action"])
+        return principal
+
+    def _check(self, call: Call, principal: Principal, environ: WSGIEnvironment) -> None:
+        """Raises RefusedError for the first permission that the caller lacks."""
+        for ask in self._describe(call):
+            verdict = principal.decide(ask, trust=self._find_trust(call, principal, ask.resource))
+            if verdict != "allowed":
+                environ[REFUSED_KEY] = f"{ask.action} on {ask.resource}"
+                explicit = verdict == "denied"
+                raise RefusedError(deny(call.service, principal.arn, ask.action, ask.resource, explicit=explicit))
+
+    def _find_trust(self, call: Call, principal: Principal, resource: str) -> Trust:
+        """What the resource's own policy says of the caller; "account" where it has none, so that theirs decide."""
+        if (call.service, call.action) != ASSUME_ROLE:
+            return "account"
+        try:
+            return find_trust(principal, resource)
+        except PolicyError as error:
+            raise RefusedError(forbid(f"The sandbox cannot tell whom {resource} trusts: {error}")) from error
+
+    def _describe(self, call: Call) -> Iterator[Ask]:
+        if call.service != "ec2":
+            yield from describe_asks(call)
+            return
+        backend = ec2_backends[DEFAULT_ACCOUNT_ID][self._region]
+        assert isinstance(backend, ec2.SandboxEC2Backend)  # noqa: S101 -- moto_setup.py put it there
+        with ec2.lock:
+            asks = list(describe_ec2_asks(call, backend))
+        yield from asks
+
+    def _answer_without_absence(
+        self, environ: WSGIEnvironment, start_response: StartResponse, call: Call, principal: Principal
+    ) -> Iterable[bytes]:
+        """The answer; a 404 becomes what it is on AWS for a caller who may not list the bucket."""
+        begun: list[Any] = []
+
+        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Callable[[bytes], object]:
+            begun[:] = [status, headers, exc_info]
+            return lambda _: None
+
+        body = self._app(environ, start)
+        status, headers, exc_info = begun
+        bucket = s3_arn(call.path.lstrip("/").partition("/")[0])
+        ask = Ask(action="s3:ListBucket", resource=bucket, context=call.context)
+        if status.startswith("404") and principal.decide(ask) != "allowed":
+            environ[REFUSED_KEY] = f"{ask.action} on {ask.resource}"
+            return refuse(environ, start_response, "s3", deny("s3", principal.arn, ask.action, ask.resource))
+        start_response(status, headers, exc_info)
+        return body
+
+
+def _refuse_region(asked: str | None, region: str) -> Refusal:
+    message = f"the sandbox of this folder runs in {region}, not in {asked}"
+    return Refusal(
+        status="400 Bad Request",
+        code="InvalidRegion",
+        query_code="InvalidRegion",
+        json_code="InvalidRegion",
+        s3_code="InvalidRegion",
+        message=message,
+    )
+
+
+def _read_call(environ: WSGIEnvironment) -> Call:
+    """What permissions depend on; a body that is read is put back."""
+    known = environ[CALL_KEY]
+    service, action = known["service"] or "", known["action"]
+    is_form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
+    is_json = "HTTP_X_AMZ_TARGET" in environ
+    body = b""
+    if (service != "s3" and (is_form or is_json)) or action == "DeleteObjects":
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
+    form = parse_qsl(body.decode(errors="replace"), keep_blank_values=True) if service != "s3" and is_form else []
+    return Call(
+        service=service,
+        action=action,
+        region=known["region"] or "",
+        tree=read_tree(dict(form)),
+        document=_read_document(body) if is_json else {},
+        # WSGI has the path's bytes as if they were Latin-1.
+        path=environ["PATH_INFO"].encode("latin-1").decode(errors="replace"),
+        query=environ.get("QUERY_STRING", ""),
+        source=environ.get("HTTP_X_AMZ_COPY_SOURCE", ""),
+        body=body,
+    )
+
+
+def _read_document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body or b"{}")
+    except ValueError:  # not JSON, and the service says so itself
+        return {}
+    return document if isinstance(document, dict) else {}

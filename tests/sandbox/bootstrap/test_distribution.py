@@ -1,0 +1,260 @@
+"""Files to four real hosts over real sshd and links of a known width, while hosts die, stand still and fill up."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+import pytest
+from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
+
+from bootstrap.environment.file_cache import BundleFile, describe_file
+from bootstrap.ssh import node_program
+from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.host_keys import Console, HostKeyPins
+from bootstrap.transfer.distribute import Agent, Distribution, SetUp
+from cluster.session import open_console
+from foundation.errors import ClusterError, ConnectError
+from foundation.progress import silent
+from sandbox import control
+from sandbox_steps import REGION, RunningSandbox, Ssh, enter, launch, open_ssh, start_sandbox
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+TIMEOUT_S = 60
+MBIT = 100
+SIZE = 10_000_000
+"""Nearly a second on such a link."""
+SLOW_MBIT = 8
+"""Ten seconds: so there is time to strike a host that has half of it, even where this machine is busy."""
+SILENCE_S = 10.0
+"""Less patience than usual, and still many times what passes between two words of a node that lives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSeen:
+    """A host: as ssh sees it, and as this machine does. `pid`: its process 1."""
+
+    host: Host
+    pid: int
+
+    @property
+    def store(self) -> Path:
+        return Path(f"/proc/{self.pid}/root/home/ubuntu/.cluster")
+
+    def has(self, file: BundleFile) -> bool:
+        path = self.store / "files" / file.sha256 / file.name
+        return path.exists() and describe_file(path).sha256 == file.sha256
+
+    def has_half(self, file: BundleFile) -> bool:
+        try:
+            return (self.store / "incoming" / file.sha256).stat().st_size > file.size_bytes // 2
+        except FileNotFoundError:
+            return False
+
+    def link_bytes(self) -> int:
+        lines = Path(f"/proc/{self.pid}/net/dev").read_text().splitlines()
+        words = next(line.split() for line in lines if line.strip().startswith("eth0:"))
+        return int(words[1]) + int(words[9])
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
+    folder = tmp_path_factory.mktemp("distribution")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        try:
+            sandbox = start_sandbox(folder, link_mbit=MBIT)
+            enter(sandbox, monkeypatch)
+            yield sandbox
+        finally:
+            control.reset(folder, report=silent)
+
+
+class Four:
+    """The hosts, and how files are given to them."""
+
+    def __init__(self, project: RunningSandbox, ssh: Ssh) -> None:
+        ec2 = boto3.client("ec2")
+        self.project = project
+        self._key = ssh.key
+        made = launch(ssh, 4)
+        group = open_ssh(ec2)
+        inside: IpPermissionTypeDef = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[inside])
+        pids = {host.instance_id: host.pid or 0 for host in control.describe(project.project_dir).hosts}
+        self.hosts = [
+            HostSeen(
+                host=Host(
+                    name=f"node-{number}",
+                    instance_id=each["InstanceId"],
+                    address=each["PublicIpAddress"],
+                    private_ip=each["PrivateIpAddress"],
+                    user="ubuntu",
+                    is_head=number == 0,
+                ),
+                pid=pids[each["InstanceId"]],
+            )
+            for number, each in enumerate(made)
+        ]
+        self.errors: dict[str, BaseException] = {}
+
+    def fault(self, kind: str, number: int, *more: str) -> None:
+        words = (kind, f"instance={self.hosts[number].host.instance_id}", *more)
+        control.cause_fault(self.project.project_dir, " ".join(words))
+
+    def shape_link(self, number: int, mbit: int) -> None:
+        self.fault("link", number, f"mbit={mbit}")
+
+    def distribute(self, wanted: SetUp, *, meanwhile: Callable[[], object] = bool) -> dict[str, BaseException]:
+        """To all hosts side by side; what went wrong, by node."""
+        errors: dict[str, BaseException] = {}
+        pins = HostKeyPins(self.project.project_dir / "pins")
+        console: Console = open_console(REGION)
+        with (
+            Connections(private_key=self._key, pins=pins, console=console, wait_s=20) as connections,
+            Distribution(report=silent) as distribution,
+        ):
+
+            def work(host: Host) -> None:
+                try:
+                    distribution.set_up(connections.get(host), wanted)
+                except BaseException as error:  # noqa: BLE001 - looked at by the test
+                    errors[host.name] = error
+
+            threads = [threading.Thread(target=work, args=(seen.host,)) for seen in self.hosts]
+            for thread in threads:
+                thread.start()
+            meanwhile()
+            for thread in threads:
+                thread.join(TIMEOUT_S)
+                assert not thread.is_alive()
+        return errors
+
+    def having(self, file: BundleFile) -> list[bool]:
+        return [seen.has(file) for seen in self.hosts]
+
+
+@pytest.fixture(scope="module")
+def four(project: RunningSandbox, ssh: Ssh) -> Four:
+    return Four(project, ssh)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> BundleFile:
+    path = tmp_path / "some.bin"
+    path.write_bytes(random.randbytes(SIZE))
+    return describe_file(path)
+
+
+def wanted(file: BundleFile) -> SetUp:
+    task = {"kind": "script", "what": "the test's script", "text": "echo fine >>log", "silence_s": 30}
+    return SetUp(python="python3", files=(file,), tasks=(task,))
+
+
+def test_to_all_and_the_second_time_next_to_nothing(four: Four, file: BundleFile) -> None:
+    assert four.distribute(wanted(file)) == {}
+    assert four.having(file) == [True] * 4
+    before = [seen.link_bytes() for seen in four.hosts]
+    assert four.distribute(wanted(file)) == {}
+    moved = [seen.link_bytes() - was for seen, was in zip(four.hosts, before, strict=True)]
+    assert max(moved) < SIZE // 10, moved
+    logs = [(seen.store.parent / "log").read_text() for seen in four.hosts]
+    assert logs == ["fine\nfine\n"] * 4
+
+
+def test_no_key_and_no_secret_of_ours_is_there(four: Four, file: BundleFile) -> None:
+    """Nor what the transfer's own secret is: it is on no command line."""
+    seen: list[bytes] = []
+
+    def look() -> None:
+        until(lambda: four.hosts[3].has_half(file), "it does not get through")
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                seen.append(path.read_bytes())
+            except OSError:
+                continue
+
+    secrets = []
+    original = Agent.tell
+
+    def tell(self: Agent, message: object) -> None:
+        secrets.append(message.get("secret", "") if isinstance(message, dict) else "")
+        original(self, message)  # type: ignore[arg-type]
+
+    four.shape_link(3, SLOW_MBIT)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Agent, "tell", tell)
+        assert four.distribute(wanted(file), meanwhile=look) == {}
+    four.shape_link(3, MBIT)
+    [secret] = {each for each in secrets if each}
+    assert not [line for line in seen if secret.encode() in line]
+
+
+def test_a_full_disk(four: Four, file: BundleFile) -> None:
+    four.fault("full-disk", 1)
+    error = four.distribute(wanted(file))["node-1"]
+    assert isinstance(error, ClusterError)
+    assert "node-1: " in error.message
+    assert "No space left on device" in error.message
+    assert error.hint is not None
+    assert "volume_size_gib" in error.hint
+    assert four.having(file) == [True, False, True, True]
+    four.fault("free-disk", 1)
+    assert four.distribute(wanted(file)) == {}
+    assert four.having(file) == [True] * 4
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut short"])
+def test_a_file_that_is_damaged_on_this_machine(four: Four, file: BundleFile, damage: str) -> None:
+    data = bytearray(file.path.read_bytes())
+    data[SIZE // 2] ^= 1
+    file.path.write_bytes(data[: SIZE // 3 if damage == "cut short" else None])
+    errors = four.distribute(wanted(file))
+    assert sorted(errors) == ["node-0", "node-1", "node-2", "node-3"]
+    assert all(str(file.path) in str(error) for error in errors.values()), errors
+    assert four.having(file) == [False] * 4
+    assert not file.path.exists()
+    data[SIZE // 2] ^= 1
+    file.path.write_bytes(data)
+    assert four.distribute(wanted(file)) == {}
+    assert four.having(file) == [True] * 4
+
+
+@pytest.mark.slow
+def test_one_that_stands_still(four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_program, "SILENCE_S", SILENCE_S)
+
+    def freeze() -> None:
+        until(lambda: four.hosts[2].has_half(file), "it does not get through")
+        four.fault("freeze", 2)
+
+    four.shape_link(2, SLOW_MBIT)
+    errors = four.distribute(wanted(file), meanwhile=freeze)
+    four.fault("thaw", 2)
+    four.shape_link(2, MBIT)
+    assert list(errors) == ["node-2"]
+    assert isinstance(errors["node-2"], ConnectError)
+    assert "node-2" in str(errors["node-2"])
+    assert four.having(file) == [True, True, False, True]
+    assert four.distribute(wanted(file)) == {}
+    assert four.having(file) == [True] * 4
+
+
+def test_one_whose_power_is_cut(four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last test: it is gone."""
+    monkeypatch.setattr(node_program, "SILENCE_S", SILENCE_S)
+
+    def cut() -> None:
+        until(lambda: four.hosts[1].has_half(file), "it does not get through")
+        four.fault("kill", 1)
+
+    four.shape_link(1, SLOW_MBIT)
+    errors = four.distribute(wanted(file), meanwhile=cut)
+    assert list(errors) == ["node-1"]
+    assert isinstance(errors["node-1"], ConnectError)
+    assert "node-1" in str(errors["node-1"])
+    assert [seen.has(file) for seen in four.hosts if seen.host.name != "node-1"] == [True] * 3

@@ -1,0 +1,239 @@
+"""`cluster exec` on real hosts: what it prints, what it returns, and that nothing goes on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from job_steps import hosts_of
+from project import CLUSTER, Project
+from sandbox_steps import find_sleepers
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+ON_NODE_1 = "[ $(cat /proc/sys/kernel/hostname | tail -c 2) = 5 ]"
+"""A node is told by its address, by which EC2 names hosts: the first two of a subnet are .4 and .5."""
+# Everything that a child can do to get away: another session, a parent that ends, no ears, root's, standing still.
+STUBBORN = """
+setsid sleep TOKEN &
+(setsid sh -c 'trap "" TERM HUP INT; sleep TOKEN; sleep TOKEN' </dev/null >/dev/null 2>&1 &)
+sudo sleep TOKEN &
+sleep TOKEN & kill -STOP $!
+env -i /bin/sleep TOKEN &
+echo begun
+wait
+"""
+
+
+@pytest.fixture
+def token() -> Iterator[str]:
+    """The seconds that a test's processes sleep, by which they are known."""
+    token = f"98765.{uuid.uuid4().int % 10**9}"
+    yield token
+    for pid in find_sleepers(token):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_every_line_says_where_it_comes_from_and_every_failure_is_told(two_nodes: Project, token: str) -> None:
+    wait = f"until [ -e /tmp/{token} ]; do sleep 0.1; done"
+    script = f"echo out; echo err >&2; printf 'no newline'; if {ON_NODE_1}; then exit 7; fi; {wait}; exit 3"
+    may_end = hosts_of(two_nodes)["node-0"].root / "tmp" / token
+    shown: list[bytes] = []
+    with begun(two_nodes, script) as process:
+        assert process.stdout is not None
+        # The rest of a line is shown once it is known that nothing follows: node-1 has ended by then.
+        while b"[node-1] no newline\n" not in shown:
+            shown.append(process.stdout.readline())
+            assert shown[-1], shown
+        may_end.touch()
+        assert process.stderr is not None
+        out = b"".join([*shown, process.stdout.read()]).decode()
+        said = process.stderr.read().decode()
+        process.wait(timeout=60)
+    may_end.unlink()
+    assert process.returncode == 7, said
+    assert sorted(out.splitlines()) == sorted(f"[node-{n}] {t}" for n in (0, 1) for t in ("out", "no newline"))
+    lines = said.splitlines()
+    assert sorted(lines[:2]) == ["[node-0] err", "[node-1] err"]
+    assert lines[2:] == [
+        "error: the command failed on 2 of 2 nodes:",
+        "  node-0: exit code 3",
+        "  node-1: exit code 7",
+    ]
+
+
+def test_words_arrive_as_they_are(two_nodes: Project) -> None:
+    words = ["a b", "$(id)", "it's", "", "--json", "\N{SNOWMAN}", "*", 'new\nline "']
+    program = "import sys, json; print(json.dumps(sys.argv[1:]))"
+    done = two_nodes.run("exec", "--node", "node-1", "--", "python3", "-c", program, *words)
+    assert json.loads(done.stdout.removeprefix("[node-1] ")) == words
+
+
+def test_json_is_one_array(two_nodes: Project) -> None:
+    done = two_nodes.run("exec", "--json", "--", "sh", "-c", f"echo hi; {ON_NODE_1} && kill -9 $$; true", code=137)
+    rest = {"stdout": "hi\n", "stderr": "", "cut": False, "error": None}
+    assert json.loads(done.stdout) == [
+        {"node": "node-0", "exit_code": 0, **rest},
+        {"node": "node-1", "exit_code": 137, **rest},
+    ]
+    assert "error: the command failed on 1 of 2 nodes:\n  node-1: ended by SIGKILL (exit code 137)\n" in done.stderr
+
+
+def test_a_cluster_that_is_set_up_has_its_python_first(two_nodes: Project) -> None:
+    done = two_nodes.run("exec", "--", "sh", "-c", "command -v python; pwd; cat; umask")
+    assert done.stdout.count("/.cluster/env/") == 2
+    assert "[node-0] /home/ubuntu\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["exec"], 2, "there is no command to run"),
+        (["exec", "--node", "node-7", "--", "true"], 1, "has no node node-7\n  try: one of: node-0, node-1\n"),
+        (["exec", "--", "no-such-program"], 127, "[node-1] cannot start 'no-such-program': No such file or directory"),
+        (["exec", "--", "/etc/passwd"], 126, "[node-0] cannot start '/etc/passwd': Permission denied"),
+        (["ssh", "node-7"], 1, "has no node node-7"),
+        (["ssh", "node-1", "--", "id"], 2, "cluster exec --node node-1 -- id"),
+    ],
+)
+def test_what_cannot_be_run_is_said(two_nodes: Project, words: list[str], code: int, said: str) -> None:
+    assert said in two_nodes.run(*words, code=code).stderr
+
+
+def run_bytes(project: Project, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [CLUSTER, "exec", "--node", "node-0", "--", *words],
+        cwd=project.directory,
+        env=project.environment(),
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+
+
+def test_long_lines_and_bytes_that_are_no_text_arrive_whole(two_nodes: Project) -> None:
+    program = "import os; d = bytes(range(256)) * 5000; os.write(1, b'x' * 3000000 + b'\\n' + d); os.write(2, d)"
+    done = run_bytes(two_nodes, "python3", "-c", program)
+    junk = bytes(range(256)) * 5000
+    assert done.stdout == b"".join(b"[node-0] %s\n" % line for line in (b"x" * 3000000 + b"\n" + junk).split(b"\n"))
+    assert done.stderr == b"".join(b"[node-0] %s\n" % line for line in junk.split(b"\n"))
+
+
+def test_what_goes_on_in_the_background_does_not_keep_the_command(two_nodes: Project, token: str) -> None:
+    two_nodes.run("exec", "--", "sh", "-c", f"setsid sleep {token} & yes & echo done", timeout_s=60)
+    # As with ssh. Until a child has become another program, it has the words of the one that started it.
+    until(lambda: len(find_sleepers(token)) == 2, "what goes on is not one process on each node")
+
+
+@contextmanager
+def begun(two_nodes: Project, script: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [CLUSTER, "exec", "--", "sh", "-c", script],
+        cwd=two_nodes.directory,
+        env=two_nodes.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP, signal.SIGKILL]
+)
+def test_whatever_ends_the_command_here_ends_it_on_all_nodes(
+    two_nodes: Project, token: str, number: signal.Signals
+) -> None:
+    with begun(two_nodes, STUBBORN.replace("TOKEN", token)) as process:
+        until(lambda: len(find_sleepers(token)) >= 2 * 7, "not all of it starts")
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1].decode()
+    if number in {signal.SIGINT, signal.SIGTERM}:
+        assert (process.returncode, said) == (130, "\nerror: interrupted\n")
+        assert not find_sleepers(token)
+    until(lambda: not find_sleepers(token), "it goes on")
+
+
+def test_a_flood_is_ended_at_once_and_takes_no_memory(two_nodes: Project, token: str) -> None:
+    """Nobody reads what it prints, as with a terminal that was stopped."""
+    with begun(two_nodes, f"sleep {token} & exec yes $(seq 1 1000)") as process:
+        until(lambda: len(find_sleepers(token)) >= 2, "it does not start")
+        time.sleep(2)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        assert int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) < 400_000
+        process.send_signal(signal.SIGINT)
+        until(lambda: not find_sleepers(token), "the flood keeps it from ending")
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_a_reader_that_goes_away_ends_it(two_nodes: Project, token: str) -> None:
+    with begun(two_nodes, f"sleep {token} & exec yes") as process:
+        assert process.stdout is not None
+        assert process.stdout.read(9) in {b"[node-0] ", b"[node-1] "}
+        process.stdout.close()
+        process.wait(timeout=60)
+        assert not find_sleepers(token)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+def test_a_node_that_is_not_to_be_reached_is_named_and_the_others_are_shown(two_nodes: Project) -> None:
+    """A changed host key, since that is told at once."""
+    (pins,) = (two_nodes.directory / "state").rglob("known_hosts")
+    before = pins.read_text()
+    lines = before.splitlines()
+    instance = json.loads(two_nodes.run("status", "--json").stdout)["nodes"][1]["instance_id"]
+    (own,) = (line for line in lines if line.startswith(instance))
+    (other,) = (line for line in lines if not line.startswith(instance))
+    pins.write_text(f"{other}\n{own.rpartition(' ')[0]} {other.split()[2]}\n")
+    try:
+        done = two_nodes.run("exec", "--", "sh", "-c", "echo here; exit 3", code=1)
+        shell = two_nodes.run("ssh", "node-1", code=1)
+    finally:
+        pins.write_text(before)
+    assert done.stdout == "[node-0] here\n"
+    assert "error: the command failed on 2 of 2 nodes:\n  node-0: exit code 3\n  node-1 (i-" in done.stderr
+    assert "its host key has changed" in done.stderr
+    assert "its host key has changed" in shell.stderr
+
+
+def test_a_node_that_is_lost_on_the_way_is_named(two_nodes: Project, token: str) -> None:
+    """Its sshd's sessions end, as by a reboot: the connection breaks in the middle."""
+    script = f"if {ON_NODE_1}; then pkill -u ubuntu -x sshd; exec sleep {token}; fi; sleep 1; echo done"
+    with begun(two_nodes, script) as process:
+        out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, b"[node-0] done\n"), said
+    until(lambda: not find_sleepers(token), "it goes on")
+    assert b"error: the command failed on 1 of 2 nodes:\n  node-1 (" in said
+    assert b"the command was lost: " in said
+
+
+@pytest.mark.slow
+def test_a_node_that_falls_silent_is_named(two_nodes: Project, token: str) -> None:
+    instance = json.loads(two_nodes.run("status", "--json").stdout)["nodes"][1]["instance_id"]
+    with begun(two_nodes, f"if {ON_NODE_1}; then exec sleep {token}; fi; echo done") as process:
+        until(lambda: find_sleepers(token), "it does not start")
+        two_nodes.run("sandbox", "fault", "freeze", f"instance={instance}")
+        try:
+            out, said = process.communicate(timeout=90)
+        finally:
+            two_nodes.run("sandbox", "fault", "thaw", f"instance={instance}")
+    assert (process.returncode, out) == (1, b"[node-0] done\n"), said
+    assert b"  node-1 (" in said
+    until(lambda: not find_sleepers(token), "it goes on")

@@ -1,0 +1,216 @@
+"""No blind trust: on real hosts, by the real command, host keys are what the console says, or nothing is sent."""
+
+import json
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from project import Project
+from sandbox.daemon.place import place_of
+from sandbox.hosts.hosts import folder_of
+from sandbox_steps import Ssh
+
+pytestmark = pytest.mark.sandbox
+
+READ_KEYS_ANEW = "sudo pkill -HUP -o -x sshd"
+
+
+def pins_of(project: Project) -> Path:
+    [key] = (project.directory / "state").rglob("id_ed25519")
+    return key.with_name("known_hosts")
+
+
+def ssh_to(project: Project) -> Ssh:
+    [key] = (project.directory / "state").rglob("id_ed25519")
+    return Ssh(key=key)
+
+
+def nodes_of(project: Project) -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = json.loads(project.run("status", "--json").stdout)["nodes"]
+    return nodes
+
+
+def console_of(project: Project, instance_id: str) -> Path:
+    """What the host writes its console to, and GetConsoleOutput reads."""
+    return folder_of(place_of(project.directory), instance_id).console
+
+
+def looks_at_consoles(project: Project) -> int:
+    calls = [json.loads(line) for line in project.run("sandbox", "log", "--json").stdout.splitlines()]
+    return Counter(call["action"] for call in calls)["GetConsoleOutput"]
+
+
+def fingerprint(pin: str) -> str:
+    """Of `instance-id type base64`, as OpenSSH computes it."""
+    public = pin.partition(" ")[2]
+    done = subprocess.run(("ssh-keygen", "-lf", "-"), input=public, capture_output=True, text=True, check=True)
+    return done.stdout.split()[1]
+
+
+@contextmanager
+def without_pins(project: Project) -> Iterator[Path]:
+    """The file of pins is lost, as on another machine; it is afterwards as it was."""
+    pins = pins_of(project)
+    before = pins.read_text()
+    pins.unlink()
+    try:
+        yield pins
+    finally:
+        pins.write_text(before)
+
+
+@contextmanager
+def silent_console(project: Project, instance_id: str) -> Iterator[Path]:
+    """As with an image that prints no host keys, or before it has; afterwards the console is as it was."""
+    console = console_of(project, instance_id)
+    before = console.read_bytes()
+    console.write_bytes(b"[    0.000000] Linux version 6.8.0-1021-aws\r\n\x1b[1mstill booting\x1b[0m\r\n")
+    try:
+        yield console
+    finally:
+        console.write_bytes(before)
+
+
+@contextmanager
+def other_host_key(project: Project, address: str, own: str) -> Iterator[str]:
+    """Another machine answers in the node's place: its sshd has another host key, whose fingerprint this gives."""
+    ssh = ssh_to(project)
+    # In one command each, since an sshd whose keys are gone lets nobody in any more.
+    told = ssh.read(
+        address,
+        "sudo mkdir /etc/ssh/own && sudo mv /etc/ssh/ssh_host_* /etc/ssh/own/ && "
+        "sudo ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key && "
+        f"ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub && {READ_KEYS_ANEW}",
+    )
+    other = told.split()[1]
+    wait_until_presented(address, other)
+    try:
+        yield other
+    finally:
+        ssh.run(
+            address,
+            "sudo rm /etc/ssh/ssh_host_* && sudo mv /etc/ssh/own/* /etc/ssh && sudo rmdir /etc/ssh/own && "
+            f"{READ_KEYS_ANEW}",
+        )
+        wait_until_presented(address, own)
+
+
+def wait_until_presented(address: str, wanted: str) -> None:
+    """Waits until sshd presents the host key with that fingerprint."""
+    deadline = time.monotonic() + 20
+    while True:
+        scan = subprocess.run(("ssh-keyscan", "-t", "ed25519", address), capture_output=True, text=True, check=False)
+        if scan.stdout and fingerprint(scan.stdout) == wanted:
+            return
+        assert time.monotonic() < deadline, scan
+        time.sleep(0.05)
+
+
+def test_pins_are_what_the_consoles_show_and_pinned_nodes_need_no_console(two_nodes: Project) -> None:
+    two_nodes.run("verify")
+    pins = dict.fromkeys(pins_of(two_nodes).read_text().splitlines())
+    assert sorted(pin.split()[0] for pin in pins) == sorted(node["instance_id"] for node in nodes_of(two_nodes))
+    for pin in pins:
+        assert f" {fingerprint(pin)} " in console_of(two_nodes, pin.split()[0]).read_text()
+    looks = looks_at_consoles(two_nodes)
+    assert looks >= len(pins)
+    two_nodes.run("verify")
+    two_nodes.run("up")
+    assert looks_at_consoles(two_nodes) == looks
+
+
+def test_lost_pins_are_verified_anew(two_nodes: Project) -> None:
+    before = pins_of(two_nodes).read_text()
+    looks = looks_at_consoles(two_nodes)
+    with without_pins(two_nodes) as pins:
+        two_nodes.run("verify")
+        assert pins.read_text() == before
+    assert looks_at_consoles(two_nodes) == looks + 2
+
+
+def test_another_host_key_than_the_consoles_is_refused_and_nothing_is_sent(two_nodes: Project) -> None:
+    node = nodes_of(two_nodes)[1]
+    own = next(pin for pin in pins_of(two_nodes).read_text().splitlines() if pin.startswith(node["instance_id"]))
+    ssh = ssh_to(two_nodes)
+    with (
+        other_host_key(two_nodes, node["public_ip"], fingerprint(own)) as presented,
+        without_pins(two_nodes) as pins,
+    ):
+        log_size = int(ssh.read(node["public_ip"], "sudo stat -c %s /var/log/auth.log"))
+        done = two_nodes.run("verify", code=1)
+        said = ssh.read(node["public_ip"], f"sudo tail -c +{log_size + 1} /var/log/auth.log")
+        assert node["instance_id"] not in pins.read_text()
+    assert f"presented: ssh-ed25519 {presented}\n" in done.stderr
+    assert f" {fingerprint(own)}\n" in done.stderr.partition("\n  console: ")[2]
+    assert "Nothing was sent to it" in done.stderr
+    # sshd names the user as soon as one is said; the last lines are those of this test's own look at the log.
+    refused = [line for line in said.splitlines() if "Connection closed by" in line]
+    assert refused  # a busy machine leaves time for one attempt, a fast one for several
+    assert not [line for line in refused if "user" in line]
+    two_nodes.run("verify")
+
+
+@pytest.mark.slow
+def test_a_console_without_host_keys_ends_in_a_line_to_pin_by_hand(two_nodes: Project) -> None:
+    node = nodes_of(two_nodes)[1]
+    with silent_console(two_nodes, node["instance_id"]), without_pins(two_nodes) as pins:
+        done = two_nodes.run("verify", code=1)
+        assert "the instance's console shows no host keys' fingerprints" in done.stderr
+        assert "  | [    0.000000] Linux version 6.8.0-1021-aws\n  | still booting\n" in done.stderr
+        assert f"ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and if it is the same add its line to {pins}" in (
+            done.stderr.replace("\n", " ")
+        )
+        [line] = re.findall(r"its line: +(.*)", done.stderr)
+        shown = ssh_to(two_nodes).read(node["public_ip"], "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
+        assert fingerprint(line) == shown
+        with pins.open("a") as file:
+            file.write(line + "\n")
+        looks = looks_at_consoles(two_nodes)
+        two_nodes.run("verify")
+        assert looks_at_consoles(two_nodes) == looks
+
+
+def test_host_keys_that_the_console_shows_late_are_waited_for(two_nodes: Project) -> None:
+    node = nodes_of(two_nodes)[0]
+    looks = looks_at_consoles(two_nodes)
+    with without_pins(two_nodes) as pins:
+        with silent_console(two_nodes, node["instance_id"]), two_nodes.running("verify") as verifying:
+            deadline = time.monotonic() + 20
+            while looks_at_consoles(two_nodes) < looks + 3:
+                assert time.monotonic() < deadline, two_nodes.messages.read_text()
+            assert verifying.poll() is None
+            assert node["instance_id"] not in (pins.read_text() if pins.exists() else "")
+            console_of(two_nodes, node["instance_id"]).write_text(console_text(node["public_ip"], ssh_to(two_nodes)))
+            verifying.communicate(timeout=60)
+        assert verifying.returncode == 0, two_nodes.messages.read_text()
+
+
+def console_text(address: str, ssh: Ssh) -> str:
+    """cloud-init's block, with the kernel's and syslog's words around it."""
+    keys = ssh.read(address, "for key in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $key; done").splitlines()
+    lines = (
+        "-----BEGIN SSH HOST KEY FINGERPRINTS-----",
+        *keys,
+        "-----END SSH HOST KEY FINGERPRINTS-----",
+    )
+    return "".join(f"[   21.3] cloud-init[1186]: <14>Nov 20 13:00:01 ec2: {line}\r\n" for line in lines)
+
+
+def test_a_missing_permission_is_named(two_nodes: Project) -> None:
+    two_nodes.run("sandbox", "fault", "unauthorized", "action=GetConsoleOutput")
+    try:
+        two_nodes.run("verify")
+        with without_pins(two_nodes):
+            done = two_nodes.run("verify", code=1)
+    finally:
+        two_nodes.run("sandbox", "disarm", "all")
+    assert "UnauthorizedOperation" in done.stderr
+    assert "which shows its host keys' fingerprints" in done.stderr
+    assert "these credentials need the permission ec2:GetConsoleOutput" in done.stderr

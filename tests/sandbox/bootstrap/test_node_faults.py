@@ -1,0 +1,267 @@
+"""The table of faults, its second half: nodes, the network, full disks and S3; see test_job_faults.py."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import boto3
+import pytest
+
+from job_steps import (
+    JOINS,
+    ONE_WORKER,
+    SILENCE_S,
+    STARTS,
+    Running,
+    Tell,
+    borrowed,
+    cause,
+    check,
+    fail,
+    hosts_of,
+    python,
+    records,
+    running,
+)
+from lab import reread_configuration
+from project import Project
+from sandbox import control
+from sandbox_steps import RunningSandbox, enter
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+PROCESS = r"(worker|server) \d on node-1 \(process \d+\)"
+UNSEARCHED = r"not known to have ended: node-1 could not be searched: ssh: connect to host \S+ port 22: Connection"
+
+
+@pytest.fixture
+def nodes(two_nodes: Project) -> Iterator[Project]:
+    with borrowed(two_nodes) as project:
+        yield project
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def ends_itself(job: Running) -> None:
+    """Nothing of the job is left on any host, and nobody had to end it there."""
+    job.is_gone(timeout_s=2 * SILENCE_S + 10.0)
+
+
+def test_a_node_that_freezes(nodes: Project, record_property: Tell) -> None:
+    with running(nodes, "--job", "silence.toml", command=STARTS) as job:
+        node = job.hosts["node-1"]
+        job.fault("freeze", f"instance={node.instance_id}")
+        words = r"(worker|server) on node-1 \(process \d+\): nothing was heard from its node for 5 s"
+        try:
+            said = check("node-1 frozen", job, (1, words), record_property, silence_s=SILENCE_S, besides=("node-1",))
+        finally:
+            job.fault("thaw", f"instance={node.instance_id}")
+        ends_itself(job)
+    assert re.search(UNSEARCHED, said)
+
+
+def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell) -> None:
+    with running(nodes, "--job", "silence.toml") as job:
+        ends = [f"{name}={job.hosts[node].instance_id}" for name, node in (("a", "node-0"), ("b", "node-1"))]
+        job.fault("partition", *ends)
+        words = rf"{PROCESS}: nothing was heard from its node for 5 s"
+        try:
+            said = check("node-1 cut off", job, (1, words), record_property, silence_s=SILENCE_S, besides=("node-1",))
+            ends_itself(job)  # though nobody can tell it to
+        finally:
+            job.fault("heal", *ends)
+    assert re.search(UNSEARCHED, said)
+
+
+@pytest.mark.slow
+def test_a_node_whose_power_is_cut(nodes: Project, record_property: Tell) -> None:
+    with running(nodes, "--job", "silence.toml", command=STARTS) as job:
+        job.fault("kill", f"instance={job.hosts['node-1'].instance_id}")
+        words = r"(worker|server) on node-1 \(process \d+\)( was lost: ssh to it failed: |: nothing was heard)"
+        try:
+            said = check("node-1 without power", job, (1, words), record_property, silence_s=SILENCE_S)
+        finally:
+            until_started(nodes)
+    assert re.search(UNSEARCHED, said)
+
+
+@pytest.mark.slow
+def test_a_head_whose_power_is_cut(nodes: Project, record_property: Tell) -> None:
+    with running(nodes, "--job", "silence.toml") as job:
+        job.fault("kill", f"instance={job.hosts['node-0'].instance_id}")
+        words = r"ended with its head: node-0 \(\S+\) is stopp(ing|ed); no process of it is left on other nodes"
+        try:
+            check(
+                "the head without power", job, (1, words), record_property, silence_s=30.0
+            )  # of connecting again, too
+        finally:
+            until_started(nodes)
+    (record,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["id"] == job.id]
+    assert (record["state"], record["error"]) == ("failed", "the supervisor on node-0 was killed")
+
+
+@pytest.mark.slow
+def test_a_head_that_freezes_for_a_while(nodes: Project, record_property: Tell) -> None:
+    with running(nodes, "--job", "silence.toml", command=STARTS) as job:
+        node = job.hosts["node-0"]
+        job.fault("freeze", f"instance={node.instance_id}")
+        try:
+            until(lambda: not job.hosts["node-1"].programs("role"), "node-1 goes on without its head")
+        finally:
+            job.fault("thaw", f"instance={node.instance_id}")
+        words = r"failed: (worker|server|scheduler) on node-[01] \(process \d+\)"
+        check("the head frozen until the others gave up, and thawed", job, (1, words), record_property, silence_s=15.0)
+
+
+def until_started(project: Project) -> None:
+    """Have all nodes run again."""
+
+    def states() -> set[str]:
+        return {node["state"] for node in json.loads(project.run("status", "--json").stdout)["nodes"]}
+
+    until(lambda: states() <= {"running", "stopped"}, "a node neither runs nor is stopped")
+    project.run("start")
+
+
+# -- the network -----------------------------------------------------------------------------------------------------
+
+
+def test_ssh_that_one_node_refuses(nodes: Project) -> None:
+    """From the moment on at which launch.py would use it."""
+    config = "/etc/ssh/sshd_config"
+    commands = f"sed -i.away 's/^Port 22$/Port 2200/' {config}\n{reread_configuration(2200)}"
+    setup = json.dumps(f"if [ $CLUSTER_HOST = node-1 ]; then sudo sh -euc {shlex.quote(commands)}; fi")
+    (nodes.directory / "refuse.toml").write_text(f"setup = [{setup}]\n")
+    host = hosts_of(nodes)["node-1"]
+    try:
+        done = fail(nodes, "--job", "refuse.toml", *STARTS)
+    finally:
+        os.replace(f"{host.root}{config}.away", f"{host.root}{config}")
+        inside = ("nsenter", "--target", str(host.pid), "--mount", "--pid", "--net")
+        subprocess.run((*inside, "sh", "-euc", reread_configuration(22)), check=True, timeout=60)
+    why = r"ssh to it failed: ssh: connect to host \S+ port 22: Connection refused"
+    assert re.search(rf"error: .* failed: (worker|server) on node-1 was lost: {why}", done.stderr)
+
+
+@pytest.fixture
+def entered(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The shared cluster, with boto3 led to its sandbox."""
+    info = control.find_running(nodes.directory)
+    assert info is not None
+    enter(RunningSandbox(project_dir=nodes.directory, info=info, environment=control.environment(info)), monkeypatch)
+    return nodes
+
+
+@contextmanager
+def only_ports(*ranges: tuple[int, int]) -> Iterator[None]:
+    """Members of the cluster's security group reach each other at these TCP ports alone."""
+    ec2 = boto3.client("ec2")
+    [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
+    rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
+    members = [{"GroupId": group["GroupId"]}]
+    some = [{"IpProtocol": "tcp", "FromPort": a, "ToPort": b, "UserIdGroupPairs": members} for a, b in ranges]
+    ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
+    ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=some)
+    try:
+        yield
+    finally:
+        ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=some)
+        ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
+
+
+@pytest.mark.slow
+def test_ports_between_servers_and_workers_that_are_blocked(entered: Project) -> None:
+    """The scheduler can be reached, so that all processes start; but they do not find each other."""
+    with only_ports((22, 22), (9091, 9999)):
+        done = fail(entered, *JOINS)
+    blocked = r"node-[01] cannot reach port \d+ of the (worker|server) on node-[01]"
+    assert re.search(rf"failed: the job's processes cannot find each other: {blocked}", done.stderr), done.stderr
+    assert "security group" in done.stderr
+
+
+# -- full disks ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def full_disk(project: Project, host: str) -> Iterator[None]:
+    instance = hosts_of(project)[host].instance_id
+    cause(project, "full-disk", f"instance={instance}")
+    try:
+        yield
+    finally:
+        cause(project, "free-disk", f"instance={instance}")
+
+
+def test_a_head_whose_disk_is_full(nodes: Project, record_property: Tell) -> None:
+    program = "echo waits; while sleep 0.05; do echo a line of the log; done"
+    with running(nodes, command=("--", "sh", "-c", program)) as job:
+        job.fault("full-disk", f"instance={job.hosts['node-0'].instance_id}")
+        words = rf"failed: node-0: No space left on device \(\S+{job.id}/\S+\)"
+        try:
+            check("the head's disk full", job, (1, words), record_property)
+            (record,) = [one for one in records(nodes) if one["id"] == job.id]
+            refused = nodes.run("train", *ONE_WORKER, "--", "true", code=1)  # and it is not said to run for ever
+        finally:
+            job.fault("free-disk", f"instance={job.hosts['node-0'].instance_id}")
+    assert (record["state"], record["exit_code"]) == ("failed", 1)
+    assert "No space left on device" in record["error"]
+    assert re.search(r"error: .*node-0.*: No space left on device", refused.stderr), refused.stderr
+
+
+def test_a_worker_whose_disk_is_full(nodes: Project) -> None:
+    program = 'if [ "$DMLC_ROLE" = worker ]; then sleep 1; cat /dev/zero > "$CLUSTER_OUTPUT_DIR/out"; fi; sleep 600'
+    with full_disk(nodes, "node-1"):
+        done = fail(nodes, "--", "sh", "-c", program)
+    assert re.search(r"^\[(worker|server) \? node-1\] .*No space left on device", done.stdout, re.MULTILINE)
+    assert re.search(r"failed: .*(worker|server) on node-1 .*ended with exit code 1", done.stderr)
+    assert "a disk is full" in done.stderr
+
+
+# -- S3 --------------------------------------------------------------------------------------------------------------
+
+READ = 'import mxnet as mx; mx.recordio.MXRecordIO("s3://cluster-faults/records/one.rec", "r").read()'
+
+
+@contextmanager
+def unavailable(project: Project) -> Iterator[None]:
+    cause(project, "s3-503", "operation=GetObject", "count=all")
+    yield
+    control.disarm_faults(project.directory, "all")
+
+
+@contextmanager
+def forbidden(project: Project) -> Iterator[None]:
+    del project
+    statement = {"Effect": "Deny", "Action": "s3:GetObject", "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    iam = boto3.client("iam")
+    iam.put_user_policy(UserName="operator", PolicyName="no-reads", PolicyDocument=policy)
+    try:
+        yield
+    finally:
+        iam.delete_user_policy(UserName="operator", PolicyName="no-reads")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "advice"),
+    [(forbidden, "AccessDenied", "S3 refuses: "), (unavailable, "SlowDown", "S3 asks for fewer requests")],
+    ids=["403", "503"],
+)
+def test_s3_that_refuses(
+    entered: Project, fault: Callable[[Project], AbstractContextManager[None]], code: str, advice: str
+) -> None:
+    folder = entered.directory / "records"
+    folder.mkdir(exist_ok=True)
+    (folder / "one.rec").write_bytes(bytes.fromhex("0a23d7ce04000000") + b"data")
+    entered.run("data", "put", "--create-bucket", "records/", "s3://cluster-faults/records/")
+    with fault(entered):
+        done = fail(entered, *ONE_WORKER, *python(READ))
+    assert re.search(r"failed: worker 0 on node-0 \(process \d+\) ended with exit code 1", done.stderr)
+    assert f"hint [worker 0 node-0]: {advice}" in done.stderr
+    assert f"<Code>{code}</Code>" in done.stdout

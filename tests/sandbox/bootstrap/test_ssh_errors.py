@@ -1,0 +1,253 @@
+"""ssh that explains itself: every way for a real host to be out of reach, and what is said of it."""
+
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import boto3
+import pytest
+
+import bootstrap.ssh.connection
+from bootstrap.ssh.connection import NodeConnection, wait_for_connection
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.host_keys import HostKeyPins
+from cluster.session import open_console
+from foundation.errors import ClusterError, ConnectError
+from lab import reread_configuration
+from sandbox import control
+from sandbox_steps import REGION, RunningSandbox, Ssh, describe, enter, launch, open_ssh
+
+pytestmark = pytest.mark.sandbox
+
+AWAY = "/home/ubuntu/.ssh/away"
+KEYS = "/home/ubuntu/.ssh/authorized_keys"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A host that the key of `ssh` opens, and its pins; `held` is a connection that was made before anything broke."""
+
+    host: Host
+    pins: HostKeyPins
+    ssh: Ssh
+    held: list[NodeConnection] = field(default_factory=list)
+
+    def reach(self, *, key: Path | None = None, timeout_s: float = 0.5, **other: str) -> NodeConnection:
+        return wait_for_connection(
+            replace(self.host, **other),  # type: ignore[arg-type]
+            private_key=key or self.ssh.key,
+            pins=self.pins,
+            console=open_console(REGION),
+            timeout_s=timeout_s,
+        )
+
+    def refused(self, *, key: Path | None = None, **other: str) -> ConnectError:
+        with pytest.raises(ConnectError) as caught, closing(self.reach(key=key, **other)):
+            pass
+        return caught.value
+
+    def do(self, command: str) -> str:
+        return self.held[0].run(command, timeout_s=20).stdout
+
+    @contextmanager
+    def sshd_configured(self, edit: str, *ports: int) -> Iterator[None]:
+        """Its sshd has read a configuration that a sed script makes of its own, and listens at these ports."""
+        config = "/etc/ssh/sshd_config"
+        self.as_root(f"sed -i.away {shlex.quote(edit)} {config}\n{reread_configuration(*ports)}")
+        try:
+            yield
+        finally:
+            self.as_root(f"mv {config}.away {config}\n{reread_configuration(22)}")
+
+    def as_root(self, script: str) -> None:
+        self.do(f"sudo sh -euc {shlex.quote(script)}")
+
+
+@pytest.fixture(scope="module")
+def made(shared_sandbox: RunningSandbox, ssh: Ssh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        enter(shared_sandbox, monkeypatch)
+        [instance] = launch(ssh, 1, "errors")
+        host = Host(
+            name="node-0",
+            instance_id=instance["InstanceId"],
+            address=instance["PublicIpAddress"],
+            private_ip=instance["PrivateIpAddress"],
+            user="ubuntu",
+            is_head=True,
+        )
+        node = Node(host=host, pins=HostKeyPins(tmp_path_factory.mktemp("pins") / "known_hosts"), ssh=ssh)
+        with closing(node.reach(timeout_s=20)) as held:
+            node.held.append(held)
+            yield node
+        boto3.client("ec2").terminate_instances(InstanceIds=[host.instance_id])
+
+
+@pytest.fixture
+def node(made: Node, sandbox: RunningSandbox) -> Node:
+    """The one node; what a test does to it, it undoes."""
+    return made
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is waited for, and nothing else: elsewhere the node may need its time."""
+    monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 2)
+
+
+@pytest.fixture
+def fault(sandbox: RunningSandbox) -> Callable[[str], object]:
+    return lambda text: control.cause_fault(sandbox.project_dir, text)
+
+
+def until_reached(node: Node) -> None:
+    with closing(node.reach(timeout_s=20)) as connection:
+        assert connection.run("id -un").stdout == "ubuntu\n"
+
+
+def test_a_connection_that_has_brought_a_file_is_closed_without_a_word(node: Node, tmp_path: Path) -> None:
+    for _ in range(10):  # what the closing runs into depends on who is faster
+        with closing(node.reach(timeout_s=20)) as connection:
+            connection.get(".ssh/authorized_keys", tmp_path / "keys")
+            connection.get(".ssh/authorized_keys", tmp_path / "again")
+        assert (tmp_path / "keys").read_text() == (tmp_path / "again").read_text() != ""
+    with closing(node.reach(timeout_s=20)) as connection, pytest.raises(ConnectError, match="No such file"):
+        connection.get("none", tmp_path / "none")
+
+
+def test_the_wrong_user_is_told_the_right_one(node: Node) -> None:
+    node.do("sudo useradd --create-home --password x1 --shell /bin/sh rocky")
+    for user in ("rocky", "nobody-at-all"):
+        error = node.refused(user=user)
+        where = f"node-0 ({node.host.instance_id}, {node.host.address})"
+        assert error.message == (
+            f"{where}: ssh answers, but does not accept the cluster's key for user {user}, while it does for ubuntu: "
+            "that is the image's user"
+        )
+        assert error.hint == 'set [provision] user = "ubuntu" in cluster.toml'
+
+
+def test_an_image_whose_root_names_another_user(node: Node) -> None:
+    """As cloud-init has it on every image: root's key runs a sentence instead of a shell."""
+    forced = 'command="echo \'Please login as the user \\"svc-7\\" rather than the user \\"root\\".\';exit 142"'
+    line = shlex.quote(f"{forced} {node.ssh.key.with_suffix('.pub').read_text()}")
+    node.do(f"sudo mkdir -p -m 700 /root/.ssh; echo {line} | sudo tee /root/.ssh/authorized_keys; mv {KEYS} {AWAY}")
+    try:
+        error = node.refused()
+        with closing(node.reach(user="root", timeout_s=20)) as connection, pytest.raises(ClusterError) as caught:
+            connection.run("id")
+    finally:
+        node.do(f"mv {AWAY} {KEYS}; sudo rm -r /root/.ssh")
+    assert error.hint == 'set [provision] user = "svc-7" in cluster.toml', error
+    assert caught.value.hint == error.hint
+    until_reached(node)
+
+
+def test_a_key_that_the_node_no_longer_has(node: Node) -> None:
+    node.do(f"mv {KEYS} {AWAY}")
+    try:
+        error = node.refused()
+    finally:
+        node.do(f"mv {AWAY} {KEYS}")
+    public = node.ssh.key.with_suffix(".pub").read_text()
+    fingerprint = subprocess.run(
+        ("ssh-keygen", "-lf", str(node.ssh.key)), capture_output=True, text=True, check=True
+    ).stdout.split()[1]
+    assert "user ubuntu, nor for any user that images usually have" in error.message
+    assert "~ubuntu/.ssh/authorized_keys on the node does not have it" in error.message
+    assert f"  the key:   ssh-ed25519 {fingerprint} in {node.ssh.key}\n" in error.message
+    assert f"  its line:  {' '.join(public.split()[:2])}\n" in error.message
+    assert "  its console's last lines:\n  | " in error.message
+    until_reached(node)
+
+
+def test_another_clusters_key(node: Node, tmp_path: Path) -> None:
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")), check=True)
+    error = node.refused(key=tmp_path / "other")
+    assert f"in {tmp_path / 'other'}\n" in error.message
+    assert error.hint is not None
+    assert "add its line to authorized_keys there" in error.hint
+
+
+def test_an_sshd_that_accepts_no_keys(node: Node) -> None:
+    # The second port is there to tell when it has read this.
+    with node.sshd_configured("s/^PubkeyAuthentication.*//; 1i PubkeyAuthentication no\\nPort 2200", 22, 2200):
+        error = node.refused()
+    assert "its sshd accepts no keys, only: " in error.message
+    until_reached(node)
+
+
+def test_an_sshd_that_does_not_run(node: Node) -> None:
+    """Its port is closed, on a host that has booted."""
+    with node.sshd_configured("s/^Port 22$/Port 2200/", 2200):
+        error = node.refused()
+    assert "connection refused on port 22: the host is there, but its sshd is not" in error.message
+    assert "still booting" not in error.message
+    assert "login: sshd starts" in error.message
+    assert error.hint == (
+        f"cluster status; a reboot starts sshd anew: aws ec2 reboot-instances --instance-ids {node.host.instance_id}"
+    )
+    until_reached(node)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_sshd_that_hangs(node: Node) -> None:
+    node.do("sudo pkill -STOP -o -x sshd")
+    try:
+        error = node.refused()
+    finally:
+        node.do("sudo pkill -CONT -o -x sshd")
+    assert "port 22 takes connections, but no sshd answers there" in error.message
+    until_reached(node)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_host_that_stands_still(node: Node, fault: Callable[[str], object]) -> None:
+    fault(f"freeze instance={node.host.instance_id}")
+    try:
+        error = node.refused()
+    finally:
+        fault(f"thaw instance={node.host.instance_id}")
+    assert "no answer on port 22" in error.message
+    until_reached(node)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_security_group_that_lets_nobody_in(node: Node) -> None:
+    ec2 = boto3.client("ec2")
+    group = open_ssh(ec2)
+    ec2.revoke_security_group_ingress(GroupId=group, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0")
+    try:
+        error = node.refused()
+    finally:
+        open_ssh(ec2)
+    assert "no answer on port 22" in error.message
+    assert "does the security group let you in?" in error.message
+    assert error.hint == "cluster allow, if your address is another one than at `cluster up`; else cluster status"
+    until_reached(node)
+
+
+def test_a_changed_host_key(node: Node, tmp_path: Path) -> None:
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "host")), check=True)
+    other = replace(node, pins=HostKeyPins(tmp_path / "known_hosts"))
+    key_type, key_base64 = (tmp_path / "host.pub").read_text().split()[:2]
+    other.pins.pin(node.host.instance_id, key_type, key_base64)
+    error = other.refused()
+    assert "its host key has changed, so this may not be the machine that was launched" in error.message
+    assert "console" not in error.message
+
+
+def test_a_host_without_sshd_that_has_just_been_launched(
+    node: Node, ssh: Ssh, fault: Callable[[str], object], tmp_path: Path
+) -> None:
+    fault("no-sshd")
+    [instance] = launch(ssh, 1, "errors")
+    made = replace(node.host, instance_id=instance["InstanceId"], address=instance["PublicIpAddress"])
+    error = replace(node, host=made, pins=HostKeyPins(tmp_path / "known_hosts")).refused()
+    boto3.client("ec2").terminate_instances(InstanceIds=[instance["InstanceId"]])
+    assert describe(boto3.client("ec2"), [instance["InstanceId"]])
+    assert "connection refused on port 22" in error.message
+    assert error.message.count("\n") >= 1

@@ -1,0 +1,54 @@
+"""What becomes of an ssh session on a node whose client has gone without a word."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import uuid
+
+import pytest
+
+from project import CLUSTER, Project
+from sandbox_steps import find_sleepers
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+TIMEOUT_S = 60
+
+
+def read_until(terminal: int, word: bytes) -> None:
+    shown = b""
+    while word not in shown:
+        assert select.select([terminal], [], [], TIMEOUT_S)[0], shown
+        shown += os.read(terminal, 4096)
+
+
+def test_a_session_ends_whose_client_went_while_the_node_was_frozen(two_nodes: Project) -> None:
+    """The node does not learn of it: a client that is killed with bytes to read sends a reset, and only once."""
+    node = json.loads(two_nodes.run("status", "--json").stdout)["nodes"][1]
+    token = f"98765.{uuid.uuid4().int % 10**9}"
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [CLUSTER, "ssh", "node-1"],
+        cwd=two_nodes.directory,
+        env={**two_nodes.environment(), "TERM": "dumb"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    ) as client:
+        try:
+            os.write(master, f"echo be''gun; sleep 2; echo unread; exec sleep {token}\n".encode())
+            read_until(master, b"begun")
+            os.killpg(client.pid, signal.SIGSTOP)
+            until(lambda: find_sleepers(token), "it does not come to its last command")
+            two_nodes.run("sandbox", "fault", "freeze", f"instance={node['instance_id']}")
+        finally:
+            os.killpg(client.pid, signal.SIGKILL)
+            os.close(slave)
+            os.close(master)
+    two_nodes.run("sandbox", "fault", "thaw", f"instance={node['instance_id']}")
+    until(lambda: not find_sleepers(token), "its session goes on")

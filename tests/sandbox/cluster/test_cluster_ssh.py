@@ -1,0 +1,141 @@
+"""`cluster ssh` on real hosts, and a user's own ssh set-up that would break or weaken every connection."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from project import CLUSTER, Project
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+
+def talk(project: Project, *words: str, script: bytes, wrap: tuple[str, ...] = ()) -> tuple[int, str]:
+    """Types into a terminal in which `cluster WORDS...` runs; its exit code and all that the terminal showed."""
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [*wrap, CLUSTER, *words],
+        cwd=project.directory,
+        env={**project.environment(), "TERM": "dumb"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    ) as process:
+        os.close(slave)
+        os.write(master, script)
+        shown = b""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if select.select([master], [], [], 0.2)[0]:
+                try:
+                    shown += os.read(master, 4096)
+                except OSError:  # the terminal's last user is gone
+                    break
+            elif process.poll() is not None:
+                break
+        process.kill()
+    os.close(master)
+    return process.returncode, shown.decode(errors="replace")
+
+
+def test_ssh_opens_a_shell_on_the_head_or_on_the_node_that_is_named(two_nodes: Project) -> None:
+    nodes = json.loads(two_nodes.run("status", "--json").stdout)["nodes"]
+    (pins,) = (two_nodes.directory / "state").rglob("known_hosts")
+    two_nodes.run("exec", "--", "true")
+    before = pins.read_text()
+    pins.unlink()  # as on another machine: they are verified and pinned first
+    script = b"tty; echo addr=$(hostname -I); echo agent=[$SSH_AUTH_SOCK]; exit 7\n"
+    for words, node in (["ssh"], nodes[0]), (["ssh", "node-1"], nodes[1]):
+        code, shown = talk(two_nodes, *words, script=script)
+        assert code == 7, shown
+        assert f"addr={node['private_ip']}" in shown
+        assert "/dev/pts/" in shown
+        assert "agent=[]" in shown
+    assert pins.read_text() == before
+
+
+def test_a_machine_without_ssh_is_told_what_to_install(two_nodes: Project, tmp_path: Path) -> None:
+    other = Project(two_nodes.directory, env={"PATH": str(tmp_path)})
+    done = other.run("ssh", code=1)
+    assert "there is no `ssh` on this machine" in done.stderr
+    assert "apt install openssh-client" in done.stderr
+
+
+HOSTILE = """\
+Host *
+    ProxyCommand touch PROXIED; false
+    HostName 192.0.2.1
+    User nobody
+    Port 2222
+    StrictHostKeyChecking no
+    UserKnownHostsFile /dev/null
+    ForwardAgent yes
+    IdentityFile ~/.ssh/id_ed25519
+    PermitLocalCommand yes
+    LocalCommand touch PROXIED
+    NoSuchKeyword at all
+"""
+OVER_HOME = (
+    'mount -t tmpfs none "$1" && mkdir "$1/up" "$1/work" && cp -a "$2" "$1/up/.ssh" && '
+    'mount -t overlay none -o "lowerdir=$HOME,upperdir=$1/up,workdir=$1/work" "$HOME" && shift 2 && exec "$@"'
+)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[tuple[tuple[str, ...], dict[str, str], Callable[[], list[str]]]]:
+    """A user's ~/.ssh and agent that would break or weaken everything: a wrapper, an environment, and what it knows of.
+
+    It is put over the real home folder, in a mount namespace, because OpenSSH asks not $HOME where that is.
+    """
+    folder, mount, proxied = tmp_path / "ssh", tmp_path / "mount", tmp_path / "proxied"
+    folder.mkdir(mode=0o700)
+    mount.mkdir()
+    (folder / "config").write_text(HOSTILE.replace("PROXIED", str(proxied)))
+    for name in ("id_ed25519", "agents"):
+        subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)), check=True)
+    socket = str(tmp_path / "agent")
+    agent = subprocess.Popen(("ssh-agent", "-D", "-a", socket), stdout=subprocess.DEVNULL)
+    until(lambda: Path(socket).exists(), "no agent")
+    env = {"SSH_AUTH_SOCK": socket, "HOME": os.path.expanduser("~root")}
+    subprocess.run(("ssh-add", "-q", str(folder / "agents")), env={**os.environ, **env}, check=True)
+    prints = [
+        subprocess.run(("ssh-keygen", "-lf", str(folder / name)), capture_output=True, text=True, check=True).stdout
+        for name in ("id_ed25519", "agents")
+    ]
+    wrap = ("unshare", "--mount", "sh", "-c", OVER_HOME, "sh", str(mount), str(folder))
+    yield wrap, env, lambda: [str(proxied)] * proxied.exists() + [text.split()[1] for text in prints]
+    agent.terminate()
+    agent.wait()
+
+
+def test_the_users_own_ssh_set_up_takes_no_part(
+    two_nodes: Project, hostile: tuple[tuple[str, ...], dict[str, str], Callable[[], list[str]]]
+) -> None:
+    wrap, env, find_known = hostile
+    project = Project(two_nodes.directory, env=env)
+    sizes = two_nodes.run("exec", "--node", "node-0", "--", "sudo", "stat", "-c", "%s", "/var/log/auth.log").stdout
+    done = subprocess.run(
+        [*wrap, CLUSTER, "exec", "--", "sh", "-c", "cat ~/.ssh/config 2>/dev/null; echo agent=[$SSH_AUTH_SOCK]"],
+        cwd=project.directory,
+        env=project.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert sorted(done.stdout.splitlines()) == ["[node-0] agent=[]", "[node-1] agent=[]"]
+    code, shown = talk(project, "ssh", script=b"echo agent=[$SSH_AUTH_SOCK] user=$(id -un); exit 7\n", wrap=wrap)
+    assert (code, "agent=[] user=ubuntu" in shown) == (7, True), shown
+    log = two_nodes.run(
+        "exec", "--node", "node-0", "--", "sudo", "tail", "-c", f"+{sizes.split()[1]}", "/var/log/auth.log"
+    ).stdout
+    known = find_known()
+    assert "Accepted publickey for ubuntu" in log
+    assert [word for word in known if word in log or Path(word).exists()] == []

@@ -1,0 +1,231 @@
+"""The main job, by the real command: up, data, train, status, verify, down, and nothing left."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from project import Project, processes_of
+from sandbox.daemon.place import find_leftovers, place_of
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture(scope="module")
+def with_data(two_nodes: Project) -> Project:
+    """The shared cluster, with the digits in the bucket that the shipped cluster.toml names."""
+    two_nodes.run("data", "demo", "digits")
+    two_nodes.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+    return two_nodes
+
+
+def accuracies(output: str) -> dict[str, float]:
+    """The last validation accuracy that each node's worker printed."""
+    return {
+        node: float(value)
+        for node, value in re.findall(r"\[worker \d+ (node-\d+)\].*Validation-accuracy=([0-9.]+)", output)
+    }
+
+
+def test_a_cluster_lives_and_ends_and_leaves_nothing(project: Project) -> None:
+    interrupt_up(project, 1.5, signal.SIGKILL)
+    project.run("up")
+    nodes = json.loads(project.run("status", "--json").stdout)["nodes"]
+    assert [(node["name"], node["role"], node["state"]) for node in nodes] == [
+        ("node-0", "head", "running"),
+        ("node-1", "worker", "running"),
+    ]
+    checks = json.loads(project.run("verify", "--json").stdout)
+    computed = [check for check in checks if check["check"] == "compute"]
+    assert [(c["node"], c["subject"], c["status"], c["said"]) for c in computed] == [
+        ("node-0", "cpu(0)", "ok", "MXNet 1.7.0: ones((2,3))*2+1 == 3"),
+        ("node-1", "cpu(0)", "ok", "MXNet 1.7.0: ones((2,3))*2+1 == 3"),
+    ]
+    assert len(running_instances(project)) == 2
+    again = project.run("up")
+    assert "nothing to do" in again.stderr
+    assert again.stderr.count("nothing to change") == 2
+    assert json.loads(project.run("status", "--json").stdout)["nodes"] == nodes
+    receipt = project.run("down").stdout
+    assert "2 x instance" in receipt
+    assert re.search(r"left +nothing", receipt)
+    second = project.run("down")
+    assert second.stdout == "cluster demo: nothing is there\n"
+    assert "no nodes" in project.run("status").stdout
+    assert "no nodes" in project.run("train", code=1).stderr
+    project.run("sandbox", "stop")
+    assert not find_leftovers(place_of(project.directory))
+    assert not list((project.directory / "state").rglob("id_ed25519"))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [["mlp"], pytest.param(["lenet", "--optimizer", "adam", "--lr", "0.001"], marks=pytest.mark.slow)],
+    ids=lambda n: n[0],
+)
+def test_training_reads_idx_files_from_s3_on_both_nodes(with_data: Project, network: list[str]) -> None:
+    options = ["--num-epochs", "10", "--disp-batches", "5", "--network", *network]
+    with_data.write(toml_with_args(with_data, options))
+    done = with_data.run("train", "--kv-store", "dist_sync")
+    found = accuracies(done.stdout)
+    assert set(found) == {"node-0", "node-1"}
+    assert min(found.values()) >= 0.95
+    assert re.search(r"\[worker \d node-\d\].*Epoch\[0\] Batch \[0-5\]\tSpeed: [0-9.]+ samples/sec", done.stdout)
+
+
+def test_training_reads_record_shards_and_saves_its_model_to_s3(with_data: Project) -> None:
+    options = ["--num-epochs", "12", "--data-train", "s3://cluster-demo/digits/train/"]
+    options += ["--data-val", "s3://cluster-demo/digits/val/", "--model-prefix", "s3://cluster-demo/models/digits"]
+    with_data.write(toml_with_args(with_data, options))
+    found = accuracies(with_data.run("train").stdout)
+    assert set(found) == {"node-0", "node-1"}
+    assert min(found.values()) >= 0.95
+    listed = with_data.run("data", "ls", "s3://cluster-demo/models/").stdout
+    assert "digits-symbol.json" in listed
+    assert "digits-0012.params" in listed
+
+
+def test_a_script_of_the_users_own_runs_on_all_nodes(with_data: Project) -> None:
+    (with_data.directory / "mine.py").write_text(
+        "import os, sys\n"
+        "if os.environ['DMLC_ROLE'] == 'worker': print('mine', sys.argv[1:], os.environ['CLUSTER_DATA_URL'])\n"
+        "import mxnet as mx\n"
+        "kv = mx.kv.create('dist_sync')\n"
+        "print(kv.num_workers)\n"
+    )
+    text = toml_with_args(with_data, ["a b", "$(id)"]).replace('script = "train_mnist.py"', 'script = "mine.py"')
+    before = (with_data.directory / "cluster.toml").read_text()
+    with_data.write(text)
+    try:
+        done = with_data.run("train")
+    finally:
+        with_data.write(before)
+    wanted = r"\[worker . node-\d\] mine \['a b', '\$\(id\)', '--kv-store', 'dist_sync'\] s3://cluster-demo/digits/"
+    assert len(re.findall(wanted, done.stdout)) == 2
+
+
+def toml_with_args(project: Project, words: list[str]) -> str:
+    text = (project.directory / "cluster.toml").read_text()
+    text = re.sub(r"^args = .*$", lambda _: f"args = {json.dumps(words)}", text, flags=re.MULTILINE)
+    return re.sub(r'^script = "[^"]*"', 'script = "train_mnist.py"', text, flags=re.MULTILINE)
+
+
+def interrupt_up(project: Project, pause_s: float, number: signal.Signals) -> None:
+    with project.running("up") as process:
+        time.sleep(pause_s)
+        os.killpg(process.pid, number)
+        process.communicate(timeout=60)
+    assert "Traceback" not in project.messages.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("pause_s", [0.7, 1.5, 2.2, 3.0, 4.5])
+def test_an_interrupted_up_is_completed_by_the_next(project: Project, pause_s: float, number: signal.Signals) -> None:
+    """Wherever it was interrupted, which the pause only varies: two nodes, no third, and `down` ends all of it."""
+    interrupt_up(project, pause_s, number)
+    project.run("up")
+    nodes = json.loads(project.run("status", "--json").stdout)["nodes"]
+    assert [node["state"] for node in nodes] == ["running", "running"]
+    assert len(running_instances(project)) == 2
+    project.run("verify")
+    receipt = project.run("down").stdout
+    assert re.search(r"left +nothing", receipt)
+    assert not running_instances(project)
+
+
+def running_instances(project: Project) -> list[str]:
+    """As the sandbox's EC2 has them, tags or no tags."""
+    hosts = json.loads(project.run("sandbox", "status", "--json").stdout)["hosts"]
+    return [host["instance_id"] for host in hosts if host["state"] in {"pending", "running"}]
+
+
+def test_a_changed_host_key_is_refused(two_nodes: Project) -> None:
+    (pins,) = (two_nodes.directory / "state").rglob("known_hosts")
+    before = pins.read_text()
+    lines = before.splitlines()
+    other = lines[1].split()[2]
+    pins.write_text(f"{lines[0].rpartition(' ')[0]} {other}\n{lines[1]}\n")
+    try:
+        done = two_nodes.run("verify", code=1)
+    finally:
+        pins.write_text(before)
+    assert "its host key has changed" in done.stderr
+    assert "pinned:" in done.stderr
+    assert "presented:" in done.stderr
+
+
+def test_a_lost_private_key_is_named(two_nodes: Project) -> None:
+    (key,) = (two_nodes.directory / "state").rglob("id_ed25519")
+    assert key.stat().st_mode & 0o777 == 0o600
+    moved = key.with_name("elsewhere")
+    key.rename(moved)
+    try:
+        assert "private key of cluster demo is not on this machine" in two_nodes.run("verify", code=1).stderr
+        assert "cluster down" in two_nodes.run("up", code=1).stderr
+    finally:
+        moved.rename(key)
+    two_nodes.run("verify")
+
+
+def test_what_is_damaged_on_a_node_is_made_anew(two_nodes: Project) -> None:
+    """An environment that was never completed, as a killed run leaves it."""
+    program = "import glob, os; [os.remove(p) for p in glob.glob(os.path.expanduser('~/.cluster/env/*/.complete'))]"
+    two_nodes.run("train", "--kv-store", "dist_sync", "--", "python", "-c", program, code=None)
+    done = two_nodes.run("up")
+    assert "ready to train" in done.stderr
+    two_nodes.run("verify")
+    assert two_nodes.run("up").stderr.count("nothing to change") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["up", "--nodes", "0"], 2, "at least 1"),
+        (["up", "--nodes", "two"], 2, "two"),
+        (["train", "--kv-store", "dist"], 2, "dist"),
+        (["train", "--kv-store", "local"], 2, "know nothing of each other"),
+        (["train", "-n", "0"], 2, "train.workers = 0"),
+        (["train", "--env", "1=2"], 2, "NAME=VALUE"),
+        (["nonsense"], 2, "There is no command"),
+        (["-c", "missing.toml", "up"], 2, "no such file"),
+        (["status", "--jsn"], 2, "--json"),
+    ],
+)
+def test_wrong_words_are_refused_in_a_sentence(two_nodes: Project, words: list[str], code: int, said: str) -> None:
+    done = two_nodes.run(*words, code=code)
+    assert said in done.stderr
+    assert not done.stdout
+
+
+def test_dry_run_shows_the_plan_and_does_nothing(project: Project) -> None:
+    shown = project.run("up", "--dry-run").stdout
+    for words in ("launch 2 nodes", "c5.xlarge", "ssh from", "encrypted", "cluster-demo"):
+        assert words in shown
+    project.env = {"XDG_CACHE_HOME": os.devnull}  # before anything is launched that could not be set up
+    assert "/dev/null/cluster: what nodes are sent is kept and packed there" in project.run("up", code=1).stderr
+    assert json.loads(project.run("status", "--json").stdout)["nodes"] == []
+    assert not running_instances(project)
+
+
+def test_the_demo_runs_as_it_is_typed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """`make demo` in this very folder: its sandbox is another one than those of the tests."""
+    root = request.config.rootpath
+    if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "cluster.toml"], cwd=root, check=False).returncode:
+        pytest.skip("cluster.toml has been edited")
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["make", "demo"], cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(accuracies(done.stdout)) == {"node-0", "node-1"}
+    assert min(accuracies(done.stdout).values()) >= 0.95
+    assert re.search(r"left +nothing", done.stdout)
+    assert not find_leftovers(place_of(root))
+    (job,) = re.findall(r"^job (\S+): done", done.stderr, re.MULTILINE)
+    assert not processes_of("CLUSTER_JOB_ID", job)

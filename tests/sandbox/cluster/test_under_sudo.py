@@ -1,0 +1,224 @@
+"""Commands under sudo: what they write belongs to the user who called sudo, and that user can go on without it.
+
+The user is a real one. sudo is not run, which would need a change of this machine's sudoers: root runs the command with
+the environment that sudo makes.
+"""
+
+import json
+import os
+import pwd
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from foundation import sudo
+from foundation.user_folders import cache_folder
+from project import REPOSITORY
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+SITE_PACKAGES = Path(pytest.__file__).parents[1]
+PACKAGES = ("cluster", "train", "bootstrap", "provision", "foundation", "sandbox")
+STATE = Path(".local/state/cluster")
+CACHE = Path(".cache/cluster")
+
+
+@dataclass
+class User:
+    """A user with a home, and in it the program and a project. python: one that the user, too, can run."""
+
+    name: str
+    python: str = ""
+    project: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        account = pwd.getpwnam(self.name)
+        self.uid, self.gid, self.home = account.pw_uid, account.pw_gid, Path(account.pw_dir)
+        self.project = self.home / "project"
+        self.project.mkdir()
+        for name in PACKAGES:  # without byte code, as a fresh checkout
+            shutil.copytree(REPOSITORY / name, self.home / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        subprocess.run(["chown", "-R", f"{self.uid}:{self.gid}", str(self.home)], check=True)
+
+    def environment(self) -> dict[str, str]:
+        hidden = ("AWS_", "CLUSTER_", "SUDO_", "XDG_", "VIRTUAL_ENV")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        paths = f"{self.home / 'code'}:{SITE_PACKAGES}"
+        return {**kept, "HOME": str(self.home), "USER": self.name, "LOGNAME": self.name, "PYTHONPATH": paths}
+
+    def sudo_environment(self, *, keeps_home: bool = True) -> dict[str, str]:
+        """As `sudo -E` makes it; without keeps_home, as plain sudo does."""
+        made = {**self.environment(), "SUDO_UID": str(self.uid), "SUDO_GID": str(self.gid), "SUDO_USER": self.name}
+        return made if keeps_home else {**made, "HOME": "/root", "USER": "root", "LOGNAME": "root"}
+
+    def command(self, *words: str) -> list[str]:
+        return [self.python, "-P", "-m", "cluster", *words]
+
+    def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command as the user, without sudo."""
+        done = subprocess.run(
+            self.command(*words), cwd=self.project, env=self.environment(), stdin=subprocess.DEVNULL,
+            user=self.uid, group=self.gid, extra_groups=[], capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+        return checked(done, code)
+
+    def sudo(self, *words: str, keeps_home: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command as the user would with sudo."""
+        done = subprocess.run(
+            self.command(*words), cwd=cwd or self.project, env=self.sudo_environment(keeps_home=keeps_home),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+        return checked(done, 0)
+
+    def compile_code(self) -> None:
+        """What the user's own first command would have done, and commands under sudo do not."""
+        words = [self.python, "-m", "compileall", "-q", str(self.home / "code")]
+        subprocess.run(words, user=self.uid, group=self.gid, extra_groups=[], check=True)
+
+    def root_owned(self) -> list[str]:
+        """What is not the user's below the user's home."""
+        paths = (path for path in self.home.rglob("*") if path.lstat().st_uid != self.uid)
+        return sorted(str(path.relative_to(self.home)) for path in paths)
+
+    def leave_to_root(self, *folders: Path) -> None:
+        """What an earlier release left behind."""
+        for folder in folders:
+            subprocess.run(["chown", "-R", "root:root", str(self.home / folder)], check=True)
+
+
+def checked(done: subprocess.CompletedProcess[str], code: int) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == code, f"{done.args}: {done.returncode}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    name = f"cluster-test-{os.getpid()}"
+    home = Path(tempfile.mkdtemp(prefix="cluster-home-"))  # not below pytest's folders, which only root can enter
+    home.rmdir()
+    subprocess.run(["useradd", "--create-home", "--home-dir", str(home), "--shell", "/bin/sh", name], check=True)
+    try:
+        made = User(name)
+        made.python = find_python(made)
+        yield made
+        subprocess.run(
+            made.command("sandbox", "reset"), cwd=made.project, env=made.environment(), capture_output=True, check=True
+        )
+    finally:
+        subprocess.run(["userdel", name], check=True)
+        shutil.rmtree(home)
+
+
+def find_python(user: User) -> str:
+    """A Python that the user can run, of this version: that of these tests may be in root's home."""
+    system = f"/usr/bin/python3.{sys.version_info.minor}"
+    for python in (sys.executable, system):
+        user.python = python
+        try:
+            done = subprocess.run(
+                user.command("--help"), cwd="/", env=user.environment(), user=user.uid, group=user.gid,
+                extra_groups=[], capture_output=True, check=False,
+            )  # fmt: skip
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return python
+    pytest.skip(f"an ordinary user can run neither {sys.executable} nor {system} with {SITE_PACKAGES}")
+
+
+def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
+    user.sudo("init")
+    description = user.project / "cluster.toml"
+    description.write_text(description.read_text().replace("nodes = 2", "nodes = 1"))
+    # What an earlier release kept there under sudo is accepted, and given back.
+    shutil.copytree(cache_folder(), user.home / CACHE, symlinks=True)
+    user.leave_to_root(Path(".cache"))
+    sandbox = user.home / STATE / f"sandbox-{json.loads(user.sudo('sandbox', 'status', '--json').stdout)['id']}"
+    assert user.root_owned() == []
+
+    with subprocess.Popen(
+        user.command("up"), cwd=user.project, env=user.sudo_environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as killed:  # fmt: skip
+        until((sandbox / "demo" / "id_ed25519").exists)
+        os.killpg(killed.pid, signal.SIGKILL)
+    assert user.root_owned() == []
+
+    user.compile_code()
+    user.sudo("up")
+    user.sudo("data", "demo", "demo-data")
+    user.sudo("data", "put", "--create-bucket", "demo-data/", "s3://cluster-demo/digits/")
+    user.sudo("data", "get", "s3://cluster-demo/digits/train/", "got/")
+    assert (user.project / "got" / "part-00000.rec").exists()
+    assert user.root_owned() == []
+
+    # Without sudo, and with the other kind of sudo, it is the same cluster.
+    nodes = json.loads(user.run("status", "--json").stdout)["nodes"]
+    assert len(nodes) == 1
+    assert json.loads(user.sudo("status", "--json", keeps_home=False).stdout)["nodes"] == nodes
+    user.run("up")
+    user.run("list")
+    user.run("data", "ls", "s3://cluster-demo/digits/")
+    user.run("train", "--", "true")
+
+    # What an earlier release left: one command is named, and it helps.
+    user.leave_to_root(STATE, CACHE)
+    for words in (("train",), ("up",), ("down", "--yes")):
+        said = user.run(*words, code=1).stderr
+        repair = f"sudo chown -R {user.uid}:{user.gid} {user.home / CACHE} {user.home / STATE}"
+        assert said.endswith(f"  try: {repair}\n"), said
+    subprocess.run(shlex.split(repair)[1:], check=True)
+    user.leave_to_root(Path("project/demo-data"))
+    (user.project / "demo-data" / "t10k-images-idx3-ubyte").unlink()
+    said = user.run("data", "demo", "demo-data", code=1).stderr
+    repair = f"sudo chown -R {user.uid}:{user.gid} {user.project / 'demo-data'}"
+    assert said.endswith(f"  try: {repair}\n"), said
+    subprocess.run(shlex.split(repair)[1:], check=True)
+    user.run("exec", "--", "true")
+
+    user.sudo("down", "--yes")
+    user.sudo("sandbox", "stop")
+    assert user.root_owned() == []
+    assert "sudo -E" in user.run("sandbox", "start", code=1).stderr
+
+
+def test_roots_own_shell_is_not_taken_for_the_caller(user: User, tmp_path: Path) -> None:
+    """`sudo -i` opens such a shell; the user could not even enter root's folder."""
+    tmp_path.chmod(0o700)
+    user.sudo("init", cwd=tmp_path)
+    assert (tmp_path / "cluster.toml").stat().st_uid == 0
+
+
+def test_only_roots_own_files_in_the_callers_folders_are_given(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = user.home.with_name(f"{user.home.name}-elsewhere")
+    elsewhere.mkdir()
+    try:
+        for name in ("linked", "behind"):
+            (elsewhere / name).touch()
+        own = user.home / CACHE
+        own.mkdir(parents=True)
+        (own / "file").touch()
+        (own / "folder").symlink_to(elsewhere)
+        (own / "link").symlink_to(elsewhere / "behind")
+        (own / "twice").hardlink_to(elsewhere / "linked")
+        os.mkfifo(own / "pipe")
+        (user.home / ".local").symlink_to(elsewhere)
+        (elsewhere / "state").mkdir()
+        monkeypatch.setattr(os, "getuid", lambda: user.uid)
+        monkeypatch.setattr(os, "getgid", lambda: user.gid)
+        sudo.give_back([own, user.home / ".local" / "state", user.home / ".." / elsewhere.name, elsewhere])
+        given = [path for path in (own.parent, own, *sorted(own.iterdir())) if path.lstat().st_uid == user.uid]
+        assert given == [own.parent, own, own / "file"]
+        assert {path.lstat().st_uid for path in (elsewhere, *elsewhere.iterdir())} == {0}
+    finally:
+        shutil.rmtree(elsewhere)

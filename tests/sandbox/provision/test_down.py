@@ -1,0 +1,201 @@
+"""`cluster down` as a user types it, against the sandbox's real server; the instances have no hosts."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from cluster.app import sandbox_files_dir
+from ec2_client import client
+from foundation.progress import silent
+from foundation.settings import check
+from iam_steps import TRUST, allow, client_of, document
+from project import Project
+from provision.aws.clients import make_clients
+from provision.config import ProvisionConfig
+from provision.files import ClusterFiles
+from provision.up import Wishes, prepare_up, up
+from sandbox import control
+from sandbox_steps import REGION, enter, start_sandbox
+
+pytestmark = pytest.mark.sandbox
+
+NAME = "demo"
+DATA, RESULTS = "s3://records/digits/", "s3://records/results/"
+TAGGED: Any = [{"Name": "tag:cluster:name", "Values": [NAME]}]
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """A project whose sandbox runs without hosts; this process's environment leads there, too."""
+    project = Project(directory=tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", project.environment()["XDG_STATE_HOME"])
+    write(project)
+    try:
+        enter(start_sandbox(tmp_path, hosts="none"), monkeypatch)
+        yield project
+    finally:
+        control.reset(tmp_path, report=silent)
+
+
+def write(project: Project, **provision: Any) -> None:
+    settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in provision.items())
+    project.write(
+        f'name = "{NAME}"\n[provision]\n{settings}\n[data]\nurl = "{DATA}"\nresults = "{RESULTS}"\n'
+        '[sandbox]\nhosts = "none"\n'
+    )
+
+
+def launch(project: Project, **settings: Any) -> None:
+    """`cluster up` without its last half, which needs hosts."""
+    write(project, **settings)
+    clients = make_clients(REGION)
+    wishes = Wishes(
+        name=NAME, config=check(ProvisionConfig, settings, source="cluster.toml"), data_url=DATA, results_url=RESULTS
+    )
+    files = ClusterFiles(sandbox_files_dir(project.directory) / NAME)
+    up(prepare_up(clients, wishes=wishes, files=files), clients=clients, files=files, report=silent)
+
+
+def down(project: Project, code: int = 0) -> dict[str, Any]:
+    document_: dict[str, Any] = json.loads(project.run("down", "--json", code=code).stdout)
+    return document_
+
+
+def kinds(resources: list[dict[str, str]]) -> set[str]:
+    return {resource["kind"] for resource in resources}
+
+
+def live() -> list[str]:
+    return [
+        instance["State"]["Name"]
+        for reservation in boto3.client("ec2").describe_instances(Filters=TAGGED)["Reservations"]
+        for instance in reservation["Instances"]
+        if instance["State"]["Name"] != "terminated"
+    ]
+
+
+def test_a_cluster_ends_from_a_machine_that_has_none_of_its_files(account: Project, tmp_path: Path) -> None:
+    launch(account, nodes=3, instance_type="c5.xlarge")
+    account.env = {"XDG_STATE_HOME": str(tmp_path / "another machine")}
+
+    receipt = down(account)
+
+    assert receipt["gone"]
+    assert kinds(receipt["deleted"]) == {"instance", "security group", "placement group", "key pair"}
+    assert receipt["left"] == receipt["unseen"] == receipt["uploads_in_progress"] == []
+    assert receipt["node_hours"] > 0
+    assert receipt["cost_usd"] is not None
+    assert not live()
+    ec2 = boto3.client("ec2")
+    assert [group["GroupName"] for group in ec2.describe_security_groups()["SecurityGroups"]] == ["default"]
+    assert not ec2.describe_key_pairs()["KeyPairs"]
+    assert not ec2.describe_placement_groups()["PlacementGroups"]
+    assert not ec2.describe_volumes(Filters=TAGGED)["Volumes"]
+    account.env = {}
+    assert kinds(down(account)["deleted"]) == {"local files"}  # of the machine that made it
+    assert account.run("down").stdout == f"cluster {NAME}: nothing is there\n"
+
+
+def test_spot_requests_disks_and_interfaces_that_are_left_behind(account: Project) -> None:
+    launch(account, nodes=2, market="spot")
+    ec2 = boto3.client("ec2")
+    [subnet, *_] = ec2.describe_subnets()["Subnets"]
+    tags = [{"Key": "cluster:name", "Value": NAME}]
+    ec2.create_volume(
+        AvailabilityZone=subnet["AvailabilityZone"],
+        Size=8,
+        TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
+    )
+    ec2.create_network_interface(
+        SubnetId=subnet["SubnetId"], TagSpecifications=[{"ResourceType": "network-interface", "Tags": tags}]
+    )
+    others = ec2.create_volume(AvailabilityZone=subnet["AvailabilityZone"], Size=8)["VolumeId"]
+
+    done = account.run("down")
+
+    assert done.stdout.startswith(f"cluster {NAME} is gone\n  deleted  2 x instance: i-")
+    assert "  deleted  1 x volume: vol-" in done.stdout
+    assert "  deleted  1 x network interface: eni-" in done.stdout
+    assert "  left     nothing; looked for spot requests, instances," in done.stdout
+    assert ", spot at its present price" in done.stdout
+    states = [request["State"] for request in ec2.describe_spot_instance_requests()["SpotInstanceRequests"]]
+    assert states == ["closed"] * 2
+    assert others in [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]]
+
+
+def test_uploads_of_the_nodes_are_aborted_and_those_under_way_are_spared(account: Project) -> None:
+    s3 = client("s3", s3={"addressing_style": "path"})
+    s3.create_bucket(Bucket="records")
+    launch(account, nodes=1, instance_profile="auto")
+    mine = s3.create_multipart_upload(Bucket="records", Key="digits/a")["UploadId"]
+    s3.upload_part(Bucket="records", Key="digits/a", UploadId=mine, PartNumber=1, Body=b"x")
+    name = f"cluster-{REGION}-{NAME}"
+    role = client("iam").get_role(RoleName=name)["Role"]["Arn"]
+    client("iam").update_assume_role_policy(RoleName=name, PolicyDocument=TRUST)  # for this test to act as a node
+    keys = client("sts").assume_role(RoleArn=role, RoleSessionName="i-0123456789abcdef0")["Credentials"]
+    client_of("s3", keys).create_multipart_upload(Bucket="records", Key="results/model")
+
+    receipt = down(account)
+
+    assert {"role", "instance profile", "upload"} <= kinds(receipt["deleted"])
+    assert [upload["url"] for upload in receipt["uploads_in_progress"]] == ["s3://records/digits/a"]
+    assert receipt["gone"]
+    assert [upload["UploadId"] for upload in s3.list_multipart_uploads(Bucket="records")["Uploads"]] == [mine]
+    assert not client("iam").list_roles()["Roles"]
+
+
+def test_another_groups_rule_is_named_and_nothing_costs_money_meanwhile(account: Project) -> None:
+    launch(account, nodes=1)
+    ec2 = boto3.client("ec2")
+    [group] = ec2.describe_security_groups(Filters=TAGGED)["SecurityGroups"]
+    web = ec2.create_security_group(GroupName="web", Description="somebody's", VpcId=group["VpcId"])["GroupId"]
+    rule: Any = [
+        {"IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "UserIdGroupPairs": [{"GroupId": group["GroupId"]}]}
+    ]
+    ec2.authorize_security_group_ingress(GroupId=web, IpPermissions=rule)
+
+    refused = account.run("down", code=1)
+
+    assert f"{group['GroupId']} cannot be deleted while rules of other groups name it: {web} (web)" in refused.stderr
+    assert f"Values={web}" in refused.stderr
+    assert not live()
+    ec2.revoke_security_group_ingress(GroupId=web, IpPermissions=rule)
+    assert down(account)["gone"]
+
+
+def test_what_may_not_be_looked_at_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(directory=tmp_path)
+    (tmp_path / "operator.json").write_text(document(allow(["ec2:*", "ssm:*", "s3:CreateBucket"])))
+    monkeypatch.setenv("XDG_STATE_HOME", project.environment()["XDG_STATE_HOME"])
+    try:
+        enter(start_sandbox(tmp_path, hosts="none", policy="operator.json"), monkeypatch)
+        client("s3", s3={"addressing_style": "path"}).create_bucket(Bucket="records")
+        launch(project, nodes=1)
+
+        receipt = down(project)
+
+        assert receipt["gone"]
+        assert not live()
+        assert {each["kind"] for each in receipt["unseen"]} == {
+            "role and instance profile",
+            f"uploads to {DATA}",
+            f"uploads to {RESULTS}",
+        }
+        assert all("AccessDenied" in each["why"] for each in receipt["unseen"])
+        assert receipt["cost_usd"] is None  # nor may it ask for prices
+        write(project, instance_profile="auto")
+        assert "may still be there" in project.run("down", code=1).stderr
+    finally:
+        control.reset(tmp_path, report=silent)
+
+
+def test_without_a_sandbox_there_is_nothing(tmp_path: Path) -> None:
+    project = Project(directory=tmp_path)
+    write(project)
+
+    assert down(project)["deleted"] == []
+    assert project.run("down").stdout == f"cluster {NAME}: nothing is there\n"

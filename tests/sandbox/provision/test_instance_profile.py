@@ -1,0 +1,195 @@
+"""The nodes' own role, and the operator's least policy: real hosts, real MXNet, and a sandbox that enforces both."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from job_steps import hosts_of
+from project import REPOSITORY, Project
+from sandbox.daemon.place import find_leftovers, place_of
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+# Tries each access with MXNet's own S3 code, and says of each how it went.
+PROBE = """
+import json, sys
+import mxnet as mx
+def write(url):
+    mx.nd.save(url, [mx.nd.ones(3)])
+def read(url):
+    assert mx.recordio.MXRecordIO(url, 'r').read()
+for what, url in json.loads(sys.argv[1]):
+    try:
+        globals()[what](url)
+    except mx.MXNetError as error:
+        print('tried', what, url, 'denied' if 'AccessDenied' in str(error) else error)
+    else:
+        print('tried', what, url, 'done')
+"""
+# Whose dry runs name nothing that is not there yet, so that a refusal is one: provision/resources/.
+MAKING = {"CreatePlacementGroup", "CreateSecurityGroup", "ImportKeyPair", "RunInstances"}
+
+
+def write_toml(project: Project, **changed: str) -> None:
+    """The shipped cluster.toml with a role, and a folder for results. changed: lines, by the key they begin with."""
+    text = (REPOSITORY / "cluster.toml").read_text()
+    lines = {
+        "instance_profile": '"auto"',
+        "results": '"s3://cluster-demo/results/"',
+        "args": json.dumps(["--num-epochs", "2", "--data-train", "s3://cluster-demo/digits/train/"]),
+        **changed,
+    }
+    for key, value in lines.items():
+        text, found = re.subn(rf"^(# )?{key} = .*$", lambda _, k=key, v=value: f"{k} = {v}", text, flags=re.MULTILINE)
+        assert found == 1, key
+    project.write(text)
+
+
+def write_policy(project: Project) -> None:
+    """The sandbox's own credentials may do what `cluster iam-policy` prints, and nothing else."""
+    (project.directory / "operator.json").write_text(project.run("iam-policy").stdout)
+    text = (project.directory / "cluster.toml").read_text()
+    text, found = re.subn(r'^(# )?policy = "[^"]*"', 'policy = "operator.json"', text, flags=re.MULTILINE)
+    assert found == 1
+    project.write(text)
+
+
+def put_digits(project: Project) -> None:
+    project.run("data", "demo", "digits")
+    project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+
+
+def calls(project: Project) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in project.run("sandbox", "log", "--json").stdout.splitlines()]
+
+
+def refusals(project: Project) -> set[str]:
+    """The permissions that somebody was refused, dry runs left out."""
+    refused = [call for call in calls(project) if call["refused"] and not call["dry_run"]]
+    return {call["refused"].partition(" ")[0] for call in refused}
+
+
+def refused_rehearsals(project: Project) -> set[str]:
+    """The actions whose dry runs were refused."""
+    return {call["action"] for call in calls(project) if call["refused"] and call["dry_run"]}
+
+
+def operators_key(project: Project) -> str:
+    (found,) = re.findall(r"AWS_ACCESS_KEY_ID='?([A-Z0-9]+)", project.run("sandbox", "env").stdout)
+    return str(found)
+
+
+def probe(project: Project, *accesses: tuple[str, str]) -> dict[tuple[str, str], str]:
+    """How it goes, on the head, to `read` or to `write` each of some URLs."""
+    (project.directory / "probe.py").write_text(PROBE)
+    words = ("--", "python", "probe.py", json.dumps(accesses))
+    out = project.run("train", "--kv-store", "local", "-n", "1", *words).stdout
+    return {(what, url): how for what, url, how in re.findall(r"tried (\w+) (\S+) (.*)", out)}
+
+
+def test_jobs_use_the_nodes_role_which_may_do_what_it_has_to_and_no_more(project: Project) -> None:
+    write_toml(project, script='"probe.py"')
+    (project.directory / "probe.py").write_text(PROBE)
+    project.run("sandbox", "start")
+    put_digits(project)
+    project.run("data", "put", "digits/train/", "s3://cluster-demo/secret/")
+    project.run("up")
+    before = len(calls(project))
+    name = min(path.name for path in (project.directory / "digits" / "train").glob("*.rec"))
+    allowed = ("read", f"s3://cluster-demo/digits/train/{name}"), ("write", "s3://cluster-demo/results/ones")
+    denied = (
+        ("read", f"s3://cluster-demo/secret/{name}"),
+        ("write", "s3://cluster-demo/digits/ones"),
+        ("write", "s3://cluster-demo/secret/ones"),
+    )
+
+    found = probe(project, *allowed, *denied)
+
+    assert found == {**dict.fromkeys(allowed, "done"), **dict.fromkeys(denied, "denied")}
+    assert refusals(project) == {"s3:ListBucket", "s3:PutObject"}
+    readers = {call["access_key_id"] for call in calls(project)[before:] if call["action"] == "GetObject"}
+    (_role,) = readers - {operators_key(project)}  # who has looked at the data before the job
+    assert "GetSessionToken" not in {call["action"] for call in calls(project)}
+
+    # What S3 has of a job is completed by whoever asks next, where nobody was left to do so.
+    project.run("train", "--detach", "--kv-store", "local", "-n", "1", "--", "sleep", "1000")
+    project.run("exec", "--node", "node-0", "--", "pkill", "-KILL", "-f", "[n]ode supervise")
+    until(lambda: not hosts_of(project)["node-0"].programs("supervise"), "a killed program runs")
+    newest = json.loads(project.run("jobs", "--json").stdout)[0]
+    folder = f"s3://cluster-demo/results/{newest['id']}/"
+    project.run("data", "get", f"{folder}record.json", f"{folder}events", "./")
+    kept = json.loads((project.directory / "record.json").read_text())
+    assert (kept["state"], kept["error"]) == ("failed", "the supervisor on node-0 was killed")
+    assert kept["error"] in (project.directory / "events").read_text().splitlines()[-1]
+
+    # And so it is when something was left that is ended later.
+    record = f"/home/ubuntu/.cluster/jobs/{newest['id']}/record.json"
+    words = ("sed", "-i", """s/"left": {}/"left": {"node-0": [[0, "no answer"]]}/""", record)
+    project.run("exec", "--node", "node-0", "--", *words)
+    (newest,) = [job for job in json.loads(project.run("jobs", "--json").stdout) if job["left"]]
+    project.run("data", "rm", "--yes", f"{folder}record.json")
+    project.run("stop", newest["id"])
+    project.run("data", "get", f"{folder}record.json", "./")
+    assert json.loads((project.directory / "record.json").read_text()) == {**kept, "left": {}}
+
+
+@pytest.mark.slow
+def test_every_command_runs_under_the_policy_that_iam_policy_prints(project: Project) -> None:
+    write_toml(project)
+    write_policy(project)
+    put_digits(project)
+    assert "cluster-us-east-1-demo" in project.run("up", "--dry-run").stdout
+    project.run("up")
+    project.run("verify")
+    done = project.run("train")
+    assert set(re.findall(r"\[worker \d (node-\d)\].*Train-accuracy", done.stdout)) == {"node-0", "node-1"}
+    assert re.search(r"\[supervisor node-0\] the job's AWS credentials end in [0-6] h \d+ min", done.stdout)
+    project.run("resize", "3")
+    project.run("resize", "1")
+    project.run("stop", "--nodes", "--yes")
+    project.run("start", "--yes")
+    project.run("allow")
+    project.run("status", "--json")
+    project.run("list", "--json")
+    project.run("data", "get", "s3://cluster-demo/digits/val/", "back/")
+    project.run("data", "rm", "--recursive", "--yes", "s3://cluster-demo/digits/")
+
+    receipt = project.run("down").stdout
+
+    assert re.search(r"left +nothing", receipt)
+    assert not refusals(project)
+    assert not refused_rehearsals(project) & MAKING
+    made = {call["action"] for call in calls(project)}
+    assert {"PutRolePolicy", "DeleteRole", "CreateTags", "StopInstances", "StartInstances"} <= made
+    # And it is enforced: what is beside it is refused.
+    assert "s3:PutObject" in project.run("data", "put", "digits/", "s3://other/", code=1).stderr
+    project.run("sandbox", "stop")
+    assert not find_leftovers(place_of(project.directory))
+
+
+@pytest.mark.slow
+def test_spot_nodes_come_and_go_under_the_policy(project: Project) -> None:
+    write_toml(project, instance_profile='"none"', nodes="1", kv_store='"local"')
+    text = (project.directory / "cluster.toml").read_text()
+    project.write(text.replace("[provision]\n", '[provision]\nmarket = "spot"\n'))
+    write_policy(project)
+    project.run("up")
+    assert "spot" in json.dumps(json.loads(project.run("status", "--json").stdout))
+    assert re.search(r"left +nothing", project.run("down").stdout)
+    assert not refusals(project)
+
+
+def test_a_job_on_nodes_without_the_profile_fails_before_it_starts(two_nodes: Project) -> None:
+    text = (two_nodes.directory / "cluster.toml").read_text()
+    changed = re.sub(r'^# instance_profile = "none"', 'instance_profile = "auto"', text, flags=re.MULTILINE)
+    assert changed != text
+    two_nodes.write(changed)
+    try:
+        done = two_nodes.run("train", "--kv-store", "local", "-n", "1", "--", "true", code=1)
+    finally:
+        two_nodes.write(text)
+    assert "node-0: this instance has no credentials" in done.stderr
+    assert "[worker" not in done.stdout

@@ -1,0 +1,224 @@
+"""`up`, `resize` and `down`, each killed by SIGKILL at every API call and fsync: nothing is leaked, nothing doubled.
+
+tests/unit/provision/test_crashes.py does the same within one process, where every point, before and after, is followed
+by both ways on. Here processes are really killed, against a real server; `make test` takes a third of the points of
+`up` and `down`, `make test-all` all of them, before and after, with both ways on, and `resize`. All run side by side.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import boto3
+import pytest
+
+from forked import Act, Ending, Kill, find_changes, read_descriptions, run
+from foundation.progress import silent
+from sandbox import control
+from sandbox_steps import RunningSandbox, enter, start_sandbox
+
+pytestmark = pytest.mark.sandbox
+
+AT_ONCE = max(3, os.cpu_count() or 1)
+TAG = "cluster:name"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """`verb` on a cluster of `before` nodes, which makes it one of `after` (0: all gone)."""
+
+    verb: str
+    before: int
+    after: int
+
+    @property
+    def name(self) -> str:
+        """Of it among the others."""
+        return f"{self.verb}-{self.before}-{self.after}"
+
+
+UP = Scene(verb="up", before=0, after=2)
+GROW = Scene(verb="resize", before=2, after=3)
+SHRINK = Scene(verb="resize", before=2, after=1)
+DOWN = Scene(verb="down", before=2, after=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One kill, and whether the same command follows it, or `down`."""
+
+    scene: Scene
+    kill: Kill
+    again: bool
+
+
+def find_resources(name: str) -> Counter[str]:
+    """Everything in the account that carries the cluster's tag or name, asked without the code under test."""
+    ec2, iam = boto3.client("ec2"), boto3.client("iam")
+    tagged = [{"Name": f"tag:{TAG}", "Values": [name]}]
+    instances = [
+        instance
+        for reservation in ec2.describe_instances(Filters=tagged)["Reservations"]
+        for instance in reservation["Instances"]
+        if instance["State"]["Name"] != "terminated"
+    ]
+    roles = [role["RoleName"] for role in iam.list_roles()["Roles"]]
+    profiles = [profile["InstanceProfileName"] for profile in iam.list_instance_profiles()["InstanceProfiles"]]
+    named = f"cluster-{name}"
+    return +Counter(
+        {
+            "instances": len(instances),
+            "volumes": len(ec2.describe_volumes(Filters=tagged)["Volumes"]),
+            "interfaces": len(ec2.describe_network_interfaces(Filters=tagged)["NetworkInterfaces"]),
+            "groups": sum(g["GroupName"] == named for g in ec2.describe_security_groups()["SecurityGroups"]),
+            "keys": sum(key["KeyName"] == named for key in ec2.describe_key_pairs()["KeyPairs"]),
+            "placements": sum(g["GroupName"] == named for g in ec2.describe_placement_groups()["PlacementGroups"]),
+            "roles": sum(role == f"cluster-us-east-1-{name}" for role in roles),
+            "profiles": sum(profile == f"cluster-us-east-1-{name}" for profile in profiles),
+        }
+    )
+
+
+def complete(nodes: int) -> Counter[str]:
+    shared = {"groups": 1, "keys": 1, "placements": 1, "roles": 1, "profiles": 1}
+    return Counter({"instances": nodes, "volumes": nodes, "interfaces": nodes, **shared}) if nodes else Counter()
+
+
+def act(scene: Scene, name: str, folder: Path) -> Act:
+    return Act(verb=scene.verb, name=name, nodes=scene.after or scene.before, files=folder / name)
+
+
+def prepare(scene: Scene, name: str, folder: Path) -> None:
+    if scene.before:
+        run(Act(verb="up", name=name, nodes=scene.before, files=folder / name))
+
+
+def end(name: str, folder: Path) -> None:
+    run(Act(verb="down", name=name, nodes=1, files=folder / name))
+
+
+def count_points(scene: Scene, folder: Path) -> tuple[str, ...]:
+    name = scene.name
+    prepare(scene, name, folder)
+    points = run(act(scene, name, folder)).points
+    end(name, folder)
+    return points
+
+
+def check(case: Case, number: int, folder: Path) -> str | None:
+    """What is wrong after the kill and what followed it; None when nothing is. Leaves nothing behind."""
+    name = f"kill-{number}"
+    prepare(case.scene, name, folder)
+    ending: Ending = run(act(case.scene, name, folder), case.kill)
+    wrong: list[str] = []
+    # One that had to look less often than the run that was counted may end before its kill; it is then as if after it.
+    if not ending.killed and (case.kill.changes or len(ending.points) > case.kill.point):
+        wrong.append(f"{case}: the command came through, {len(ending.points)} points")
+    if case.again:
+        run(act(case.scene, name, folder))
+        found = find_resources(name)
+        if found != complete(case.scene.after):
+            wrong.append(f"{case}: after the second run there are {dict(found)}")
+    end(name, folder)
+    if left := find_resources(name):
+        wrong.append(f"{case}: leaked {dict(left)}")
+    if (folder / name).exists():
+        wrong.append(f"{case}: left {sorted(path.name for path in (folder / name).iterdir())} on this machine")
+    return "; ".join(wrong) or None
+
+
+def plan_cases(scene: Scene, points: tuple[str, ...], *, everything: bool) -> list[Case]:
+    """Every point, before and after, with both ways on; or a third of the states of the world that a kill can leave.
+
+    What stays of a killed process changes at calls that change something, and at each fsync: just before one of these
+    is just after the one before it. Of these states the first and the last are always among the third. Only such points
+    are counted there: how often a process has to look until an instance runs is not the same each time.
+    """
+    if not everything:
+        states = [Kill(point=0, before=True, changes=True)]
+        states += [Kill(point=n, before=False, changes=True) for n in range(len(find_changes(points)))]
+        return [
+            Case(scene=scene, kill=states[index], again=count % 2 == 0)
+            for count, index in enumerate(sorted({*range(0, len(states), 3), len(states) - 1}))
+        ]
+    cases: list[Case] = []
+    for number in range(len(points)):
+        for before in (True, False):
+            cases += [Case(scene=scene, kill=Kill(point=number, before=before), again=again) for again in (True, False)]
+    return cases
+
+
+def run_cases(scenes: Sequence[Scene], folder: Path, *, everything: bool) -> tuple[list[str], list[str]]:
+    """What there was of each scene, and what went wrong. The cases of all scenes run side by side."""
+    read_descriptions()
+    # Processes, not threads: each of them forks, and a fork beside other threads may inherit a lock that stays locked.
+    with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("fork")) as pool:
+        counted = list(pool.map(count_points, scenes, [folder] * len(scenes)))
+        planned = [
+            plan_cases(scene, points, everything=everything) for scene, points in zip(scenes, counted, strict=True)
+        ]
+        cases = [case for plan in planned for case in plan]
+        wrong = [found for found in pool.map(check, cases, range(len(cases)), [folder] * len(cases)) if found]
+    assert all(len(points) > 10 for points in counted)
+    results = [
+        f"{scene.name}: {len(points)} points, {len(plan)} processes killed"
+        for scene, points, plan in zip(scenes, counted, planned, strict=True)
+    ]
+    return results, wrong
+
+
+@pytest.fixture(scope="module")
+def empty_account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
+    """A sandbox of these tests' own: one that has seen a thousand instances lists them all, each time."""
+    folder = tmp_path_factory.mktemp("kill-points")
+    try:
+        yield start_sandbox(folder, hosts="none")
+    finally:
+        control.reset(folder, report=silent)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("scenes", "everything"),
+    [
+        pytest.param((UP, DOWN), False, id="a third"),
+        pytest.param((UP, GROW, SHRINK, DOWN), True, id="everything", marks=pytest.mark.slow),
+    ],
+)
+def test_killed_at_every_point(
+    empty_account: RunningSandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+    scenes: tuple[Scene, ...],
+    *,
+    everything: bool,
+) -> None:
+    enter(empty_account, monkeypatch)
+    results, wrong = run_cases(scenes, tmp_path, everything=everything)
+    record_property("result", f"{'; '.join(results)}; {len(wrong)} leaks or doubles")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_terminated_instances_do_not_come_back(
+    empty_account: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 answers a repeated ClientToken with the instances of the first call, also when these have ended."""
+    enter(empty_account, monkeypatch)
+    read_descriptions()
+    up = Act(verb="up", name="token", nodes=2, files=tmp_path / "token")
+    changes = find_changes(run(up).points)
+    end("token", tmp_path)
+    launch = Kill(point=changes.index("RunInstances"), before=False, changes=True)
+
+    assert run(up, launch).killed
+    run(up)
+    run(Act(verb="resize", name="token", nodes=0, files=up.files))
+    run(up)
+
+    assert find_resources("token") == complete(2)
+    end("token", tmp_path)

@@ -1,0 +1,365 @@
+"""Each fault of the API, one test at least, as botocore's client meets it; armed by the command's own function."""
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    ConnectionClosedError,
+    FlexibleChecksumError,
+    IncompleteReadError,
+    ResponseStreamingError,
+    SSLError,
+)
+
+from ec2_client import Client, client, code_of, ids_of, live, refused_as, run
+from foundation.errors import SandboxError
+from sandbox import control
+from sandbox_steps import RunningSandbox, enter, start_sandbox, wait_for
+
+pytestmark = pytest.mark.sandbox
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def ec2(phantom: RunningSandbox) -> Client:
+    return client("ec2")
+
+
+@pytest.fixture
+def s3(phantom: RunningSandbox) -> Client:
+    made = client("s3", s3={"addressing_style": "path"})
+    made.create_bucket(Bucket="faults")
+    made.put_object(Bucket="faults", Key="digits/0", Body=b"x" * MIB)
+    return made
+
+
+def arm(sandbox: RunningSandbox, text: str) -> str:
+    return str(control.cause_fault(sandbox.project_dir, text)["id"])
+
+
+def refused(ec2: Client, count: int = 1, **asked: Any) -> str:
+    with pytest.raises(ClientError) as caught:
+        run(ec2, count, **asked)
+    return code_of(caught)
+
+
+# --- capacity
+
+
+def test_a_zone_without_capacity(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "capacity zone=us-east-1a type=c5.*")
+    for _ in range(2):
+        assert refused(ec2, Placement={"AvailabilityZone": "us-east-1a"}) == "InsufficientInstanceCapacity"
+    assert not live(ec2)
+    run(ec2, Placement={"AvailabilityZone": "us-east-1b"})
+    run(ec2, Placement={"AvailabilityZone": "us-east-1a"}, InstanceType="m5.large")
+    [anywhere] = run(ec2)
+    assert anywhere["Placement"]["AvailabilityZone"] != "us-east-1a"
+
+
+def test_a_type_without_capacity_anywhere(ec2: Client, phantom: RunningSandbox) -> None:
+    fault = arm(phantom, "capacity type=c5.xlarge")
+    assert refused(ec2) == "InsufficientInstanceCapacity"
+    [listed] = control.list_faults(phantom.project_dir)
+    assert (listed["id"], listed["struck"], listed["left"]) == (fault, 1, None)
+    control.disarm_faults(phantom.project_dir, fault)
+    run(ec2)
+
+
+def test_capacity_for_some_gives_what_there_is_from_min_count_on(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "capacity zone=us-east-1b free=3")
+    here = {"AvailabilityZone": "us-east-1b"}
+    assert refused(ec2, 4, Placement=here) == "InsufficientInstanceCapacity"
+    assert len(run(ec2, MinCount=1, MaxCount=2, Placement=here)) == 2
+    assert len(run(ec2, MinCount=1, MaxCount=2, Placement=here)) == 1
+    assert refused(ec2, Placement=here) == "InsufficientInstanceCapacity"
+
+
+def test_capacity_comes_back_with_what_ends(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "capacity zone=us-east-1b free=2")
+    here = {"AvailabilityZone": "us-east-1b"}
+    first, second = ids_of(run(ec2, 2, Placement=here))
+    waiter = boto3.client("ec2")
+    wait_for(waiter, "instance_running", [first, second])
+    assert refused(ec2, Placement=here) == "InsufficientInstanceCapacity"
+    ec2.stop_instances(InstanceIds=[first])
+    wait_for(waiter, "instance_stopped", [first])
+    ec2.terminate_instances(InstanceIds=[second])
+    wait_for(waiter, "instance_terminated", [second])
+    [third] = ids_of(run(ec2, Placement=here))
+    ec2.start_instances(InstanceIds=[first])
+    assert refused(ec2, Placement=here) == "InsufficientInstanceCapacity"
+    wait_for(waiter, "instance_running", [first, third])
+    ec2.terminate_instances(InstanceIds=[first, third])
+    wait_for(waiter, "instance_terminated", [first, third])
+    [fault] = control.list_faults(phantom.project_dir)
+    assert fault["parameters"]["free"] == "2"
+
+
+def test_a_failed_launch_uses_no_capacity(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "capacity free=1")
+    assert refused(ec2, SecurityGroupIds=["sg-00000000000000000"]) == "InvalidGroup.NotFound"
+    assert len(run(ec2)) == 1
+
+
+def test_capacity_of_one_market_alone(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "capacity market=spot")
+    assert refused(ec2, InstanceMarketOptions={"MarketType": "spot"}) == "InsufficientInstanceCapacity"
+    run(ec2)
+
+
+def test_counted_capacity_errors_come_to_an_end(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "capacity count=2")
+    assert [refused(ec2) for _ in range(2)] == ["InsufficientInstanceCapacity"] * 2
+    run(ec2)
+    assert not control.list_faults(phantom.project_dir)
+
+
+def test_a_repeated_launch_does_not_meet_the_capacity_again(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "capacity free=1")
+    first = run(ec2, ClientToken="capacity")
+    assert ids_of(run(ec2, ClientToken="capacity")) == ids_of(first)
+
+
+# --- quotas
+
+
+@pytest.mark.parametrize(
+    ("market", "code"), [("on-demand", "VcpuLimitExceeded"), ("spot", "MaxSpotInstanceCountExceeded")]
+)
+def test_vcpu_limit(ec2: Client, phantom: RunningSandbox, market: str, code: str) -> None:
+    arm(phantom, f"vcpu-limit market={market} count=1")
+    asked = {"InstanceMarketOptions": {"MarketType": "spot"}} if market == "spot" else {}
+    assert refused(ec2, **asked) == code
+    run(ec2, **asked)
+
+
+# --- throttling and its kin
+
+
+def test_the_next_calls_are_throttled(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "throttle action=Describe* count=2")
+    ec2.create_security_group(GroupName="not-throttled", Description="x")
+    for _ in range(2):
+        with refused_as("RequestLimitExceeded") as caught:
+            ec2.describe_instances()
+        assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
+    ec2.describe_instances()
+    ec2.delete_security_group(GroupName="not-throttled")
+
+
+def test_a_share_of_the_calls_is_throttled_the_same_one_each_time(ec2: Client, phantom: RunningSandbox) -> None:
+    def pattern() -> list[str]:
+        fault = arm(phantom, "throttle action=DescribeVpcs rate=0.5 seed=7")
+        struck = []
+        for _ in range(12):
+            try:
+                ec2.describe_vpcs()
+            except ClientError as error:
+                struck.append(error.response["Error"]["Code"])
+            else:
+                struck.append("")
+        control.disarm_faults(phantom.project_dir, fault)
+        return struck
+
+    first = pattern()
+    assert set(first) == {"", "RequestLimitExceeded"}
+    assert pattern() == first
+
+
+def test_botocore_gets_over_throttling_by_itself(phantom: RunningSandbox) -> None:
+    arm(phantom, "throttle count=1")
+    assert boto3.client("ec2").describe_vpcs()["Vpcs"]
+    assert not control.list_faults(phantom.project_dir)
+
+
+@pytest.mark.parametrize(
+    ("kind", "service", "call", "code"),
+    [
+        ("throttle", "ssm", lambda c: c.get_parameter(Name="/x"), "ThrottlingException"),
+        ("throttle", "sts", lambda c: c.get_caller_identity(), "Throttling"),
+        ("internal-error", "ec2", lambda c: c.describe_vpcs(), "InternalError"),
+        ("internal-error", "sts", lambda c: c.get_caller_identity(), "InternalFailure"),
+        ("internal-error", "ssm", lambda c: c.get_parameter(Name="/x"), "InternalServerError"),
+        ("unauthorized", "ec2", lambda c: c.describe_vpcs(), "UnauthorizedOperation"),
+        ("unauthorized", "iam", lambda c: c.list_roles(), "AccessDenied"),
+        ("unauthorized", "service-quotas", lambda c: c.list_service_quotas(ServiceCode="ec2"), "AccessDeniedException"),
+    ],
+)
+def test_each_service_says_it_in_its_own_words(
+    phantom: RunningSandbox, kind: str, service: str, call: Any, code: str
+) -> None:
+    arm(phantom, f"{kind} count=1")
+    with refused_as(code):
+        call(client(service))
+    assert not control.list_faults(phantom.project_dir)
+
+
+def test_an_internal_error_happens_before_anything_is_done(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "internal-error action=RunInstances")
+    assert refused(ec2, ClientToken="internal") == "InternalError"
+    assert not live(ec2)
+    run(ec2, ClientToken="internal")
+
+
+def test_missing_permissions_are_found_by_a_rehearsal(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "unauthorized action=RunInstances")
+    with refused_as("UnauthorizedOperation") as caught:
+        run(ec2, DryRun=True)
+    assert caught.value.response["Error"]["Message"].startswith(
+        "You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/operator is not "
+        "authorized to perform: ec2:RunInstances because no identity-based policy allows the ec2:RunInstances action. "
+    )
+
+
+# --- lost replies
+
+
+def test_a_lost_reply_leaves_its_effect_and_the_token_finds_it(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "lost-reply action=RunInstances")
+    with pytest.raises(ConnectionClosedError):
+        run(ec2, ClientToken="lost")
+    launched = ids_of(live(ec2))
+    assert len(launched) == 1
+    assert ids_of(run(ec2, ClientToken="lost")) == launched
+
+
+def test_a_lost_reply_without_a_token_costs_an_instance(ec2: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "lost-reply action=RunInstances")
+    with pytest.raises(ConnectionClosedError):
+        run(ec2, ClientToken="one")
+    run(ec2, ClientToken="another")
+    assert len(live(ec2)) == 2
+
+
+# --- S3
+
+
+@pytest.mark.parametrize(
+    ("operation", "call"),
+    [
+        ("GetObject", lambda s3: s3.get_object(Bucket="faults", Key="digits/0")),
+        ("PutObject", lambda s3: s3.put_object(Bucket="faults", Key="digits/1", Body=b"y")),
+        ("ListObjectsV2", lambda s3: s3.list_objects_v2(Bucket="faults")),
+        ("CreateMultipartUpload", lambda s3: s3.create_multipart_upload(Bucket="faults", Key="digits/2")),
+    ],
+)
+def test_s3_asks_to_slow_down(s3: Client, phantom: RunningSandbox, operation: str, call: Any) -> None:
+    arm(phantom, f"s3-503 operation={operation}")
+    s3.head_bucket(Bucket="faults")
+    with refused_as("SlowDown") as caught:
+        call(s3)
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
+    call(s3)
+
+
+def test_s3_slows_down_for_one_key(s3: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "s3-503 key=digits/* count=all")
+    s3.put_object(Bucket="faults", Key="other", Body=b"y")
+    for _ in range(2):
+        with pytest.raises(ClientError, match="SlowDown"):
+            s3.get_object(Bucket="faults", Key="digits/0")
+
+
+@pytest.mark.parametrize("after_bytes", [0, 1000, MIB, 9 * MIB])
+def test_a_download_is_cut(s3: Client, phantom: RunningSandbox, after_bytes: int) -> None:
+    arm(phantom, f"s3-cut operation=GetObject after_bytes={after_bytes}")
+    body = s3.get_object(Bucket="faults", Key="digits/0")["Body"]
+    got = bytearray()
+    with pytest.raises((IncompleteReadError, ResponseStreamingError)):
+        got.extend(piece for part in iter(lambda: body.read(100), b"") for piece in part)
+    assert len(got) <= min(after_bytes, MIB - 1)
+    assert len(s3.get_object(Bucket="faults", Key="digits/0")["Body"].read()) == MIB
+
+
+def test_an_upload_is_cut_and_leaves_no_object(s3: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "s3-cut operation=PutObject after_bytes=1000")
+    with pytest.raises((ConnectionClosedError, SSLError)):  # where in the sending the end is noticed differs
+        s3.put_object(Bucket="faults", Key="cut", Body=b"y" * MIB)
+    assert "cut" not in {entry["Key"] for entry in s3.list_objects_v2(Bucket="faults")["Contents"]}
+    s3.put_object(Bucket="faults", Key="cut", Body=b"y" * MIB)
+    s3.delete_object(Bucket="faults", Key="cut")
+
+
+@pytest.mark.parametrize(("at_byte", "flipped"), [(0, 0), (1000, 1000), (9 * MIB, MIB - 1)])
+@pytest.mark.usefixtures("s3")
+def test_a_byte_of_a_download_is_another(phantom: RunningSandbox, at_byte: int, flipped: int) -> None:
+    arm(phantom, f"s3-flip operation=GetObject key=digits/0 at_byte={at_byte}")
+    careless = client("s3", s3={"addressing_style": "path"}, response_checksum_validation="when_required")
+    bodies = [careless.get_object(Bucket="faults", Key="digits/0")["Body"].read() for _ in range(2)]
+    assert bodies[1] == b"x" * MIB
+    assert [at for at, byte in enumerate(bodies[0]) if byte != ord("x")] == [flipped]
+
+
+def test_a_changed_byte_is_noticed_by_the_checksum(s3: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "s3-flip operation=GetObject")
+    with pytest.raises(FlexibleChecksumError):
+        s3.get_object(Bucket="faults", Key="digits/0")["Body"].read()
+
+
+def test_an_upload_with_a_checksum_is_refused_for_its_changed_byte(s3: Client, phantom: RunningSandbox) -> None:
+    arm(phantom, "s3-flip operation=PutObject at_byte=1000")
+    with refused_as("BadDigest"):
+        s3.put_object(Bucket="faults", Key="flipped", Body=b"y" * MIB)
+    assert "flipped" not in {entry["Key"] for entry in s3.list_objects_v2(Bucket="faults")["Contents"]}
+
+
+def test_a_part_without_a_checksum_is_stored_with_its_changed_byte(phantom: RunningSandbox) -> None:
+    plain = client("s3", s3={"addressing_style": "path", "payload_signing_enabled": False},
+                   request_checksum_calculation="when_required")  # fmt: skip
+    plain.create_bucket(Bucket="flips")
+    arm(phantom, "s3-flip operation=UploadPart at_byte=1000")
+    target = {"Bucket": "flips", "Key": "flipped"}
+    upload = plain.create_multipart_upload(**target)["UploadId"]
+    part = plain.upload_part(**target, UploadId=upload, PartNumber=1, Body=b"y" * MIB)
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    plain.complete_multipart_upload(**target, UploadId=upload, MultipartUpload=parts)
+    stored = plain.get_object(**target)["Body"].read()
+    assert [at for at, byte in enumerate(stored) if byte != ord("y")] == [1000]
+    assert part["ETag"] == f'"{hashlib.md5(stored).hexdigest()}"'
+    plain.delete_object(**target)
+    plain.delete_bucket(Bucket="flips")
+
+
+# --- arming
+
+
+def test_faults_of_cluster_toml_are_armed_from_the_start(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = start_sandbox(own_project, hosts="none", faults=["capacity type=c5.*", "throttle action=DescribeVpcs"])
+    enter(started, monkeypatch)
+    assert [fault["kind"] for fault in control.list_faults(own_project)] == ["capacity", "throttle"]
+    assert refused(client("ec2")) == "InsufficientInstanceCapacity"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("capacty", 'did you mean "capacity"?'),
+        ("capacity color=red", "there is no color="),
+        ("freeze instance=i-00000000000000000", "no hosts"),
+    ],
+)
+def test_what_cannot_be_armed_is_refused(phantom: RunningSandbox, text: str, said: str) -> None:
+    with pytest.raises(SandboxError, match=said.replace("?", r"\?")):
+        control.cause_fault(phantom.project_dir, text)
+    assert not control.list_faults(phantom.project_dir)
+
+
+def test_the_log_says_which_fault_struck(ec2: Client, phantom: RunningSandbox) -> None:
+    log = control.api_log(phantom.project_dir)
+    position = log.stat().st_size
+    arm(phantom, "lost-reply action=RunInstances")
+    with pytest.raises(ConnectionClosedError):
+        run(ec2, ClientToken="logged")
+    deadline = time.monotonic() + 5
+    while b"RunInstances" not in log.read_bytes()[position:]:
+        assert time.monotonic() < deadline
+    [line] = [line for line in log.read_bytes()[position:].splitlines() if b'"RunInstances"' in line]
+    assert b'"fault": "lost-reply action=RunInstances"' in line
+    assert b'"status": 200' in line

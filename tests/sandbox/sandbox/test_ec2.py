@@ -1,0 +1,306 @@
+"""The sandbox's EC2 and SSM as botocore's client sees them, where moto by itself would be wrong."""
+
+import ipaddress
+import json
+import subprocess
+import time
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from mypy_boto3_ec2.client import EC2Client
+
+from sandbox.daemon.place import place_of
+from sandbox_steps import (
+    UBUNTU,
+    RunningSandbox,
+    Ssh,
+    describe,
+    find_image,
+    launch,
+    open_ssh,
+    wait_for,
+)
+
+pytestmark = pytest.mark.sandbox
+
+DEEP_LEARNING = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-{}/latest/ami-id"
+
+
+@pytest.fixture
+def ec2(sandbox: RunningSandbox) -> EC2Client:
+    client = boto3.client("ec2")
+    open_ssh(client)
+    return client
+
+
+def run(ec2: EC2Client, **changes: Any) -> list[str]:
+    asked: dict[str, Any] = {"ImageId": find_image(), "InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
+    reservation = ec2.run_instances(**asked | changes)
+    return [instance["InstanceId"] for instance in reservation["Instances"]]
+
+
+def refused(ec2: EC2Client, **changes: Any) -> str:
+    before = all_ids(ec2)
+    with pytest.raises(ClientError) as caught:
+        run(ec2, **changes)
+    assert all_ids(ec2) == before
+    return str(caught.value.response["Error"]["Code"])
+
+
+def all_ids(ec2: EC2Client) -> set[str]:
+    return {i["InstanceId"] for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"ImageId": "ami-00000000000000000"}, "InvalidAMIID.NotFound"),
+        ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound"),
+        ({"InstanceType": "g4dn.huge"}, "InvalidParameterValue"),
+        ({"SecurityGroupIds": ["sg-00000000000000000"]}, "InvalidGroup.NotFound"),
+        ({"SubnetId": "subnet-00000000000000000"}, "InvalidSubnetID.NotFound"),
+        ({"MinCount": 2, "MaxCount": 1}, "InvalidParameterValue"),
+        ({"MinCount": 0, "MaxCount": 0}, "InvalidParameterValue"),
+        ({"Placement": {"AvailabilityZone": "eu-west-1a"}}, "InvalidParameterValue"),
+        ({"DryRun": True}, "DryRunOperation"),
+        ({"DryRun": True, "KeyName": "nobody's"}, "InvalidKeyPair.NotFound"),
+    ],
+)
+def test_impossible_launches_are_refused(ec2: EC2Client, changes: dict[str, Any], code: str) -> None:
+    assert refused(ec2, **changes) == code
+
+
+def test_another_region_is_refused(sandbox: RunningSandbox, ec2: EC2Client) -> None:
+    other = boto3.client("ec2", region_name="eu-west-1")
+    with pytest.raises(ClientError, match=r"InvalidRegion.*runs in us-east-1, not in eu-west-1"):
+        other.run_instances(ImageId=find_image(), InstanceType="t3.micro", MinCount=1, MaxCount=1)
+
+
+def test_max_count_is_launched(ec2: EC2Client) -> None:
+    ids = run(ec2, MinCount=1, MaxCount=3)
+    assert len(ids) == 3
+
+
+def test_client_token_launches_once(ec2: EC2Client) -> None:
+    ids = run(ec2, ClientToken="once", MinCount=2, MaxCount=2)
+    assert run(ec2, ClientToken="once", MinCount=2, MaxCount=2) == ids
+    assert refused(ec2, ClientToken="once", MinCount=1, MaxCount=1) == "IdempotentParameterMismatch"
+    assert describe(ec2, ids)[0]["ClientToken"] == "once"
+
+
+def test_states_take_time_and_come_in_order(ec2: EC2Client) -> None:
+    [launched] = ec2.run_instances(ImageId=find_image(), InstanceType="t3.micro", MinCount=1, MaxCount=1)["Instances"]
+    ids, seen = [launched["InstanceId"]], [launched["State"]["Name"]]
+    while seen[-1] != "running":
+        state = describe(ec2, ids)[0]["State"]["Name"]
+        seen += [state] if state not in seen else []
+        assert state in ("pending", "running")
+        time.sleep(0.01)
+    assert seen == ["pending", "running"]
+    [ending] = ec2.terminate_instances(InstanceIds=ids)["TerminatingInstances"]
+    assert ending["CurrentState"]["Name"] == "shutting-down"
+    wait_for(ec2, "instance_terminated", ids)
+    [again] = ec2.terminate_instances(InstanceIds=ids)["TerminatingInstances"]
+    assert again["CurrentState"]["Name"] == "terminated"
+    with pytest.raises(ClientError, match="IncorrectInstanceState"):
+        ec2.start_instances(InstanceIds=ids)
+
+
+def test_running_means_that_sshd_answers(sandbox: RunningSandbox, ssh: Ssh) -> None:
+    instances = launch(ssh, 4)
+    for instance in instances:
+        assert ssh.read(instance["PublicIpAddress"], "id -un") == "ubuntu"
+
+
+def test_addresses_are_of_the_sandboxs_ranges(sandbox: RunningSandbox, ec2: EC2Client) -> None:
+    private, public = (ipaddress.ip_network(c) for c in (sandbox.info.private_cidr, sandbox.info.public_cidr))
+    [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    assert vpc["CidrBlock"] == str(private)
+    for subnet in ec2.describe_subnets()["Subnets"]:
+        assert ipaddress.ip_network(subnet["CidrBlock"]).subnet_of(private)
+    zones = [zone["ZoneName"] for zone in ec2.describe_availability_zones()["AvailabilityZones"]][:2]
+    ids = [run(ec2, Placement={"AvailabilityZone": zone})[0] for zone in zones]
+    for instance, zone in zip(describe(ec2, ids), zones, strict=True):
+        assert instance["Placement"]["AvailabilityZone"] == zone
+        assert ipaddress.ip_address(instance["PrivateIpAddress"]) in private
+        assert ipaddress.ip_address(instance["PublicIpAddress"]) in public
+        assert instance["VpcId"] == vpc["VpcId"]
+
+
+def test_interface_and_volume_go_with_their_instance(ec2: EC2Client) -> None:
+    ids = run(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20, "Encrypted": True}}])
+    wait_for(ec2, "instance_running", ids)
+    [instance] = describe(ec2, ids)
+    [mapping] = instance["BlockDeviceMappings"]
+    volume_id = mapping["Ebs"]["VolumeId"]
+    [volume] = ec2.describe_volumes(VolumeIds=[volume_id])["Volumes"]
+    assert (volume["Size"], volume["Encrypted"], volume["VolumeType"]) == (20, True, "gp3")
+    interface_id = instance["NetworkInterfaces"][0]["NetworkInterfaceId"]
+    ec2.terminate_instances(InstanceIds=ids)
+    wait_for(ec2, "instance_terminated", ids)
+    assert volume_id not in {v["VolumeId"] for v in ec2.describe_volumes()["Volumes"]}
+    interfaces = ec2.describe_network_interfaces()["NetworkInterfaces"]
+    assert interface_id not in {i["NetworkInterfaceId"] for i in interfaces}
+
+
+def test_root_volume_is_the_images_where_the_launch_does_not_say(ec2: EC2Client) -> None:
+    further = {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 3}}
+    ids = run(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"Encrypted": True}}, further])
+    volumes = ec2.describe_volumes(Filters=[{"Name": "attachment.instance-id", "Values": ids}])["Volumes"]
+    assert sorted((volume["Size"], volume["Encrypted"]) for volume in volumes) == [(3, False), (8, True)]
+    ec2.terminate_instances(InstanceIds=ids)
+    assert refused(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sdf", "Ebs": {}}]) == "MissingParameter"
+
+
+def test_security_group_in_use_cannot_be_deleted(ec2: EC2Client) -> None:
+    group_id = ec2.create_security_group(GroupName="in-use", Description="for a test")["GroupId"]
+    # A rule that names the group itself does not keep it.
+    ec2.authorize_security_group_ingress(
+        GroupId=group_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
+    )
+    other_id = ec2.create_security_group(GroupName="refers", Description="for a test")["GroupId"]
+    ec2.authorize_security_group_ingress(
+        GroupId=other_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
+    )
+    ids = run(ec2, SecurityGroupIds=[group_id])
+    with pytest.raises(ClientError, match="DependencyViolation"):
+        ec2.delete_security_group(GroupId=group_id)
+    ec2.terminate_instances(InstanceIds=ids)
+    wait_for(ec2, "instance_terminated", ids)
+    with pytest.raises(ClientError, match="DependencyViolation"):
+        ec2.delete_security_group(GroupId=group_id)
+    ec2.delete_security_group(GroupId=other_id)
+    ec2.delete_security_group(GroupId=group_id)
+    with pytest.raises(ClientError, match=r"InvalidGroup\.NotFound"):
+        ec2.delete_security_group(GroupId=group_id)
+
+
+def test_key_pair_can_be_deleted_right_after_the_launch(ec2: EC2Client, ssh: Ssh) -> None:
+    ec2.import_key_pair(KeyName="short", PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
+    ids = run(ec2, KeyName="short")
+    ec2.delete_key_pair(KeyName="short")
+    wait_for(ec2, "instance_running", ids)
+    assert ssh.read(describe(ec2, ids)[0]["PublicIpAddress"], "id -un") == "ubuntu"
+
+
+def test_created_key_pair_opens_its_host(ec2: EC2Client, ssh: Ssh, tmp_path: Any) -> None:
+    created = ec2.create_key_pair(KeyName="created", KeyType="ed25519")
+    key = tmp_path / "key.pem"
+    key.write_text(created["KeyMaterial"])
+    key.chmod(0o600)
+    ids = run(ec2, KeyName="created")
+    wait_for(ec2, "instance_running", ids)
+    address = describe(ec2, ids)[0]["PublicIpAddress"]
+    assert Ssh(key=key).read(address, "id -un") == "ubuntu"
+    assert ssh.run(address, "true", check=False).returncode == 255
+
+
+@pytest.mark.parametrize("architecture", ["x86_64", "arm64"])
+@pytest.mark.parametrize("release", ["22.04", "24.04"])
+def test_deep_learning_amis(ec2: EC2Client, architecture: str, release: str) -> None:
+    parameter = boto3.client("ssm").get_parameter(Name=DEEP_LEARNING.format(architecture, release))["Parameter"]
+    [image] = ec2.describe_images(ImageIds=[parameter["Value"]])["Images"]
+    assert image["OwnerId"] == "898082745236"
+    assert image["Architecture"] == architecture
+    assert image["RootDeviceName"] == "/dev/sda1"
+    assert image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 75
+    newest = ec2.describe_images(
+        Owners=["amazon"],
+        Filters=[{"Name": "name", "Values": [f"Deep Learning *Base OSS Nvidia Driver GPU AMI (Ubuntu {release}) *"]},
+                 {"Name": "architecture", "Values": [architecture]}],
+    )["Images"]  # fmt: skip
+    assert [found["ImageId"] for found in newest] == [image["ImageId"]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        UBUNTU,
+        "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id",
+        "/aws/service/canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id",
+    ],
+)
+def test_ubuntu_images(ec2: EC2Client, name: str) -> None:
+    image_id = boto3.client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    [image] = ec2.describe_images(ImageIds=[image_id])["Images"]
+    assert image["OwnerId"] == "099720109477"
+    assert ("arm64" in name) == (image["Architecture"] == "arm64")
+
+
+def test_stopped_and_rebooted_instances(ec2: EC2Client, ssh: Ssh, sandbox: RunningSandbox) -> None:
+    [instance] = launch(ssh, 1)
+    ids, address = [instance["InstanceId"]], instance["PrivateIpAddress"]
+    boot = "sudo cat /proc/1/stat | cut -d ' ' -f 22"
+    ssh.run(address, "echo kept > file; sudo touch /run/gone")
+    before = ssh.read(address, boot)
+    ec2.reboot_instances(InstanceIds=ids)
+    deadline = time.monotonic() + 20
+    while (again := ssh.run(address, boot, check=False)).returncode != 0 or again.stdout.strip() == before:
+        assert time.monotonic() < deadline
+    assert ssh.read(address, "cat file; test -e /run/gone || echo fresh") == "kept\nfresh"
+    assert describe(ec2, ids)[0]["State"]["Name"] == "running"
+    ec2.stop_instances(InstanceIds=ids)
+    with pytest.raises(ClientError, match="IncorrectInstanceState"):
+        ec2.reboot_instances(InstanceIds=ids)
+    wait_for(ec2, "instance_stopped", ids)
+
+
+def test_a_host_that_does_not_boot_ends_with_its_reason(ec2: EC2Client, sandbox: RunningSandbox) -> None:
+    hosts_dir = place_of(sandbox.project_dir).hosts_dir
+    hosts_dir.rename(hosts_dir.with_suffix(".away"))
+    hosts_dir.write_text("no folder, so that no host can have one in it")
+    try:
+        ids = run(ec2)
+        wait_for(ec2, "instance_terminated", ids)
+    finally:
+        hosts_dir.unlink()
+        hosts_dir.with_suffix(".away").rename(hosts_dir)
+    reason = describe(ec2, ids)[0]["StateReason"]
+    assert reason["Code"] == "Server.InternalError"
+    assert "hosts" in reason["Message"]
+
+
+def test_files_that_cannot_be_removed_hold_up_nobody_else(ec2: EC2Client, sandbox: RunningSandbox) -> None:
+    ids = run(ec2)
+    wait_for(ec2, "instance_running", ids)
+    busy = place_of(sandbox.project_dir).hosts_dir / ids[0] / "busy"
+    busy.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "tmpfs", str(busy)), check=True)
+    try:
+        ec2.terminate_instances(InstanceIds=ids)
+        others = run(ec2)
+        wait_for(ec2, "instance_running", others)
+        ec2.terminate_instances(InstanceIds=others)
+        wait_for(ec2, "instance_terminated", others)
+        assert describe(ec2, ids)[0]["State"]["Name"] == "shutting-down"
+    finally:
+        subprocess.run(("umount", str(busy)), check=True)
+    wait_for(ec2, "instance_terminated", ids)
+    assert not busy.parent.exists()
+
+
+def test_api_log_has_every_call(ec2: EC2Client, sandbox: RunningSandbox) -> None:
+    place = place_of(sandbox.project_dir)
+    position = place.api_log.stat().st_size
+    ids = run(ec2, ClientToken="logged")
+    refused(ec2, KeyName="nobody's")
+    ec2.terminate_instances(InstanceIds=ids)
+    boto3.client("s3").list_buckets()
+    with place.api_log.open() as stream:
+        stream.seek(position)
+        calls = [json.loads(line) for line in stream]
+    launches = [call for call in calls if call["action"] == "RunInstances"]
+    assert [(call["client_token"] == "logged", call["status"], call["error"]) for call in launches] == [
+        (True, 200, None),
+        (False, 400, "InvalidKeyPair.NotFound"),
+    ]
+    assert ("s3", "ListBuckets") in {(call["service"], call["action"]) for call in calls}
+    assert {call["access_key_id"] for call in calls} == {sandbox.info.access_key_id}
+    assert sandbox.info.secret_access_key not in place.api_log.read_text()
+
+
+def test_signing_identity(sandbox: RunningSandbox) -> None:
+    assert boto3.client("sts").get_caller_identity()["Account"] == "123456789012"
+    assert boto3.client("iam").list_roles()["Roles"] == []

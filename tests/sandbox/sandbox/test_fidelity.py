@@ -1,0 +1,425 @@
+"""What EC2 is known for being difficult about, as botocore's client meets it in the sandbox; no host is needed for it.
+
+Each row of docs/sandbox.md's table has its test here or, where a host is part of it, in test_ec2 or test_instances.
+"""
+
+import datetime as dt
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from ec2_client import LONG_S, Client, client, describe, ids_of, live, refused_as, run, until_found
+from sandbox_steps import RunningSandbox, enter, find_image, start_sandbox, terminate_all, wait_for
+
+pytestmark = pytest.mark.sandbox
+
+ARM = "/aws/service/canonical/ubuntu/server/22.04/stable/current/arm64/hvm/ebs-gp2/ami-id"
+
+
+@pytest.fixture
+def ec2(phantom: RunningSandbox) -> Client:
+    return client("ec2")
+
+
+# --- ClientToken
+
+
+def test_the_same_client_token_launches_once(ec2: Client) -> None:
+    first = run(ec2, 2, ClientToken="token-1")
+    assert ids_of(run(ec2, 2, ClientToken="token-1")) == ids_of(first)
+    assert len(live(ec2)) == 2
+    assert {i["ClientToken"] for i in live(ec2)} == {"token-1"}
+
+
+def test_a_client_token_with_other_parameters_is_refused(ec2: Client) -> None:
+    run(ec2, 1, ClientToken="token-2")
+    with refused_as("IdempotentParameterMismatch"):
+        run(ec2, 2, ClientToken="token-2")
+    assert len(live(ec2)) == 1
+
+
+def test_client_tokens_count_for_other_calls_as_well(ec2: Client) -> None:
+    zone = ec2.describe_availability_zones()["AvailabilityZones"][0]["ZoneName"]
+    volumes = [ec2.create_volume(AvailabilityZone=zone, Size=1, ClientToken="volume") for _ in range(2)]
+    assert volumes[0]["VolumeId"] == volumes[1]["VolumeId"]
+    with refused_as("IdempotentParameterMismatch"):
+        ec2.create_volume(AvailabilityZone=zone, Size=2, ClientToken="volume")
+
+
+def test_a_rehearsal_does_not_use_its_token_up(ec2: Client) -> None:
+    with refused_as("DryRunOperation"):
+        run(ec2, ClientToken="rehearsed", DryRun=True)
+    assert len(run(ec2, ClientToken="rehearsed")) == 1
+
+
+# --- rehearsals
+
+
+@pytest.mark.parametrize(
+    ("action", "asked"),
+    [
+        ("run_instances", {"MinCount": 1, "MaxCount": 1, "InstanceType": "c5.xlarge"}),
+        ("create_security_group", {"GroupName": "rehearsed", "Description": "x"}),
+        ("create_placement_group", {"GroupName": "rehearsed"}),
+        ("import_key_pair", {"KeyName": "rehearsed", "PublicKeyMaterial": b"x"}),
+        ("describe_instances", {}),
+        ("create_tags", {"Resources": ["i-00000000000000000"], "Tags": [{"Key": "a", "Value": "b"}]}),
+    ],
+)
+def test_a_rehearsal_changes_nothing(ec2: Client, action: str, asked: dict[str, Any]) -> None:
+    if action == "run_instances":
+        asked = asked | {"ImageId": find_image()}
+    with refused_as("DryRunOperation"):
+        getattr(ec2, action)(**asked, DryRun=True)
+    assert not live(ec2)
+    assert not [g for g in ec2.describe_security_groups()["SecurityGroups"] if g["GroupName"] == "rehearsed"]
+    assert not ec2.describe_placement_groups()["PlacementGroups"]
+    assert not ec2.describe_key_pairs()["KeyPairs"]
+
+
+# --- what a launch names
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        ({"InstanceType": "c5.xlarge", "Placement": {"AvailabilityZone": "us-east-1e"}}, "Unsupported", "us-east-1a"),
+        ({"InstanceType": "c6g.xlarge"}, "InvalidParameterValue", "architecture 'arm64'"),
+        ({"Placement": {"GroupName": "nowhere"}}, "InvalidPlacementGroup.Unknown", "'nowhere'"),
+        ({"ClientToken": "x" * 65}, "InvalidParameterValue", "64"),
+        ({"ImageId": "ami-00000000000000000"}, "InvalidAMIID.NotFound", "ami-00000000000000000"),
+        ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
+        ({"InstanceType": "c5.huge"}, "InvalidParameterValue", "c5.huge"),
+        ({"MinCount": 2, "MaxCount": 1}, "InvalidParameterValue", "MinCount"),
+    ],
+)
+def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], code: str, said: str) -> None:
+    with refused_as(code, match=said):
+        run(ec2, **asked)
+    assert not live(ec2)
+
+
+def test_instance_store_volumes_may_be_named(ec2: Client) -> None:
+    [instance] = run(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"}])
+    [described] = describe(ec2, InstanceIds=ids_of([instance]))
+    assert [device["DeviceName"] for device in described["BlockDeviceMappings"]] == ["/dev/sda1"]
+
+
+def test_arm_images_run_on_arm_types(ec2: Client) -> None:
+    image = client("ssm").get_parameter(Name=ARM)["Parameter"]["Value"]
+    assert run(ec2, InstanceType="c6g.xlarge", ImageId=image)[0]["Architecture"] == "arm64"
+
+
+def test_offerings_differ_by_zone(ec2: Client) -> None:
+    asked = {"LocationType": "availability-zone", "Filters": [{"Name": "instance-type", "Values": ["c5.xl*"]}]}
+    offers = ec2.describe_instance_type_offerings(**asked)["InstanceTypeOfferings"]
+    zones = {offer["Location"] for offer in offers}
+    every = {zone["ZoneName"] for zone in ec2.describe_availability_zones()["AvailabilityZones"]}
+    assert zones < every
+    [instance] = run(ec2, Placement={"AvailabilityZone": max(zones)})
+    assert instance["Placement"]["AvailabilityZone"] == max(zones)
+
+
+# --- states
+
+
+def test_states_have_the_delays_that_are_set(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(start_sandbox(own_project, hosts="none", boot_delay_s=1.0, end_delay_s=1.0), monkeypatch)
+    ec2 = client("ec2")
+    begun = time.monotonic()
+    [launched] = run(ec2)
+    ids = [launched["InstanceId"]]
+    assert launched["State"]["Name"] == "pending"
+    wait_for(ec2, "instance_running", ids)
+    assert time.monotonic() - begun >= 1.0
+    begun = time.monotonic()
+    [ending] = ec2.terminate_instances(InstanceIds=ids)["TerminatingInstances"]
+    assert ending["CurrentState"]["Name"] == "shutting-down"
+    wait_for(ec2, "instance_terminated", ids)
+    assert time.monotonic() - begun >= 1.0
+
+
+# --- placement groups
+
+
+def test_a_placement_group_lives(ec2: Client) -> None:
+    tags = [{"Key": "cluster:name", "Value": "demo"}]
+    made = ec2.create_placement_group(
+        GroupName="near", Strategy="cluster", TagSpecifications=[{"ResourceType": "placement-group", "Tags": tags}]
+    )["PlacementGroup"]
+    assert (made["GroupName"], made["State"], made["Strategy"], made["Tags"]) == ("near", "available", "cluster", tags)
+    with refused_as("InvalidPlacementGroup.Duplicate"):
+        ec2.create_placement_group(GroupName="near", Strategy="spread")
+    by_tag = [{"Name": "tag:cluster:name", "Values": ["demo"]}]
+    assert [g["GroupId"] for g in ec2.describe_placement_groups(Filters=by_tag)["PlacementGroups"]] == [made["GroupId"]]
+    assert not ec2.describe_placement_groups(Filters=[{"Name": "strategy", "Values": ["spread"]}])["PlacementGroups"]
+    ids = ids_of(run(ec2, Placement={"GroupName": "near"}))
+    in_group = [{"Name": "placement-group-name", "Values": ["near"]}]
+    assert [i["Placement"]["GroupName"] for i in describe(ec2, Filters=in_group)] == ["near"]
+    with refused_as("InvalidPlacementGroup.InUse"):
+        ec2.delete_placement_group(GroupName="near")
+    ec2.terminate_instances(InstanceIds=ids)
+    wait_for(ec2, "instance_terminated", ids)
+    ec2.delete_placement_group(GroupName="near")
+    for call in (ec2.delete_placement_group, lambda GroupName: ec2.describe_placement_groups(GroupNames=[GroupName])):  # noqa: N803
+        with refused_as("InvalidPlacementGroup.Unknown"):
+            call(GroupName="near")
+
+
+def test_placement_groups_can_be_tagged_later(ec2: Client) -> None:
+    group = ec2.create_placement_group(GroupName="later", Strategy="partition", PartitionCount=3)["PlacementGroup"]
+    ec2.create_tags(Resources=[group["GroupId"]], Tags=[{"Key": "a", "Value": "b"}])
+    [found] = ec2.describe_placement_groups(GroupIds=[group["GroupId"]])["PlacementGroups"]
+    assert (found["Tags"], found["PartitionCount"]) == ([{"Key": "a", "Value": "b"}], 3)
+    ec2.delete_placement_group(GroupName="later")
+
+
+def test_burstable_types_cannot_be_in_a_cluster_group(ec2: Client) -> None:
+    ec2.create_placement_group(GroupName="tight", Strategy="cluster")
+    with refused_as("InvalidParameterCombination"):
+        run(ec2, InstanceType="t3.micro", Placement={"GroupName": "tight"})
+    ec2.delete_placement_group(GroupName="tight")
+
+
+# --- images
+
+
+@pytest.mark.parametrize("architecture", ["x86_64", "arm64"])
+@pytest.mark.parametrize("system", ["ubuntu-22.04", "ubuntu-24.04", "amazon-linux-2023"])
+def test_deep_learning_images(ec2: Client, architecture: str, system: str) -> None:
+    name = f"/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-{system}/latest/ami-id"
+    image_id = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    [image] = ec2.describe_images(ImageIds=[image_id])["Images"]
+    assert (image["OwnerId"], image["Architecture"], image["State"]) == ("898082745236", architecture, "available")
+    assert image["RootDeviceName"] == ("/dev/xvda" if "amazon" in system else "/dev/sda1")
+
+
+def test_old_deep_learning_images_are_deprecated(ec2: Client) -> None:
+    name = [{"Name": "name", "Values": ["Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) *"]}]
+    [newest] = ec2.describe_images(Owners=["898082745236"], Filters=name)["Images"]
+    every = ec2.describe_images(Owners=["898082745236"], Filters=name, IncludeDeprecated=True)["Images"]
+    now = dt.datetime.now(dt.UTC).isoformat()
+    [old] = [image for image in every if image["ImageId"] != newest["ImageId"]]
+    assert old["DeprecationTime"] < now < newest["DeprecationTime"]
+    assert old["CreationDate"] < newest["CreationDate"]
+    assert len(run(ec2, ImageId=old["ImageId"])) == 1
+
+
+# --- quotas
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("L-1216C47A", "Running On-Demand Standard"),
+        ("L-DB2E81BA", "Running On-Demand G and VT"),
+        ("L-417A185B", "Running On-Demand P"),
+        ("L-34B43A08", "All Standard"),
+        ("L-3819A6DF", "All G and VT Spot"),
+        ("L-7212CCBC", "P3 and P2 Spot"),
+    ],
+)
+def test_vcpu_quotas_can_be_read(phantom: RunningSandbox, code: str, name: str) -> None:
+    quotas = client("service-quotas")
+    quota = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
+    assert name in quota["QuotaName"]
+    assert quota in quotas.list_service_quotas(ServiceCode="ec2")["Quotas"]
+    default = quotas.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
+    assert default["Value"] in (0, 5)
+
+
+def test_an_unknown_quota_is_refused(phantom: RunningSandbox) -> None:
+    with refused_as("NoSuchResourceException"):
+        client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-00000000")
+
+
+def test_quotas_count_the_vcpus_that_run(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    granted = {"L-1216C47A": 8, "L-34B43A08": 4}
+    spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
+    enter(start_sandbox(own_project, hosts="none", quotas=granted), monkeypatch)
+    ec2 = client("ec2")
+    assert client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-1216C47A")["Quota"]["Value"] == 8
+    ids = ids_of(run(ec2, 2))
+    with refused_as("VcpuLimitExceeded", match="current vCPU limit of 8"):
+        run(ec2)
+    run(ec2, **spot)
+    with refused_as("MaxSpotInstanceCountExceeded"):
+        run(ec2, **spot)
+    run(ec2, InstanceType="g5.xlarge")
+    ec2.stop_instances(InstanceIds=ids[:1])
+    wait_for(ec2, "instance_stopped", ids[:1])
+    run(ec2)
+    with refused_as("VcpuLimitExceeded"):
+        ec2.start_instances(InstanceIds=ids[:1])
+
+
+def test_a_launch_gets_as_many_as_the_quota_allows_or_none(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(start_sandbox(own_project, hosts="none", quotas={"L-1216C47A": 8}), monkeypatch)
+    with refused_as("VcpuLimitExceeded"):
+        run(client("ec2"), MinCount=3, MaxCount=3)
+    assert not live(client("ec2"))
+    assert len(run(client("ec2"), MinCount=1, MaxCount=3)) == 2
+
+
+# --- prices
+
+
+def test_the_price_list_has_on_demand_linux(phantom: RunningSandbox) -> None:
+    wanted = {"instanceType": "g5.xlarge", "regionCode": "us-east-1", "operatingSystem": "Linux", "tenancy": "Shared",
+              "preInstalledSw": "NA", "capacitystatus": "Used"}  # fmt: skip
+    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
+    [found] = client("pricing").get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
+    product = json.loads(found)
+    [term] = product["terms"]["OnDemand"].values()
+    [dimension] = term["priceDimensions"].values()
+    assert (dimension["unit"], float(dimension["pricePerUnit"]["USD"])) == ("Hrs", 1.006)
+
+
+def test_the_price_list_comes_in_pages(phantom: RunningSandbox) -> None:
+    pages = (
+        client("pricing")
+        .get_paginator("get_products")
+        .paginate(ServiceCode="AmazonEC2", PaginationConfig={"PageSize": 50})
+    )
+    skus = [json.loads(product)["product"]["sku"] for page in pages for product in page["PriceList"]]
+    assert len(set(skus)) == len(skus) > 50
+
+
+def test_spot_prices_have_a_history(ec2: Client) -> None:
+    now = dt.datetime.now(dt.UTC)
+    asked = {"InstanceTypes": ["g5.xlarge"], "ProductDescriptions": ["Linux/UNIX"], "AvailabilityZone": "us-east-1a"}
+    [current] = ec2.describe_spot_price_history(**asked, StartTime=now)["SpotPriceHistory"]
+    assert 0.3 * 1.006 <= float(current["SpotPrice"]) <= 0.5 * 1.006
+    history = ec2.describe_spot_price_history(**asked, StartTime=now - dt.timedelta(days=2))["SpotPriceHistory"]
+    assert history[0] == current
+    times = [entry["Timestamp"] for entry in history]
+    assert len(times) == 9
+    assert times == sorted(times, reverse=True)
+
+
+# --- spot
+
+
+def test_a_spot_launch(ec2: Client) -> None:
+    options = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.5", "SpotInstanceType": "one-time"}}
+    [instance] = run(ec2, InstanceMarketOptions=options)
+    [described] = describe(ec2, Filters=[{"Name": "instance-lifecycle", "Values": ["spot"]}, *only_live()])
+    assert described["InstanceId"] == instance["InstanceId"]
+    assert described["InstanceLifecycle"] == "spot"
+    request_id = described["SpotInstanceRequestId"]
+    [request] = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request_id])["SpotInstanceRequests"]
+    assert (request["State"], request["Status"]["Code"]) == ("active", "fulfilled")
+    assert (request["InstanceId"], request["Type"]) == (instance["InstanceId"], "one-time")
+    assert float(request["SpotPrice"]) == 0.5
+    ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+    [request] = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request_id])["SpotInstanceRequests"]
+    assert (request["State"], request["Status"]["Code"]) == ("closed", "instance-terminated-by-user")
+
+
+def test_a_cancelled_spot_request_leaves_its_instance(ec2: Client) -> None:
+    [instance] = run(ec2, InstanceMarketOptions={"MarketType": "spot"})
+    request_id = describe(ec2, InstanceIds=ids_of([instance]))[0]["SpotInstanceRequestId"]
+    ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=[request_id])
+    [request] = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request_id])["SpotInstanceRequests"]
+    assert (request["State"], request["Status"]["Code"]) == ("cancelled", "request-canceled-and-instance-running")
+    assert len(live(ec2)) == 1
+    for call in (ec2.cancel_spot_instance_requests, ec2.describe_spot_instance_requests):
+        with refused_as("InvalidSpotInstanceRequestID.NotFound"):
+            call(SpotInstanceRequestIds=["sir-00000000"])
+
+
+def only_live() -> list[dict[str, Any]]:
+    return [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+
+
+def test_an_on_demand_instance_has_no_spot_request(ec2: Client) -> None:
+    [instance] = run(ec2)
+    assert "InstanceLifecycle" not in instance
+    assert "SpotInstanceRequestId" not in describe(ec2, InstanceIds=[instance["InstanceId"]])[0]
+
+
+def test_a_spot_price_that_is_too_low_is_refused(ec2: Client) -> None:
+    options = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.01"}}
+    with refused_as("SpotMaxPriceTooLow"):
+        run(ec2, InstanceMarketOptions=options)
+
+
+# --- eventual consistency
+
+
+"""A delay that no test outlasts, however slow its machine is."""
+
+
+@dataclass(frozen=True)
+class New:
+    """What has just been made in a sandbox that takes its time with it: an instance, a security group and a key."""
+
+    ec2: Client
+    instance_id: str
+    group_id: str
+
+    def uses(self) -> tuple[tuple[Callable[[], object], str], ...]:
+        """Calls that name it, with the code that each fails with as long as it cannot be seen."""
+        ec2, ids, tag = self.ec2, [self.instance_id], [{"Key": "a", "Value": "b"}]
+        return (
+            (lambda: ec2.describe_instances(InstanceIds=ids), "InvalidInstanceID.NotFound"),
+            (lambda: ec2.create_tags(Resources=ids, Tags=tag), "InvalidInstanceID.NotFound"),
+            (lambda: ec2.terminate_instances(InstanceIds=ids), "InvalidInstanceID.NotFound"),
+            (lambda: ec2.describe_security_groups(GroupIds=[self.group_id]), "InvalidGroup.NotFound"),
+            (lambda: run(ec2, KeyName="new"), "InvalidKeyPair.NotFound"),
+        )
+
+
+def make_new() -> New:
+    ec2 = client("ec2")
+    [instance_id] = ids_of(run(ec2))
+    group_id = ec2.create_security_group(GroupName="new", Description="x")["GroupId"]
+    ec2.create_key_pair(KeyName="new", KeyType="ed25519")
+    return New(ec2, instance_id, group_id)
+
+
+def test_what_was_just_made_is_not_found(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=LONG_S), monkeypatch)
+    new = make_new()
+    for call, code in new.uses():
+        with refused_as(code):
+            call()
+    assert not describe(new.ec2)
+    assert new.group_id not in {g["GroupId"] for g in new.ec2.describe_security_groups()["SecurityGroups"]}
+    with refused_as("InvalidKeyPair.Duplicate"):
+        new.ec2.create_key_pair(KeyName="new")
+
+
+def test_what_was_made_is_found_after_a_while(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=1.0), monkeypatch)
+    new = make_new()
+    for call, code in new.uses():
+        until_found(call, code)
+        # The first of them waits for the instance; the last one launches another, which is not seen yet or is.
+        assert new.instance_id in ids_of(describe(new.ec2))
+
+
+# --- scale
+
+
+@pytest.mark.slow
+def test_a_thousand_instances(ec2: Client) -> None:
+    assert len(run(ec2, 1000, InstanceType="t3.micro")) == 1000
+    wait_for(ec2, "instance_running", [live(ec2)[0]["InstanceId"]])
+    terminate_all(ec2)
+    assert not live(ec2)
+
+
+def test_an_action_that_nobody_made_is_unsupported(ec2: Client) -> None:
+    with refused_as("UnsupportedOperation"):
+        ec2.describe_spot_datafeed_subscription()
+
+
+def test_boto3_has_the_same_endpoint(phantom: RunningSandbox) -> None:
+    assert boto3.client("pricing").meta.endpoint_url == phantom.info.endpoint_url

@@ -1,0 +1,261 @@
+"""Faults on running hosts and at boot, each brought about as a user does: by `cluster sandbox fault`'s own call."""
+
+import re
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+from foundation.errors import SandboxError
+from sandbox import control
+from sandbox.daemon.place import read_arguments
+from sandbox_steps import (
+    RunningSandbox,
+    Ssh,
+    describe,
+    enter,
+    find_image,
+    find_leftovers,
+    launch,
+    start_sandbox,
+    wait_for,
+)
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+
+def answers(address: str, port: int = 22) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def speaks(address: str) -> bool:
+    """Whether an sshd says who it is, for which its processes must run."""
+    try:
+        with socket.create_connection((address, 22), timeout=1.0) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def pair(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[list[InstanceTypeDef]]:
+    """Two hosts that may see each other; what a test does to them it undoes."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        enter(shared_sandbox, monkeypatch)
+        made = launch(ssh, 2, "faults")
+        yield made
+        boto3.client("ec2").terminate_instances(InstanceIds=[i["InstanceId"] for i in made])
+
+
+@pytest.fixture
+def fault(sandbox: RunningSandbox) -> Iterator[Callable[[str], dict[str, Any]]]:
+    yield lambda text: control.cause_fault(sandbox.project_dir, text)
+    control.disarm_faults(sandbox.project_dir, "all")
+
+
+Fault = Callable[[str], dict[str, Any]]
+
+
+def run_one(**options: Any) -> str:
+    [made] = boto3.client("ec2").run_instances(
+        ImageId=find_image(), InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1, **options
+    )["Instances"]
+    return made["InstanceId"]
+
+
+def test_no_boot(fault: Fault, sandbox: RunningSandbox) -> None:
+    ec2 = boto3.client("ec2")
+    fault("no-boot")
+    dead = run_one()
+    living = run_one()
+    wait_for(ec2, "instance_running", [living])
+    assert describe(ec2, [dead])[0]["State"]["Name"] == "pending"
+    assert control.list_faults(sandbox.project_dir) == []
+    ec2.terminate_instances(InstanceIds=[dead, living])
+    wait_for(ec2, "instance_terminated", [dead, living])
+
+
+def test_no_sshd(fault: Fault, sandbox: RunningSandbox, ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    fault("no-sshd")
+    [made] = launch(ssh, 1)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((made["PublicIpAddress"], 22), timeout=5.0)
+    ec2.reboot_instances(InstanceIds=[made["InstanceId"]])
+    until(lambda: answers(made["PublicIpAddress"]), "the fault struck once more than it should")
+
+
+@pytest.mark.parametrize(("leaves", "state"), [("", "stopped"), (" leaves=running", "running")])
+def test_kill(fault: Fault, sandbox: RunningSandbox, ssh: Ssh, leaves: str, state: str) -> None:
+    ec2 = boto3.client("ec2")
+    [made] = launch(ssh, 1)
+    fault(f"kill instance={made['InstanceId']}{leaves}")
+    until(lambda: not answers(made["PrivateIpAddress"]), "it still answers")
+    until(lambda: describe(ec2, [made["InstanceId"]])[0]["State"]["Name"] == state, f"it is not {state}")
+
+
+def test_status_checks_see_what_the_state_does_not(fault: Fault, sandbox: RunningSandbox, ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    [made] = launch(ssh, 1)
+    instance_id = made["InstanceId"]
+
+    def status() -> str:
+        [found] = ec2.describe_instance_status(InstanceIds=[instance_id])["InstanceStatuses"]
+        return found["InstanceStatus"]["Status"]
+
+    assert status() == "ok"
+    fault(f"kill instance={instance_id} leaves=running")
+    assert status() == "impaired"
+    ec2.reboot_instances(InstanceIds=[instance_id])
+    address = made["PublicIpAddress"]
+    until(lambda: speaks(address) and status() == "ok", "a reboot does not bring it back")
+
+
+def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
+    count = "while :; do echo >>/tmp/count; sleep 0.05; done"
+    ssh.run(address, f"setsid sh -c '{count}' >/dev/null 2>&1 & setsid sleep 98765 >/dev/null 2>&1 &")
+    ssh.run(address, "until pkill -STOP -x -f 'sleep 98765'; do sleep 0.05; done")
+
+    def counted() -> int:
+        return int(ssh.read(address, "wc -l </tmp/count"))
+
+    def state_of_the_stopped() -> str:
+        return ssh.read(address, "ps -o stat= -p $(pgrep -x -f 'sleep 98765')")[0]
+
+    until(lambda: state_of_the_stopped() == "T", "it is not stopped")
+    until(lambda: ssh.run(address, "test -s /tmp/count", check=False).returncode == 0, "nothing is counted")
+    assert "processes" in fault(f"freeze instance={instance_id}")["did"]
+    assert not answers(address), "a machine that stands still takes no connection either"
+    assert describe(boto3.client("ec2"), [instance_id])[0]["State"]["Name"] == "running"
+    fault(f"thaw instance={instance_id}")
+    until(lambda: speaks(address), "it does not go on")
+    before = counted()
+    until(lambda: counted() > before, "its processes do not go on")
+    assert state_of_the_stopped() == "T", "what was stopped before stays stopped"
+    with pytest.raises(SandboxError, match="not frozen"):
+        fault(f"thaw instance={instance_id}")
+    ssh.run(address, "pkill -KILL -x -f 'sleep 98765'; pkill -KILL -f '>>/tmp/[c]ount'; rm /tmp/count")
+
+
+def test_frozen_instance_can_be_terminated(fault: Fault, sandbox: RunningSandbox, ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    [made] = launch(ssh, 1)
+    fault(f"freeze instance={made['InstanceId']}")
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    wait_for(ec2, "instance_terminated", [made["InstanceId"]])
+
+
+def test_partition_and_heal(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    one, other = pair
+
+    def reaches(source: InstanceTypeDef, target: InstanceTypeDef, *, expected: bool = True) -> bool:
+        """Whether a connection gets through; where that is expected, it has the time for it."""
+        command = f"timeout {10 if expected else 1} bash -c 'exec 3<>/dev/tcp/{target['PrivateIpAddress']}/22'"
+        return ssh.run(source["PrivateIpAddress"], command, check=False).returncode == 0
+
+    both = f"a={one['InstanceId']} b={other['InstanceId']}"
+    assert reaches(one, other)
+    assert reaches(other, one)
+    open_one = f"exec 3<>/dev/tcp/{other['PrivateIpAddress']}/22; read -r -u 3; touch /tmp/open"
+    listen = f"{open_one}; while [ -e /tmp/open ]; do sleep 0.1; done; echo bye >&3; timeout 2 head -c 1 <&3 | wc -c"
+    ssh.run(one["PrivateIpAddress"], f"setsid bash -c '{listen}' >/tmp/heard 2>&1 </dev/null &")
+    until(lambda: ssh.run(one["PrivateIpAddress"], "test -e /tmp/open", check=False).returncode == 0, "not open")
+    fault(f"partition {both}")
+    ssh.run(one["PrivateIpAddress"], "rm /tmp/open")
+    assert not reaches(one, other, expected=False)
+    assert not reaches(other, one, expected=False)
+    assert answers(one["PublicIpAddress"]), "only the two do not see each other"
+    assert until(lambda: ssh.read(one["PrivateIpAddress"], "cat /tmp/heard"), "no end") == "0"
+    fault(f"heal {both}")
+    assert reaches(one, other)
+    with pytest.raises(SandboxError, match="see each other"):
+        fault(f"heal {both}")
+
+
+def test_full_disk(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
+    fault(f"full-disk instance={instance_id}")
+    written = ssh.run(address, "dd if=/dev/zero of=/tmp/more bs=64k count=16", check=False)
+    assert "No space left on device" in written.stderr
+    assert ssh.read(address, "df --output=avail / | tail -n 1") == "0"
+    ssh.run(pair[1]["PrivateIpAddress"], "dd if=/dev/zero of=/tmp/more bs=64k count=16")
+    fault(f"free-disk instance={instance_id}")
+    ssh.run(address, "dd if=/dev/zero of=/tmp/more bs=64k count=16")
+
+
+def overlimits(project_dir: Path, address: str, ssh: Ssh) -> tuple[int, int]:
+    """How often a limit held a packet back, on the host's way out and on its way in; -1: there is no limit."""
+    [holder] = [pid for pid in find_leftovers(project_dir).processes if "/bin/sh" in read_arguments(pid)]
+    inside = ("nsenter", "--net", "--target", str(holder))
+    route = subprocess.run((*inside, "ip", "route", "get", address), capture_output=True, text=True, check=True).stdout
+    link = route.split()[2]
+    shown = subprocess.run(
+        (*inside, "tc", "-s", "qdisc", "show", "dev", link), capture_output=True, text=True, check=True
+    ).stdout
+    both = (ssh.read(address, "/usr/sbin/tc -s qdisc show dev eth0"), shown)
+    counts = [re.search(r"qdisc tbf.*overlimits (\d+)", text, re.DOTALL) for text in both]
+    return tuple(int(count.group(1)) if count else -1 for count in counts)  # type: ignore[return-value]
+
+
+def test_link(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
+    assert overlimits(sandbox.project_dir, address, ssh) == (-1, -1)
+    fault(f"link instance={instance_id} mbit=20")
+    before = overlimits(sandbox.project_dir, address, ssh)
+    ssh.run(address, "head -c 1000000 /dev/zero")
+    ssh.run(address, "cat >/dev/null", stdin="\0" * 1_000_000)
+    out, back = overlimits(sandbox.project_dir, address, ssh)
+    assert out > before[0] >= 0
+    assert back > before[1] >= 0
+    assert overlimits(sandbox.project_dir, pair[1]["PrivateIpAddress"], ssh) == (-1, -1)
+    fault(f"link instance={instance_id} mbit=0")
+    assert overlimits(sandbox.project_dir, address, ssh) == (-1, -1)
+
+
+def test_links_have_the_bandwidth_that_is_set(own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
+    enter(start_sandbox(own_project, link_mbit=25.0), monkeypatch)
+    [made] = launch(ssh, 1)
+    assert min(overlimits(own_project, made["PrivateIpAddress"], ssh)) >= 0
+    assert "rate 25Mbit" in ssh.read(made["PrivateIpAddress"], "/usr/sbin/tc qdisc show dev eth0")
+
+
+def test_spot_notice(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    with pytest.raises(SandboxError, match="not a spot instance"):
+        fault(f"spot-notice instance={pair[0]['InstanceId']}")
+    spot = run_one(KeyName="faults", InstanceMarketOptions={"MarketType": "spot"})
+    wait_for(ec2, "instance_running", [spot])
+    [made] = describe(ec2, [spot])
+    look = "curl -s http://169.254.169.254/latest/meta-data/"
+    assert "404" in ssh.read(made["PrivateIpAddress"], f"{look}spot/instance-action -o /dev/null -w '%{{http_code}}'")
+    fault(f"spot-notice instance={spot} after_s=600")
+    assert '"action": "terminate"' in ssh.read(made["PrivateIpAddress"], f"{look}spot/instance-action")
+    assert "noticeTime" in ssh.read(made["PrivateIpAddress"], f"{look}events/recommendations/rebalance")
+    fault(f"spot-notice instance={spot} after_s=0")
+    wait_for(ec2, "instance_terminated", [spot])
+    assert describe(ec2, [spot])[0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("kill instance=i-0", "there is no instance i-0"),
+        ("link instance=i-0 mbit=fast", "Mbit/s"),
+        ("partition a=i-0", "b= is missing"),
+        ("heal a=i-0 b=i-0", "there is no instance i-0"),
+    ],
+)
+def test_what_cannot_be_done_is_said(fault: Fault, sandbox: RunningSandbox, text: str, says: str) -> None:
+    with pytest.raises(SandboxError, match=says):
+        fault(text)

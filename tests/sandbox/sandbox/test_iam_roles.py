@@ -1,0 +1,208 @@
+"""What roles and sessions may do with S3, as their policies say; and whose keys count at all."""
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import botocore
+import pytest
+
+from ec2_client import client, refused_as
+from iam_steps import TRUST, allow, client_of, document, make_bucket, refused, role, role_keys, trainer, user
+from sandbox_steps import RunningSandbox, Ssh, launch
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture
+def bucket(phantom: RunningSandbox) -> str:
+    return make_bucket()
+
+
+def test_a_role_may_read_its_data_and_write_its_results(bucket: str) -> None:
+    s3 = role("s3", *trainer(bucket))
+    assert s3.get_object(Bucket=bucket, Key="digits/part-0")["Body"].read() == b"records"
+    assert s3.head_object(Bucket=bucket, Key="digits/part-0")["ContentLength"] == 7
+    assert [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket, Prefix="digits/")["Contents"]] == [
+        "digits/part-0"
+    ]
+    s3.put_object(Bucket=bucket, Key="results/model", Body=b"weights")
+    upload = s3.create_multipart_upload(Bucket=bucket, Key="results/large")["UploadId"]
+    s3.upload_part(Bucket=bucket, Key="results/large", UploadId=upload, PartNumber=1, Body=b"x")
+    s3.abort_multipart_upload(Bucket=bucket, Key="results/large", UploadId=upload)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s3, b: s3.get_object(Bucket=b, Key="beside"), "s3:GetObject"),
+        (lambda s3, b: s3.get_object(Bucket=b, Key="digits-2/part-0"), "s3:GetObject"),
+        (lambda s3, b: s3.put_object(Bucket=b, Key="digits/part-0", Body=b"x"), "s3:PutObject"),
+        (lambda s3, b: s3.put_object(Bucket=b, Key="results", Body=b"x" * 1_000_000), "s3:PutObject"),
+        (lambda s3, b: s3.delete_object(Bucket=b, Key="results/model"), "s3:DeleteObject"),
+        (lambda s3, b: s3.delete_objects(Bucket=b, Delete={"Objects": [{"Key": "digits/part-0"}]}), "s3:DeleteObject"),
+        (lambda s3, b: s3.copy_object(Bucket=b, Key="results/stolen", CopySource={"Bucket": b, "Key": "beside"}),
+         "s3:GetObject"),
+        (lambda s3, b: s3.list_objects_v2(Bucket=b), "s3:ListBucket"),
+        (lambda s3, b: s3.list_objects_v2(Bucket=b, Prefix="digits"), "s3:ListBucket"),
+        (lambda s3, b: s3.list_objects(Bucket=b, Prefix="digits-2/"), "s3:ListBucket"),
+        (lambda s3, b: s3.list_multipart_uploads(Bucket=b), "s3:ListBucketMultipartUploads"),
+        (lambda s3, b: s3.create_bucket(Bucket=f"{b}-2"), "s3:CreateBucket"),
+        # Whether there is such an object is for those to know who may list the bucket.
+        (lambda s3, b: s3.get_object(Bucket=b, Key="digits/missing"), "s3:ListBucket"),
+    ],
+)  # fmt: skip
+def test_a_role_may_do_nothing_else(bucket: str, call: Any, said: str) -> None:
+    s3 = role("s3", *trainer(bucket))
+    message = refused(lambda: call(s3, bucket))
+    assert f"is not authorized to perform: {said} on resource: arn:aws:s3:::{bucket}" in message
+    assert "assumed-role/role-" in message
+
+
+def test_who_may_list_is_told_what_is_missing(bucket: str) -> None:
+    s3 = user("s3", allow("s3:GetObject"), allow("s3:ListBucket"))
+    with refused_as("NoSuchKey"):
+        s3.get_object(Bucket=bucket, Key="missing")
+
+
+def test_a_role_has_no_rights_but_its_own(phantom: RunningSandbox) -> None:
+    refused(role("ec2").describe_vpcs)
+    refused(role("iam", allow("s3:*")).list_roles)
+    assert "assumed-role" in role("sts").get_caller_identity()["Arn"]
+
+
+def test_what_a_role_may_do_changes_at_once(phantom: RunningSandbox, bucket: str) -> None:
+    iam = client("iam")
+    arn = iam.create_role(RoleName="changing", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
+    s3 = client_of("s3", client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"])
+    refused(s3.get_object, Bucket=bucket, Key="beside")
+    policy = iam.create_policy(PolicyName="reading", PolicyDocument=document(allow("s3:GetObject")))["Policy"]["Arn"]
+    iam.attach_role_policy(RoleName="changing", PolicyArn=policy)
+    s3.get_object(Bucket=bucket, Key="beside")
+    iam.detach_role_policy(RoleName="changing", PolicyArn=policy)
+    refused(s3.get_object, Bucket=bucket, Key="beside")
+    iam.put_role_policy(RoleName="changing", PolicyName="all", PolicyDocument=document(allow("*")))
+    s3.get_object(Bucket=bucket, Key="beside")
+    iam.put_role_permissions_boundary(RoleName="changing", PermissionsBoundary=policy)
+    s3.get_object(Bucket=bucket, Key="beside")
+    refused(s3.put_object, Bucket=bucket, Key="beside", Body=b"x")
+    iam.delete_role_policy(RoleName="changing", PolicyName="all")
+    iam.delete_role(RoleName="changing")
+    refused(s3.get_object, Bucket=bucket, Key="beside")
+
+
+def test_a_session_may_be_limited_further(phantom: RunningSandbox, bucket: str) -> None:
+    iam = client("iam")
+    arn = iam.create_role(RoleName="wide", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
+    iam.put_role_policy(RoleName="wide", PolicyName="all", PolicyDocument=document(allow("s3:*")))
+    narrow = document(allow(["s3:GetObject", "ec2:*"]))
+    keys = client("sts").assume_role(RoleArn=arn, RoleSessionName="test", Policy=narrow)["Credentials"]
+    client_of("s3", keys).get_object(Bucket=bucket, Key="beside")
+    refused(client_of("s3", keys).delete_object, Bucket=bucket, Key="beside")
+    refused(client_of("ec2", keys).describe_vpcs)
+
+
+def test_a_policy_that_is_not_understood_allows_nothing_and_says_so(phantom: RunningSandbox) -> None:
+    odd = allow("*", Condition={"DateLessThan": {"aws:CurrentTime": "2030-01-01T00:00:00Z"}})
+    message = refused(user("ec2", allow("*"), odd).describe_vpcs)
+    assert "a policy of theirs is not understood: Statement 2: the operator DateLessThan" in message
+
+
+# --- whose keys
+
+
+def test_sessions_are_made_of_users_alone(phantom: RunningSandbox) -> None:
+    assert "session credentials" in refused(role("sts", allow("*")).get_session_token)
+    keys = user("sts").get_session_token(DurationSeconds=900)["Credentials"]
+    assert "session credentials" in refused(client_of("sts", keys).get_session_token)
+    refused(client_of("ec2", keys).describe_vpcs)
+    assert keys["AccessKeyId"] != user("sts").get_session_token()["Credentials"]["AccessKeyId"]
+
+
+@pytest.mark.parametrize(
+    ("service", "call", "code"),
+    [
+        ("ec2", lambda c: c.describe_vpcs(), "AuthFailure"),
+        ("sts", lambda c: c.get_caller_identity(), "InvalidClientTokenId"),
+        ("ssm", lambda c: c.get_parameter(Name="/x"), "UnrecognizedClientException"),
+        ("s3", lambda c: c.list_buckets(), "InvalidAccessKeyId"),
+    ],
+)
+def test_unknown_keys_are_refused(phantom: RunningSandbox, service: str, call: Any, code: str) -> None:
+    with refused_as(code):
+        call(client_of(service, {"AccessKeyId": "AKIAIOSFODNN7EXAMPLE", "SecretAccessKey": "x"}))
+
+
+def test_nobody_reads_a_bucket_without_a_key(phantom: RunningSandbox, bucket: str) -> None:
+    anonymous = client("s3", signature_version=botocore.UNSIGNED, s3={"addressing_style": "path"})
+    refused(anonymous.get_object, Bucket=bucket, Key="beside")
+
+
+@pytest.mark.parametrize("version", ["s3", "s3v4"])
+def test_presigned_urls_have_the_rights_of_who_signed_them(phantom: RunningSandbox, bucket: str, version: str) -> None:
+    s3 = client_of("s3", role_keys(*trainer(bucket)), signature_version=version)
+    trusted = ssl.create_default_context(cafile=phantom.info.ca_bundle)
+
+    def read(key: str) -> int:
+        url = urlsplit(s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}))
+        connection = http.client.HTTPSConnection(url.netloc, context=trusted, timeout=10)
+        connection.request("GET", f"{url.path}?{url.query}")
+        return connection.getresponse().status
+
+    assert [read(key) for key in ("digits/part-0", "beside")] == [200, 403]
+
+
+# --- on a host
+
+
+READ_ROLE = """
+import json, urllib.request as r
+base = "http://169.254.169.254/latest/"
+token = r.urlopen(r.Request(base + "api/token", method="PUT",
+                            headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})).read().decode()
+def read(path):
+    asked = r.Request(base + "meta-data/iam/security-credentials/" + path, headers={"X-aws-ec2-metadata-token": token})
+    return r.urlopen(asked).read().decode()
+found = json.loads(read(read("")))
+print(json.dumps({"AccessKeyId": found["AccessKeyId"], "SecretAccessKey": found["SecretAccessKey"],
+                  "SessionToken": found["Token"]}))
+"""
+
+
+@pytest.fixture
+def host_profile(sandbox: RunningSandbox) -> Iterator[str]:
+    """An instance profile whose role may do what `trainer` has; other tests of the shared sandbox see none of it."""
+    iam, name = client("iam"), "of-a-host"
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
+    iam.put_role_policy(RoleName=name, PolicyName="s3", PolicyDocument=document(*trainer(name)))
+    iam.create_instance_profile(InstanceProfileName=name)
+    iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+    yield name
+    iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
+    iam.delete_instance_profile(InstanceProfileName=name)
+    iam.delete_role_policy(RoleName=name, PolicyName="s3")
+    iam.delete_role(RoleName=name)
+
+
+def test_a_hosts_role_reads_its_prefix_and_nothing_beside_it(host_profile: str, ssh: Ssh) -> None:
+    s3 = client("s3", s3={"addressing_style": "path"})
+    s3.create_bucket(Bucket="of-a-host")
+    for key in ("digits/part-0", "beside"):
+        s3.put_object(Bucket="of-a-host", Key=key, Body=b"records")
+    [host] = launch(ssh, 1, profile=host_profile)
+    keys = json.loads(ssh.run(host["PublicIpAddress"], "/usr/bin/python3 -", stdin=READ_ROLE).stdout)
+    mine = client_of("s3", keys)
+    assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(f"/of-a-host/{host['InstanceId']}")
+    url = mine.generate_presigned_url("get_object", Params={"Bucket": "of-a-host", "Key": "digits/part-0"})
+    beside = mine.generate_presigned_url("get_object", Params={"Bucket": "of-a-host", "Key": "beside"})
+    fetch = "import sys, urllib.request as r; print(r.urlopen(sys.stdin.read()).read().decode())"
+    done = ssh.run(host["PublicIpAddress"], f"/usr/bin/python3 -c '{fetch}'", stdin=url)
+    assert done.stdout == "records\n"
+    done = ssh.run(host["PublicIpAddress"], f"/usr/bin/python3 -c '{fetch}'", stdin=beside, check=False)
+    assert "HTTP Error 403" in done.stderr
+    assert "s3:GetObject on resource: arn:aws:s3:::of-a-host/beside" in refused(
+        mine.get_object, Bucket="of-a-host", Key="beside"
+    )

@@ -1,0 +1,339 @@
+"""Instances that boot: user data, instance metadata, shutdown from inside, reboot, stop and start."""
+
+import base64
+import email.mime.multipart
+import email.mime.text
+import gzip
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+from sandbox import control
+from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_image, launch, open_ssh, wait_for
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+METADATA = "http://169.254.169.254"
+BOTOCORE = """
+from botocore.utils import InstanceMetadataFetcher, InstanceMetadataRegionFetcher
+found = InstanceMetadataFetcher(timeout=10, num_attempts=2, user_agent="test").retrieve_iam_role_credentials()
+print(found["role_name"], found["access_key"], InstanceMetadataRegionFetcher().retrieve_region())
+"""
+
+
+def start_one(ssh: Ssh, **options: Any) -> InstanceTypeDef:
+    """Launches an instance with options of RunInstances, and waits until it runs."""
+    ec2 = boto3.client("ec2")
+    if "instances" not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
+        ec2.import_key_pair(KeyName="instances", PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
+    open_ssh(ec2)
+    asked = {"ImageId": find_image(), "InstanceType": "g4dn.xlarge", "KeyName": "instances", **options}
+    [instance] = ec2.run_instances(MinCount=1, MaxCount=1, **asked)["Instances"]
+    wait_for(ec2, "instance_running", [instance["InstanceId"]])
+    return describe(ec2, [instance["InstanceId"]])[0]
+
+
+def answers(address: str, port: int = 22) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def state_of(ec2: EC2Client, instance_id: str) -> str:
+    return describe(ec2, [instance_id])[0]["State"]["Name"]
+
+
+def console_of(ec2: EC2Client, instance_id: str) -> str:
+    return ec2.get_console_output(InstanceId=instance_id)["Output"]
+
+
+def until_on_console(ec2: EC2Client, instance_id: str, words: str) -> None:
+    until(lambda: words in console_of(ec2, instance_id), f"not on the console: {words}")
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The metadata service, asked with curl inside a host."""
+
+    ssh: Ssh
+    address: str
+
+    def ask(self, path: str, *options: str, version: int = 2) -> tuple[int, str]:
+        """Status code and body."""
+        token = ""
+        if version == 2:
+            token = f"$(curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' {METADATA}/latest/api/token)"
+            token = f'-H "X-aws-ec2-metadata-token: {token}"'
+        output = self.ssh.run(
+            self.address, f"curl -s -w '\\n%{{http_code}}' {token} {' '.join(options)} {METADATA}{path}", check=False
+        ).stdout
+        body, _, code = output.rpartition("\n")
+        return int(code), body
+
+    def read(self, path: str) -> str:
+        code, body = self.ask(f"/latest/meta-data/{path}")
+        assert code == 200, path
+        return body
+
+
+@pytest.fixture(scope="module")
+def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeDef]:
+    """An instance with a role, user data and IMDSv2 required, for the tests that only look."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        enter(shared_sandbox, monkeypatch)
+        iam = boto3.client("iam")
+        iam.create_role(RoleName="trainer", AssumeRolePolicyDocument="{}")
+        statement = {"Effect": "Allow", "Action": "s3:ListAllMyBuckets", "Resource": "*"}
+        iam.put_role_policy(
+            RoleName="trainer",
+            PolicyName="look",
+            PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": statement}),
+        )
+        iam.create_instance_profile(InstanceProfileName="trainers")
+        iam.add_role_to_instance_profile(InstanceProfileName="trainers", RoleName="trainer")
+        made = start_one(
+            ssh,
+            UserData="#!/bin/sh\necho the user data ran as $(id -un); exit 3\n",
+            IamInstanceProfile={"Name": "trainers"},
+            MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
+            TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "Name", "Value": "one of many"}]}],
+        )
+        yield made
+        boto3.client("ec2").terminate_instances(InstanceIds=[made["InstanceId"]])
+        iam.remove_role_from_instance_profile(InstanceProfileName="trainers", RoleName="trainer")
+        iam.delete_instance_profile(InstanceProfileName="trainers")
+        iam.delete_role_policy(RoleName="trainer", PolicyName="look")
+        iam.delete_role(RoleName="trainer")
+
+
+@pytest.fixture
+def metadata(sandbox: RunningSandbox, instance: InstanceTypeDef, ssh: Ssh) -> Metadata:
+    return Metadata(ssh, instance["PublicIpAddress"])
+
+
+def test_user_data_runs_as_root_and_shows_on_the_console(
+    sandbox: RunningSandbox, instance: InstanceTypeDef, ssh: Ssh
+) -> None:
+    address, ec2 = instance["PublicIpAddress"], boto3.client("ec2")
+    ssh.run(address, "cloud-init status --wait")
+    # What it waits for is there a little before the words have come through to the console, and then to the log.
+    until_on_console(ec2, instance["InstanceId"], "Cloud-init v. sandbox finished")
+    console = console_of(ec2, instance["InstanceId"])
+    assert "the user data ran as root" in console
+    assert "scripts/part-001 ended with code 3" in console
+    log = "/var/log/cloud-init-output.log"
+    until(lambda: "the user data ran as root" in ssh.read(address, f"cat {log}"), "it is not in the log")
+
+
+def test_user_data_of_several_parts_runs_in_order_and_once(sandbox: RunningSandbox, ssh: Ssh) -> None:
+    message = email.mime.multipart.MIMEMultipart()
+    for kind, text in (
+        ("x-shellscript", "#!/bin/bash\necho first >>/root/ran\n"),
+        ("cloud-config", "#cloud-config\npackages: [htop]\n"),
+        ("x-shellscript", "#!/usr/bin/python3\nopen('/root/ran', 'a').write('second\\n')\n"),
+        ("x-shellscript-per-boot", "#!/bin/sh\necho booted >>/root/boots\n"),
+    ):
+        message.attach(email.mime.text.MIMEText(text, kind))
+    ec2 = boto3.client("ec2")
+    # boto3 encodes what is a str and not what is bytes: compressed user data arrives encoded once either way.
+    packed = base64.b64encode(gzip.compress(message.as_bytes())).decode()
+    template = ec2.create_launch_template(LaunchTemplateName="parts", LaunchTemplateData={"UserData": packed})
+    made = start_one(
+        ssh, LaunchTemplate={"LaunchTemplateId": template["LaunchTemplate"]["LaunchTemplateId"], "Version": "1"}
+    )
+    address, instance_id = made["PublicIpAddress"], made["InstanceId"]
+    ssh.run(address, "cloud-init status --wait")
+    until_on_console(ec2, instance_id, "does not run user data of type text/cloud-config")
+    ec2.reboot_instances(InstanceIds=[instance_id])
+    until(lambda: ssh.run(address, "sudo cat /root/boots", check=False).stdout == "booted\n" * 2, "no second boot")
+    ssh.run(address, "cloud-init status --wait")
+    assert ssh.read(address, "sudo cat /root/ran") == "first\nsecond"
+
+
+def test_metadata_tells_the_instance_what_the_api_tells(metadata: Metadata, instance: InstanceTypeDef) -> None:
+    interface = instance["NetworkInterfaces"][0]
+    for path, value in {
+        "instance-id": instance["InstanceId"],
+        "ami-id": instance["ImageId"],
+        "instance-type": "g4dn.xlarge",
+        "instance-life-cycle": "on-demand",
+        "local-ipv4": instance["PrivateIpAddress"],
+        "public-ipv4": instance["PublicIpAddress"],
+        "placement/availability-zone": instance["Placement"]["AvailabilityZone"],
+        "placement/region": "us-east-1",
+        "security-groups": "default",
+        "mac": interface["MacAddress"],
+        f"network/interfaces/macs/{interface['MacAddress']}/subnet-id": instance["SubnetId"],
+        "tags/instance/Name": "one of many",
+        "public-keys/": "0=instances",
+        "iam/security-credentials/": "trainer",
+    }.items():
+        assert metadata.read(path) == value, path
+    document = json.loads(metadata.ask("/latest/dynamic/instance-identity/document")[1])
+    assert document["instanceId"] == instance["InstanceId"]
+    assert document["region"] == "us-east-1"
+    assert metadata.ask("/latest/user-data")[1].startswith("#!/bin/sh\necho the user data")
+    assert "public-keys/" in metadata.read("").splitlines()
+    assert metadata.ask("/latest/meta-data/nothing")[0] == 404
+    assert metadata.ask("/latest/meta-data/spot/instance-action")[0] == 404
+
+
+def test_metadata_version_1_is_refused_where_tokens_are_required(metadata: Metadata) -> None:
+    path = "/latest/meta-data/instance-id"
+    assert metadata.ask(path, version=1)[0] == 401
+    assert metadata.ask(path, "-H 'X-aws-ec2-metadata-token: made-up'", version=1)[0] == 401
+    for ttl, code in (("0", 400), ("21601", 400), ("x", 400), ("21600", 200)):
+        option = f"-X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: {ttl}'"
+        assert metadata.ask("/latest/api/token", option, version=1)[0] == code, ttl
+
+
+def test_a_metadata_token_is_the_instances_own(
+    metadata: Metadata, instance: InstanceTypeDef, ssh: Ssh, sandbox: RunningSandbox
+) -> None:
+    issue = f"curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: %s' {METADATA}/latest/api/token"
+    use = (
+        f"curl -s -o /dev/null -w '%%{{http_code}}' -H \"X-aws-ec2-metadata-token: %s\" {METADATA}/latest/meta-data/mac"
+    )
+    address = instance["PublicIpAddress"]
+    token = ssh.read(address, issue % 600)
+    [other] = launch(ssh, 1)
+    assert ssh.read(address, use % token) == "200"
+    assert ssh.read(other["PublicIpAddress"], use % token) == "401"
+
+
+def test_metadata_options_can_be_changed(sandbox: RunningSandbox, ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    [made] = launch(ssh, 1)
+    metadata, instance_id = Metadata(ssh, made["PublicIpAddress"]), made["InstanceId"]
+    path = "/latest/meta-data/instance-id"
+    assert metadata.ask(path, version=1) == (200, instance_id)
+    ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpTokens="required")
+    assert metadata.ask(path, version=1)[0] == 401
+    ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpEndpoint="disabled")
+    assert metadata.ask(path)[0] == 403
+    ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpEndpoint="enabled")
+    assert metadata.ask(path) == (200, instance_id)
+    assert metadata.ask(path, version=1)[0] == 401, "what a call does not name stays"
+
+
+def test_metadata_token_stays_within_the_hop_limit(metadata: Metadata, ssh: Ssh, sandbox: RunningSandbox) -> None:
+    """A network namespace in the host is one hop further away, as a container is."""
+    container = (
+        "sudo ip netns add box; sudo ip link add b0 type veth peer name b1 netns box;"
+        "sudo ip addr add 172.31.255.1/24 dev b0; sudo ip link set b0 up; sudo sysctl -qw net.ipv4.ip_forward=1;"
+        "sudo ip netns exec box ip addr add 172.31.255.2/24 dev b1; sudo ip netns exec box ip link set b1 up;"
+        "sudo ip netns exec box ip route add default via 172.31.255.1;"
+        "sudo nft 'table ip nat { chain post { type nat hook postrouting priority 100;"
+        " ip saddr 172.31.255.0/24 masquerade; }; }'"
+    )
+    ssh.run(metadata.address, container)
+    ask = f"sudo ip netns exec box curl -s -m %d -X PUT -o /dev/null -w '%%{{http_code}}' \
+        -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' {METADATA}/latest/api/token"
+    assert ssh.run(metadata.address, ask % 2, check=False).stdout == "000"
+    boto3.client("ec2").modify_instance_metadata_options(
+        InstanceId=metadata.read("instance-id"), HttpPutResponseHopLimit=2
+    )
+    assert ssh.read(metadata.address, ask % 20) == "200"
+
+
+def test_role_credentials_are_good_for_the_api(metadata: Metadata, instance: InstanceTypeDef) -> None:
+    found = json.loads(metadata.read("iam/security-credentials/trainer"))
+    assert found["Code"] == "Success"
+    keys = {
+        "aws_access_key_id": found["AccessKeyId"],
+        "aws_secret_access_key": found["SecretAccessKey"],
+        "aws_session_token": found["Token"],
+    }
+    caller = boto3.client("sts", **keys).get_caller_identity()
+    assert caller["Arn"].endswith(f":assumed-role/trainer/{instance['InstanceId']}")
+    boto3.client("s3", **keys).list_buckets()
+    assert json.loads(metadata.read("iam/security-credentials/trainer")) == found
+
+
+def test_botocore_finds_role_and_region(metadata: Metadata, ssh: Ssh, sandbox: RunningSandbox) -> None:
+    """botocore itself, from this environment, in the host's network."""
+    instance_id = metadata.read("instance-id")
+    [pid] = [h.pid for h in control.describe(sandbox.project_dir).hosts if h.instance_id == instance_id]
+    done = subprocess.run(
+        ("nsenter", "--net", "--target", str(pid), sys.executable, "-c", BOTOCORE),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"},
+    )
+    role, key, region = done.stdout.split()
+    assert (role, region) == ("trainer", "us-east-1")
+    assert key.startswith("ASIA")
+
+
+@pytest.mark.parametrize(
+    ("behavior", "command", "state"),
+    [
+        ("stop", "sudo shutdown -h now", "stopped"),
+        ("terminate", "sudo poweroff", "terminated"),
+        ("terminate", "sudo python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x4321FEDC)'", "terminated"),
+    ],
+)
+def test_shutdown_inside(sandbox: RunningSandbox, ssh: Ssh, behavior: str, command: str, state: str) -> None:
+    ec2 = boto3.client("ec2")
+    made = start_one(ssh, InstanceInitiatedShutdownBehavior=behavior)
+    ssh.run(made["PublicIpAddress"], f"{command}; sleep 5", check=False)
+    until(lambda: state_of(ec2, made["InstanceId"]) == state, f"it did not become {state}")
+    assert describe(ec2, [made["InstanceId"]])[0]["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+
+
+def test_scheduled_shutdown_can_be_called_off(sandbox: RunningSandbox, ssh: Ssh) -> None:
+    [made] = launch(ssh, 1)
+    address = made["PublicIpAddress"]
+    assert "use 'shutdown -c' to cancel" in ssh.read(address, "sudo shutdown -h +1")
+    until(lambda: ssh.run(address, "test -e /run/shutdown.pid", check=False).returncode == 0, "not scheduled")
+
+    def waiting() -> str:
+        return ssh.run(address, "pgrep -fc '[k]ill -38 1'", check=False).stdout.strip()
+
+    # Until a child has become another program, it has the words of the one that started it.
+    until(lambda: waiting() == "1", "not one process waits for its time")
+    ssh.run(address, "sudo shutdown -c")
+    until(lambda: waiting() == "0", "it is not called off")
+
+
+def test_reboot_inside_keeps_everything_but_processes(sandbox: RunningSandbox, ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    [made] = launch(ssh, 1)
+    address = made["PublicIpAddress"]
+    # What is told to end may still write down that it did.
+    trap = "trap 'echo ended >/tmp/last-words; exit' TERM; touch /tmp/set; while :; do sleep 0.1; done"
+    until_set = "until [ -e /tmp/set ]; do sleep 0.1; done"
+    ssh.run(address, f'echo kept >~/file; setsid sh -c "{trap}" >/dev/null 2>&1 & {until_set}')
+    ssh.run(address, "sudo reboot; sleep 5", check=False)
+    until(lambda: ssh.run(address, "true", check=False).returncode == 0, "it did not come back")
+    assert ssh.read(address, "cat ~/file /tmp/last-words") == "kept\nended"
+    assert ssh.run(address, "pgrep -f last-words", check=False).stdout == ""
+    [after] = describe(ec2, [made["InstanceId"]])
+    assert after["State"]["Name"] == "running"
+    assert (after["PublicIpAddress"], after["PrivateIpAddress"]) == (address, made["PrivateIpAddress"])
+
+
+def test_elastic_address_comes_and_goes_while_the_host_runs(sandbox: RunningSandbox, ssh: Ssh) -> None:
+    ec2 = boto3.client("ec2")
+    [made] = launch(ssh, 1)
+    address = ec2.allocate_address(Domain="vpc")
+    association = ec2.associate_address(InstanceId=made["InstanceId"], AllocationId=address["AllocationId"])
+    until(lambda: answers(address["PublicIp"]), "the address does not lead there")
+    assert Metadata(ssh, address["PublicIp"]).read("public-ipv4") == address["PublicIp"]
+    ec2.disassociate_address(AssociationId=association["AssociationId"])
+    until(lambda: not answers(address["PublicIp"]), "the address still leads there")
+    assert ssh.read(made["PrivateIpAddress"], "id -un") == "ubuntu"
+    ec2.release_address(AllocationId=address["AllocationId"])

@@ -1,0 +1,250 @@
+"""Security groups on real hosts: what no rule allows does not arrive, and changes act at once."""
+
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+
+from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_image, wait_for
+
+pytestmark = pytest.mark.sandbox
+
+# At port 7000: sends back what comes by TCP, and answers every UDP packet with one word.
+ANSWER = """
+import socket, threading
+def udp():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("0.0.0.0", 7000))
+    while True:
+        s.sendto(b"hello", s.recvfrom(99)[1])
+threading.Thread(target=udp, daemon=True).start()
+s = socket.create_server(("0.0.0.0", 7000))
+while True:
+    c, _ = s.accept()
+    threading.Thread(target=lambda c=c: [c.sendall(d) for d in iter(lambda: c.recv(99), b"")]).start()
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """An instance in a security group of its own."""
+
+    ssh: Ssh
+    instance_id: str
+    group: str
+    private: str
+    public: str
+
+    def reaches(self, address: str, port: int = 7000, *, expected: bool = True) -> bool:
+        """Whether a TCP connection from this host gets through. ssh to the host itself is always allowed."""
+        return bool(self.probe({"tcp": expected}, address, port))
+
+    def probe(self, expected: dict[str, bool], address: str, port: int = 7000) -> set[str]:
+        """Which of these protocols get through.
+
+        expected: what the test will assert. What must get through has the time for it on a busy machine; what must not
+        would wait as long.
+        """
+        talk = {
+            "tcp": f"exec 3<>/dev/tcp/{address}/{port}",
+            "udp": f"exec 3<>/dev/udp/{address}/{port}; echo >&3; head -c 5 <&3 | grep -q hello",
+        }
+        probes = [
+            f"timeout {10 if passes else 1} bash -c '{talk[name]}' && echo {name} &"
+            for name, passes in expected.items()
+        ]
+        return set(self.ssh.run(self.private, " ".join([*probes, "wait"]), check=False).stdout.split())
+
+
+def answers(address: str, *, timeout_s: float) -> bool:
+    try:
+        with socket.create_connection((address, 22), timeout=timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def rule(protocol: str = "-1", ports: tuple[int, int] | None = None, **peer: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"IpProtocol": protocol}
+    if ports is not None:
+        made |= {"FromPort": ports[0], "ToPort": ports[1]}
+    if "cidr" in peer:
+        made["IpRanges"] = [{"CidrIp": peer["cidr"]}]
+    if "group" in peer:
+        made["UserIdGroupPairs"] = [{"GroupId": peer["group"]}]
+    return made
+
+
+@pytest.fixture(scope="module")
+def hosts(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[tuple[Host, Host]]:
+    """Two hosts, each in a group of its own that lets ssh in and everything out."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        enter(shared_sandbox, monkeypatch)
+        ec2 = boto3.client("ec2")
+        ec2.import_key_pair(KeyName="groups", PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
+        found = []
+        for name in ("one", "other"):
+            group = ec2.create_security_group(GroupName=name, Description=name)["GroupId"]
+            ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule("tcp", (22, 22), cidr="0.0.0.0/0")])
+            [made] = ec2.run_instances(
+                ImageId=find_image(), InstanceType="g4dn.xlarge", KeyName="groups", SecurityGroupIds=[group],
+                MinCount=1, MaxCount=1,
+            )["Instances"]  # fmt: skip
+            wait_for(ec2, "instance_running", [made["InstanceId"]])
+            [made] = describe(ec2, [made["InstanceId"]])
+            host = Host(ssh, made["InstanceId"], group, made["PrivateIpAddress"], made["PublicIpAddress"])
+            ssh.run(host.private, f"setsid python3 -c '{ANSWER}' >/dev/null 2>&1 </dev/null &")
+            ssh.run(host.private, "until (exec 3<>/dev/tcp/127.0.0.1/7000) 2>/dev/null; do sleep 0.1; done")
+            found.append(host)
+        yield found[0], found[1]
+        ids = [host.instance_id for host in found]
+        ec2.terminate_instances(InstanceIds=ids)
+        wait_for(ec2, "instance_terminated", ids)
+        for host in found:
+            ec2.delete_security_group(GroupId=host.group)
+        ec2.delete_key_pair(KeyName="groups")
+
+
+@pytest.fixture
+def ec2(sandbox: RunningSandbox, hosts: tuple[Host, Host]) -> Iterator[EC2Client]:
+    """The client; at the end of the test the groups are as they were before."""
+    client = boto3.client("ec2")
+    groups = [host.group for host in hosts]
+    before = {g["GroupId"]: g for g in client.describe_security_groups(GroupIds=groups)["SecurityGroups"]}
+    yield client
+    for group in client.describe_security_groups(GroupIds=groups)["SecurityGroups"]:
+        known = before[group["GroupId"]]
+        for name in ("ingress", "egress"):
+            key = "IpPermissions" if name == "ingress" else "IpPermissionsEgress"
+            for change, now, then in (("revoke", group, known), ("authorize", known, group)):
+                rules = [r for r in now[key] if r not in then[key]]
+                if rules:
+                    getattr(client, f"{change}_security_group_{name}")(GroupId=group["GroupId"], IpPermissions=rules)
+
+
+def test_what_no_rule_allows_does_not_arrive(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    assert one.reaches(other.private, 22)
+    assert not one.probe({"tcp": False, "udp": False}, other.private)
+    assert not one.reaches(other.public, expected=False)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "passes"),
+    [
+        (rule("tcp", (7000, 7000), cidr="0.0.0.0/0"), {"tcp"}),
+        (rule("tcp", (1, 6999), cidr="0.0.0.0/0"), set()),
+        (rule("tcp", (6999, 7001), cidr="10.0.0.0/8"), {"tcp"}),
+        (rule("tcp", (0, 65535), cidr="192.168.0.0/16"), set()),
+        (rule("udp", (7000, 7000), cidr="0.0.0.0/0"), {"udp"}),
+        (rule("icmp", (-1, -1), cidr="0.0.0.0/0"), set()),
+        (rule("6", (7000, 7000), cidr="0.0.0.0/0"), {"tcp"}),
+        (rule("-1", cidr="0.0.0.0/0"), {"tcp", "udp"}),
+    ],
+)
+def test_rules_of_protocols_ports_and_networks(
+    ec2: EC2Client, hosts: tuple[Host, Host], allowed: dict[str, Any], passes: set[str]
+) -> None:
+    one, other = hosts
+    ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
+    assert one.probe({name: name in passes for name in ("tcp", "udp")}, other.private) == passes
+
+
+def test_group_as_a_source_means_its_members_private_addresses(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[rule(group=one.group)])
+    assert one.probe({"tcp": True, "udp": True}, other.private) == {"tcp", "udp"}
+    # By way of the public address it comes from the sender's public address, which is in no group: so on EC2.
+    assert not one.reaches(other.public, expected=False)
+    assert not other.reaches(one.private, expected=False)
+    with pytest.raises(TimeoutError):
+        socket.create_connection((other.private, 7000), timeout=1.0)
+    # Membership changes at once, too.
+    ec2.modify_instance_attribute(InstanceId=one.instance_id, Groups=[other.group])
+    assert not one.reaches(other.private, expected=False)
+    ec2.modify_instance_attribute(InstanceId=one.instance_id, Groups=[one.group, other.group])
+    assert one.reaches(other.private)
+    ec2.modify_instance_attribute(InstanceId=one.instance_id, Groups=[one.group])
+
+
+def test_public_address_is_what_a_host_comes_from(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    allowed = rule("tcp", (7000, 7000), cidr=f"{one.public}/32")
+    ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
+    assert one.reaches(other.public)
+    assert not one.reaches(other.private, expected=False)
+
+
+def test_this_machine_is_held_against_the_groups_as_the_internet_is(
+    ec2: EC2Client, hosts: tuple[Host, Host], sandbox: RunningSandbox
+) -> None:
+    _, other = hosts
+    with pytest.raises(TimeoutError):
+        socket.create_connection((other.public, 7000), timeout=1.0)
+    ec2.authorize_security_group_ingress(
+        GroupId=other.group, IpPermissions=[rule("tcp", (7000, 7000), cidr="0.0.0.0/0")]
+    )
+    for address in (other.public, other.private):
+        socket.create_connection((address, 7000), timeout=5.0).close()
+
+
+def test_egress_rules(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    everything = rule("-1", cidr="0.0.0.0/0")
+    ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[everything])
+    assert one.reaches(other.private)
+    ec2.revoke_security_group_egress(GroupId=one.group, IpPermissions=[everything])
+    assert not one.reaches(other.private, expected=False)
+    ec2.authorize_security_group_egress(GroupId=one.group, IpPermissions=[rule("tcp", (7000, 7000), group=other.group)])
+    assert one.probe({"tcp": True, "udp": False}, other.private) == {"tcp"}
+    assert not one.reaches(other.private, 22, expected=False)
+
+
+def test_open_connections_outlive_their_rule(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+    _, other = hosts
+    allowed = rule("tcp", (7000, 7000), cidr="0.0.0.0/0")
+    ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
+    with socket.create_connection((other.public, 7000), timeout=5.0) as connection:
+        ec2.revoke_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
+        connection.sendall(b"still here")
+        assert connection.recv(99) == b"still here"
+        with pytest.raises(TimeoutError):
+            socket.create_connection((other.public, 7000), timeout=1.0)
+
+
+def test_hosts_own_firewall_is_left_to_it(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+    """Nothing of the security groups is in the host, where root could see or undo it."""
+    one, other = hosts
+    assert one.ssh.read(other.private, "sudo nft list ruleset; sudo nft flush ruleset") == ""
+    assert not one.reaches(other.private, expected=False)
+
+
+def test_nonsense_in_a_rule_leaves_the_others_in_force(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+    one, other = hosts
+    ec2.authorize_security_group_ingress(
+        GroupId=other.group,
+        IpPermissions=[rule("tcp", (9000, 80), cidr="0.0.0.0/0"), rule("tcp", (7000, 7000), cidr="0.0.0.0/0")],
+    )
+    assert one.reaches(other.private)
+
+
+def test_fresh_instance_is_guarded_from_its_first_packet_on(
+    ec2: EC2Client, hosts: tuple[Host, Host], sandbox: RunningSandbox
+) -> None:
+    group = ec2.create_security_group(GroupName="closed", Description="closed")["GroupId"]
+    [made] = ec2.run_instances(
+        ImageId=find_image(), InstanceType="g4dn.xlarge", SecurityGroupIds=[group], MinCount=1, MaxCount=1
+    )["Instances"]
+    address, deadline = made["PrivateIpAddress"], time.monotonic() + 3
+    while time.monotonic() < deadline:
+        assert not answers(address, timeout_s=0.2)
+    wait_for(ec2, "instance_running", [made["InstanceId"]])
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule("tcp", (22, 22), cidr="0.0.0.0/0")])
+    socket.create_connection((address, 22), timeout=5.0).close()
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    wait_for(ec2, "instance_terminated", [made["InstanceId"]])
+    ec2.delete_security_group(GroupId=group)

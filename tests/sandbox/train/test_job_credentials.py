@@ -1,0 +1,268 @@
+"""What the credentials of a job may do: taken from a worker's environment, as an intruder would take them."""
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from ec2_client import Client, client, code_of
+from iam_steps import ACCOUNT, TRUST, allow, client_of, document, limited_operator, refused, trust
+from job_steps import borrowed, hosts_of
+from project import Project, processes_of
+from provision.aws.iam_policy import S3Scope, render_job_policy
+from sandbox import control
+from sandbox_steps import RunningSandbox, enter
+from train.s3.environment import S3Access, find_s3_access
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+WAITS = ("--", "sh", "-c", "echo begun; sleep 600")
+
+
+@pytest.fixture
+def cluster(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """The shared cluster, with data and results of this test's own, and boto3 at its sandbox."""
+    info = control.find_running(two_nodes.directory)
+    assert info is not None
+    enter(
+        RunningSandbox(project_dir=two_nodes.directory, info=info, environment=control.environment(info)), monkeypatch
+    )
+    s3 = client("s3", s3={"addressing_style": "path"})
+    for bucket in ("scoped", "elsewhere"):
+        s3.create_bucket(Bucket=bucket)
+    for bucket, key in (
+        ("scoped", "data/a"),
+        ("scoped", "beside"),
+        ("elsewhere", "secret"),
+        ("elsewhere", "new/a"),
+    ):
+        s3.put_object(Bucket=bucket, Key=key, Body=b"x")
+    path = two_nodes.directory / "cluster.toml"
+    kept = path.read_text()
+    text = re.sub(r"^url = .*$", 'url = "s3://scoped/data/"', kept, flags=re.MULTILINE)
+    two_nodes.write(re.sub(r"^# results = .*$", 'results = "s3://scoped/results/"', text, flags=re.MULTILINE))
+    try:
+        with borrowed(two_nodes):
+            yield two_nodes
+    finally:
+        two_nodes.write(kept)
+
+
+def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str]:
+    """The credentials in the environment of a job's worker, and what was said before it began."""
+    with project.running("train", "-n", "1", "--kv-store", "local", *words, *WAITS) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "begun" in line, line + project.messages.read_text()
+        said = project.messages.read_text()
+        (job,) = re.findall(r"^job (\S+): 1 worker", said, re.MULTILINE)
+        env = next(env for env in processes_of("CLUSTER_JOB_ID", job).values() if "AWS_SECRET_ACCESS_KEY" in env)
+    names = {"AccessKeyId": "AWS_ACCESS_KEY_ID", "SecretAccessKey": "AWS_SECRET_ACCESS_KEY"}
+    return {key: env[name] for key, name in {**names, "SessionToken": "AWS_SESSION_TOKEN"}.items()}, said
+
+
+def refused_by_s3(s3: Client, node: str, keys: Mapping[str, Any]) -> None:
+    """All that an intruder would try is denied."""
+    refused(s3.delete_object, Bucket="scoped", Key="results/model")
+    refused(s3.delete_object, Bucket="scoped", Key="data/a")
+    refused(s3.delete_objects, Bucket="scoped", Delete={"Objects": [{"Key": "data/a"}]})
+    refused(s3.put_object, Bucket="scoped", Key="data/a", Body=b"")
+    refused(s3.get_object, Bucket="scoped", Key="beside")
+    refused(s3.list_objects_v2, Bucket="scoped")
+    refused(s3.delete_bucket, Bucket="scoped")
+    refused(s3.get_object, Bucket="elsewhere", Key="secret")
+    refused(s3.put_object, Bucket="elsewhere", Key="secret", Body=b"")
+    refused(s3.list_objects_v2, Bucket="elsewhere")
+    refused(s3.create_bucket, Bucket="third")
+    refused(s3.list_buckets)
+    ec2, sts = client_of("ec2", keys), client_of("sts", keys)
+    refused(ec2.describe_instances)
+    refused(ec2.terminate_instances, InstanceIds=[node])
+    refused(sts.get_session_token)
+    refused(sts.get_federation_token, Name="other")
+    refused(sts.assume_role, RoleArn="arn:aws:iam::123456789012:role/any", RoleSessionName="other")
+    with pytest.raises(ClientError) as caught:
+        client_of("iam", keys).list_users()
+    assert code_of(caught) in {"InvalidClientTokenId", "AccessDenied"}
+
+
+def test_a_jobs_credentials_read_its_data_and_write_its_results_and_do_nothing_else(cluster: Project) -> None:
+    """Under the policy that `cluster iam-policy` prints, for a caller who has no other."""
+    with limited_operator(cluster.run("iam-policy").stdout):
+        keys, said = keys_of_a_worker(cluster)
+        s3 = client_of("s3", keys)
+        assert s3.get_object(Bucket="scoped", Key="data/a")["Body"].read() == b"x"
+        assert s3.list_objects_v2(Bucket="scoped", Prefix="data/")["KeyCount"] == 1
+        s3.put_object(Bucket="scoped", Key="results/model", Body=b"weights")
+        upload = s3.create_multipart_upload(Bucket="scoped", Key="results/large")["UploadId"]
+        part = s3.upload_part(Bucket="scoped", Key="results/large", UploadId=upload, PartNumber=1, Body=b"x")
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+        s3.complete_multipart_upload(Bucket="scoped", Key="results/large", UploadId=upload, MultipartUpload=parts)
+        assert s3.get_object(Bucket="scoped", Key="results/model")["Body"].read() == b"weights"
+        refused_by_s3(s3, hosts_of(cluster)["node-1"].instance_id, keys)
+        assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(":federated-user/cluster-demo")
+        assert "!! this job's credentials" not in said
+        assert "read s3://scoped/data/ and write s3://scoped/results/" in said
+        (job,) = re.findall(r"^job (\S+): 1 worker", said, re.MULTILINE)
+        cluster.run("stop", job)
+        # The supervisor's own copy of the record and the log is written with these credentials, too.
+        until(lambda: exists(f"results/{job}/record.json"), "the record is not in S3")
+
+
+def exists(key: str) -> bool:
+    s3 = client("s3", s3={"addressing_style": "path"})
+    return bool(s3.list_objects_v2(Bucket="scoped", Prefix=key)["KeyCount"])
+
+
+def test_what_a_jobs_words_and_variables_name_may_be_read(cluster: Project) -> None:
+    project = replace(cluster, env={**cluster.env, "MORE": "s3://elsewhere/new/"})
+    keys, said = keys_of_a_worker(project, "--env", "MORE")
+    s3 = client_of("s3", keys)
+    assert s3.get_object(Bucket="elsewhere", Key="new/a")["Body"].read() == b"x"
+    refused(s3.put_object, Bucket="elsewhere", Key="new/a", Body=b"")
+    refused(s3.get_object, Bucket="elsewhere", Key="secret")
+    assert "s3://elsewhere" not in said  # it may be a secret
+
+
+def test_without_the_permission_to_limit_them_the_user_is_warned_before_the_start(cluster: Project) -> None:
+    policy = cluster.run("iam-policy").stdout
+    with limited_operator(re.sub("sts:GetFederationToken", "sts:DecodeAuthorizationMessage", policy)):
+        keys, said = keys_of_a_worker(cluster)
+        client_of("s3", keys).delete_object(Bucket="scoped", Key="beside")  # as the warning says
+    (warning,) = [line for line in said.splitlines() if line.startswith("!! this job's credentials are not limited")]
+    assert "may do all that arn:aws:iam::123456789012:user/operator may" in warning
+    assert "sts:GetFederationToken" in warning
+    assert 'instance_profile = "auto"' in warning
+
+
+# --- roles: what is made of them is asked for as `cluster train` does it, without a job
+
+
+POLICY = render_job_policy(S3Scope(data_url="s3://records/digits/"), region="us-east-1")
+
+
+def find_access(max_duration_s: int | None = None) -> S3Access:
+    return find_s3_access(
+        region="us-east-1", instance_profile="none", cluster="demo", policy=POLICY, max_duration_s=max_duration_s
+    )
+
+
+def is_limited(access: S3Access) -> bool:
+    """Whether its credentials, which are good ones, may not see a bucket that their owner may."""
+    keys = {"AccessKeyId": access.secrets["AWS_ACCESS_KEY_ID"], "SecretAccessKey": "x"}
+    s3 = client_of("s3", keys)
+    s3.list_objects_v2(Bucket="records", Prefix="digits/")
+    try:
+        s3.list_objects_v2(Bucket="records")
+    except ClientError as error:
+        return error.response["Error"]["Code"] == "AccessDenied"
+    return False
+
+
+@pytest.fixture
+def env(phantom: RunningSandbox) -> Iterator[pytest.MonkeyPatch]:
+    """What changes the environment for a test; there is a bucket of records."""
+    client("s3", s3={"addressing_style": "path"}).create_bucket(Bucket="records")
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def use(env: pytest.MonkeyPatch, keys: Mapping[str, Any]) -> None:
+    """Have these in the environment, as after `aws sts assume-role` by hand."""
+    env.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
+    env.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
+    env.setenv("AWS_SESSION_TOKEN", keys["SessionToken"])
+
+
+def make_role(trusts: str, **more: Any) -> str:
+    iam, name = client("iam"), f"role-{uuid.uuid4().hex[:8]}"
+    arn: str = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trusts, **more)["Role"]["Arn"]
+    iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document(allow("*")))
+    return arn
+
+
+def use_profile(env: pytest.MonkeyPatch, directory: Path, text: str) -> None:
+    """Have a configuration file, and no keys in the environment; [profile mine] has the operator's there."""
+    keys = "".join(f"{name.lower()} = {os.environ[name]}\n" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+    (directory / "config").write_text(f"[profile mine]\n{keys}\n{text}")
+    env.setenv("AWS_CONFIG_FILE", str(directory / "config"))
+    env.setenv("AWS_PROFILE", "trainer")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        env.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "job_s", "hours"),
+    [(12 * 3600, None, 12), (12 * 3600, 3600, 2), (3600, None, 1)],
+)
+def test_the_role_of_a_profile_is_assumed_with_fewer_rights(
+    env: pytest.MonkeyPatch,
+    tmp_path: Path,
+    longest_s: int,
+    job_s: int | None,
+    hours: int,
+) -> None:
+    """For as long as the job wants, as far as the role goes."""
+    arn = make_role(TRUST, MaxSessionDuration=longest_s)
+    use_profile(env, tmp_path, f"[profile trainer]\nrole_arn = {arn}\nsource_profile = mine\n")
+    access = find_access(job_s)
+    assert access.warning is None
+    assert is_limited(access)
+    assert access.left_s is not None
+    assert round(access.left_s / 3600) == hours
+
+
+def test_a_role_by_way_of_another_one(env: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = make_role(TRUST)
+    text = f"[profile first]\nrole_arn = {first}\nsource_profile = mine\n"
+    use_profile(
+        env,
+        tmp_path,
+        f"{text}[profile trainer]\nrole_arn = {make_role(trust(first))}\nsource_profile = first\n",
+    )
+    access = find_access()
+    assert access.warning is None
+    assert is_limited(access)
+
+
+def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(
+    env: pytest.MonkeyPatch,
+) -> None:
+    arn = make_role(TRUST)
+    iam, name = client("iam"), arn.rpartition("/")[2]
+    # It may not do all, of which sts:AssumeRole would be a part.
+    iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document(allow("s3:*")))
+    use(env, client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"])
+
+    access = find_access()
+    assert access.warning is not None
+    assert f"may do all that arn:aws:sts::{ACCOUNT}:assumed-role/{name}/me may" in access.warning
+    assert not is_limited(access)
+
+    (statement,) = re.findall(r"to the trust policy of the role [^:]+: (\{.*\})", access.warning)
+    both = document(json.loads(TRUST)["Statement"], json.loads(statement))
+    iam.update_assume_role_policy(RoleName=name, PolicyDocument=both)
+    access = find_access()
+    assert access.warning is None
+    assert is_limited(access)
+    assert access.left_s is not None
+    assert access.left_s <= 3600
+
+
+def test_the_temporary_keys_of_a_user_are_not_limited_and_the_user_is_warned(
+    env: pytest.MonkeyPatch,
+) -> None:
+    keys = client("sts").get_session_token()["Credentials"]
+    use(env, keys)
+    access = find_access()
+    assert access.warning is not None
+    assert "without AWS_SESSION_TOKEN" in access.warning
+    assert access.secrets["AWS_SESSION_TOKEN"] == keys["SessionToken"]

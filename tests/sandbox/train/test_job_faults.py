@@ -1,0 +1,242 @@
+"""The table of faults, its first half: programs that are killed or fail, and clients.
+
+Each fault is real. Every time the command ends soon, or for what falls silent within the time that is set, with the
+right exit code; no process is left on a node that lives, not even one without the job's session and environment; and
+the message names role, rank, host and cause.
+The other half is test_node_faults.py. Elsewhere: a worker that fails half-way (test_endings.py), the scheduler's port
+and ssh blocked by a security group (test_blocked_training.py), clients that are killed or cut off (test_jobs.py).
+"""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import pytest
+
+from job_steps import (
+    JOINS,
+    ONE_WORKER,
+    STARTS,
+    STRANGER,
+    Running,
+    Tell,
+    all_pids,
+    borrowed,
+    check,
+    command_line,
+    hosts_of,
+    namespace_of,
+    nothing_left,
+    python,
+    records,
+    running,
+)
+from project import CLUSTER, Project
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture
+def nodes(two_nodes: Project) -> Iterator[Project]:
+    with borrowed(two_nodes) as project:
+        yield project
+
+
+# -- killed ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Killed:
+    """What is killed, how it is found, and what is said of it."""
+
+    what: str
+    find: Callable[[Running], int]
+    said: str
+    code: int = 1
+    command: Sequence[str] = JOINS
+
+
+SSH_FAILED = r"(worker|server)( \d)? on node-1 \(process \d+\) was lost: ssh to it failed: "
+WRAPPER_KILLED = SSH_FAILED + r"role\.py, which ran it there, was killed"
+LOST = "was lost: the program on node-0 that led to it was killed"
+SCHEDULER_LOST = r"scheduler on node-0 \(process \d+\) " + LOST
+KILLED = (
+    Killed(
+        "worker",
+        lambda job: job.training_process("worker", "node-1"),
+        r"worker \d on node-1 \(process \d+\) was killed by signal 9",
+        code=137,
+    ),
+    Killed(
+        "server",
+        lambda job: job.training_process("server", "node-1"),
+        r"server \d on node-1 \(process \d+\) was killed by signal 9",
+        code=137,
+    ),
+    Killed(
+        "scheduler",
+        lambda job: job.training_process("scheduler"),
+        r"scheduler on node-0 \(process \d+\) was killed by signal 9",
+        code=137,
+    ),
+    Killed(
+        "launch.py",
+        lambda job: job.program("launch"),
+        r"launch\.py on node-0 \(process \d+\) was killed by signal 9",
+        command=STARTS,
+    ),
+    Killed("role.py", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED, command=STARTS),
+    Killed("role.py's guardian", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED, command=STARTS),
+    Killed(
+        "ssh",
+        lambda job: job.ssh(),
+        r"(worker|server) on node-1 \(process \d+\) was lost: ssh to it failed: ssh was killed by signal 9",
+        command=STARTS,
+    ),
+    Killed(
+        "supervise.py",
+        lambda job: job.program("supervise"),
+        "the supervisor on node-0 was killed",
+        command=STARTS,
+    ),
+)
+ALSO_KILLED = (
+    Killed("role.py, when all have joined", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED),
+    Killed(
+        "the scheduler's role.py",
+        lambda job: job.child_of(job.hosts["node-0"].programs("role")[0]),
+        SCHEDULER_LOST,
+        command=STARTS,
+    ),
+    Killed(
+        "the guardian of the scheduler's role.py",
+        lambda job: job.hosts["node-0"].programs("role")[0],
+        SCHEDULER_LOST,
+        command=STARTS,
+    ),
+    Killed("sshd on node-1", lambda job: job.parent_of(job.wrapper("node-1")[0]), SSH_FAILED, command=STARTS),
+    Killed(
+        "supervise.py, when all have joined",
+        lambda job: job.program("supervise"),
+        "the supervisor on node-0 was killed",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, id=row.what) for row in KILLED]
+    + [pytest.param(row, id=row.what, marks=pytest.mark.slow) for row in ALSO_KILLED],
+)
+def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Killed) -> None:
+    with running(nodes, command=row.command) as job:
+        job.kill(row.find(job))
+        check(f"{row.what} killed", job, (row.code, "failed: " + row.said), record_property)
+
+
+def test_what_is_heard_of_late_is_named_all_the_same(nodes: Project, record_property: Tell) -> None:
+    """The worker's role.py on the head loses its ssh, and launch.py, which would tell of that, is there, too."""
+    with running(nodes, command=STARTS) as job:
+        launcher, ssh, head = job.program("launch"), job.ssh("node-0"), job.hosts["node-0"].namespace
+
+        def strangers() -> int:
+            return sum(1 for pid in all_pids() if command_line(pid)[:2] == STRANGER and namespace_of(pid) == head)
+
+        before = strangers()
+        os.kill(launcher, signal.SIGSTOP)
+        job.kill(ssh)
+        until(lambda: strangers() < before, "role.py goes on as if nothing had been")
+        time.sleep(2.0)
+        os.kill(launcher, signal.SIGCONT)
+        said = r"failed: (worker|server) on node-0 \(process \d+\) was lost: ssh to it failed: ssh was killed"
+        check("ssh to the head killed, and launch.py slow", job, (1, said), record_property)
+
+
+@pytest.mark.parametrize(
+    ("who", "words"),
+    [
+        pytest.param("worker-node-1", r"worker", id="one"),
+        pytest.param("scheduler-* server-* worker-*", r"([2345] (workers|processes) failed; first: )?", id="all"),
+        pytest.param("worker-*", r"(2 workers failed; first: )?worker", id="all workers", marks=pytest.mark.slow),
+    ],
+)
+def test_some_exit_with_a_code(nodes: Project, record_property: Tell, who: str, words: str) -> None:
+    ends = who.replace(" ", "|")
+    program = "echo waits; until [ -e ~/now ]; do sleep 0.1; done; "
+    program += f"case $DMLC_ROLE-$CLUSTER_HOST in {ends}) exit 7;; esac; sleep 600"
+    said = rf"failed: {words}.* on node-[01] \(process \d+\) ended with exit code 7"
+    with running(nodes, command=("--", "sh", "-c", program)) as job, job.told("now"):
+        check(f"{who} exit with code 7", job, (7, said), record_property)
+
+
+# -- clients ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_clients_that_start_a_job_at_the_same_moment(nodes: Project) -> None:
+    """One job runs, and the other is refused with the name of the first."""
+    words = ("train", *ONE_WORKER, "--name", "sleeper", "--", "sleep", "600")
+    with ThreadPoolExecutor() as pool:
+        both = [pool.submit(nodes.run, *words, code=None) for _ in range(2)]
+        ended, others = wait(both, return_when=FIRST_COMPLETED)
+        (job,) = [one for one in records(nodes) if one["name"] == "sleeper"]
+        nodes.run("stop", job["id"])
+        nothing_left(job["id"], hosts_of(nodes))
+        (refused,), (stopped,) = [one.result() for one in ended], [one.result() for one in others]
+    assert (refused.returncode, stopped.returncode) == (1, 130)
+    assert f"job {job['id']} (sleeper) is " in refused.stderr
+    assert "runs one job at a time" in refused.stderr
+
+
+# Numbered lines, about 500 kB a second: more than all buffers on the way hold. The head's ~/enough ends it.
+COUNT = """
+import os, time
+number = 0
+while not os.path.exists(os.path.expanduser("~/enough")):
+    for number in range(number, number + 50):
+        print(number, "x" * 1000)
+    number += 1
+    time.sleep(0.1)
+os.remove(os.path.expanduser("~/enough"))
+print(number, "is the last one")
+"""
+
+
+@pytest.mark.slow
+def test_a_client_that_is_gone_for_a_minute(nodes: Project) -> None:
+    """The job goes on as if it were there, and it gets every line when it is back."""
+    head = hosts_of(nodes)["node-0"]
+    out = nodes.directory / "count.out"
+    with out.open("wb") as stdout:
+        client = subprocess.Popen(
+            [CLUSTER, "train", *ONE_WORKER, "--name", "count", *python(COUNT)],
+            cwd=nodes.directory,
+            env=nodes.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
+    try:
+        until(lambda: out.stat().st_size, "no line comes")
+        client.send_signal(signal.SIGSTOP)
+        (job,) = [one for one in records(nodes) if one["name"] == "count"]
+        log = head.root / f"home/ubuntu/.cluster/jobs/{job['id']}/events"
+        for _ in range(6):
+            size = log.stat().st_size
+            time.sleep(10)
+            assert log.stat().st_size > size + (1 << 20)
+        client.send_signal(signal.SIGCONT)
+        (head.root / "home/ubuntu/enough").touch()
+        _, said = client.communicate(timeout=120)
+    finally:
+        client.kill()
+        client.wait()
+    assert client.returncode == 0, said
+    numbers = [int(number) for number in re.findall(r"^\[worker 0 node-0\] (\d+) ", out.read_text(), re.MULTILINE)]
+    assert numbers[:-1] == list(range(len(numbers) - 1))
+    assert out.read_text().endswith("is the last one\n")

@@ -1,0 +1,218 @@
+"""Training with the real MXNet on s3://: every record is read once per epoch, and what is saved is there."""
+
+import json
+import random
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from project import REPOSITORY, Project
+from s3_server import serve_s3
+from stage_steps import find_held, staging
+from train.data.recordio import ImageRecord, encode_image, encode_record
+
+pytestmark = pytest.mark.sandbox
+
+COUNTS = (1, 40, 7, 150, 2, 2, 60)
+"""Records of the shards: one is larger than the part of any of 2, 3 or 5 workers, others are smaller than a part."""
+URL, INDEXED_URL, SAVED_URL = "s3://cluster-demo/ids/", "s3://cluster-demo/indexed/", "s3://cluster-demo/saved/"
+
+
+@pytest.fixture(scope="module")
+def nodes(two_nodes: Project) -> Project:
+    folder = two_nodes.directory / "ids"
+    folder.mkdir()
+    numbers = iter(range(sum(COUNTS)))
+    for shard, count in enumerate(COUNTS):
+        records = [encode_record(encode_image(image(next(numbers)))) for _ in range(count)]
+        (folder / f"s-{shard}.rec").write_bytes(b"".join(records))
+    two_nodes.run("data", "put", "--create-bucket", "ids/", URL)
+    write_indexed(two_nodes.directory / "indexed")
+    two_nodes.run("data", "put", "indexed/", INDEXED_URL)
+    for program in ("ids_on_a_node.py", "saves_on_a_node.py"):
+        shutil.copy(REPOSITORY / "tests" / "support" / "on_nodes" / program, two_nodes.directory)
+    return two_nodes
+
+
+def write_indexed(folder: Path) -> None:
+    """Five records in one file, and the index that Gluon's data sets read beside it."""
+    folder.mkdir()
+    records = [encode_record(encode_image(image(number))) for number in range(5)]
+    begins = [sum(map(len, records[:number])) for number in range(5)]
+    (folder / "one.rec").write_bytes(b"".join(records))
+    (folder / "one.idx").write_text("".join(f"{number}\t{begin}\n" for number, begin in enumerate(begins)))
+
+
+def image(number: int) -> ImageRecord:
+    """A grey image of 4 by 4 pixels as PNG, whose label is its number."""
+    pixels = zlib.compress(b"".join(b"\0" + bytes([number % 256] * 4) for _ in range(4)))
+    header = struct.pack(">IIBBBBB", 4, 4, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")]
+    png = b"".join(struct.pack(">I", len(d)) + t + d + struct.pack(">I", zlib.crc32(t + d)) for t, d in chunks)
+    return ImageRecord(labels=(float(number),), record_id=number, image=b"\x89PNG\r\n\x1a\n" + png)
+
+
+@pytest.fixture
+def toml(nodes: Project) -> Iterator[str]:
+    """The text of cluster.toml for the test's job; put back afterwards."""
+    kept = (nodes.directory / "cluster.toml").read_text()
+    text = re.sub(r"^args = .*$", f'args = ["{URL}"]', kept, flags=re.MULTILINE)
+    text = text.replace("# sync = []", 'sync = ["saves_on_a_node.py"]')
+    # Programs name these places in their own text, of which a job's credentials know nothing.
+    text = text.replace("[train]\n", f'[train]\nenv = {{ ALSO_READ = "{INDEXED_URL}" }}\n')
+    text = re.sub(r"^# results = .*$", f'results = "{SAVED_URL}"', text, flags=re.MULTILINE)
+    yield re.sub(r"^script = .*$", 'script = "ids_on_a_node.py"', text, flags=re.MULTILINE)
+    nodes.write(kept)
+
+
+def ids_of(nodes: Project) -> tuple[list[dict[str, Any]], str]:
+    """What the workers of the job told, and all of its output."""
+    done = nodes.run("train", "--plain")
+    return [json.loads(line) for line in re.findall(r"\] IDS (\{.*\})", done.stdout)], done.stdout + done.stderr
+
+
+def check_each_once(told: list[dict[str, Any]]) -> None:
+    check_epochs([worker["own"] for worker in told], "own")
+    assert len(told) == 2
+    (first,) = [worker for worker in told if "1" in worker]
+    for way in ("1", "2", "3", "5", "shuffled"):
+        check_epochs(first[way], way)
+    assert first["by name"] == list(range(1, 41))
+    assert first.get("indexed", list(range(5))) == list(range(5))
+
+
+def check_epochs(parts: list[list[list[int]]], way: str) -> None:
+    """All parts together have every record in each epoch, once. A part is its epochs' ids."""
+    for epoch in (0, 1):
+        read = sorted(number for part in parts for number in part[epoch])
+        assert read == list(range(sum(COUNTS))), f"{way}, epoch {epoch}"
+
+
+@pytest.mark.parametrize("mode", [pytest.param("native", marks=pytest.mark.slow), "stage"])
+def test_every_record_once_per_epoch(nodes: Project, toml: str, mode: str) -> None:
+    nodes.write(toml.replace("[data]\n", f'[data]\nmode = "{mode}"\n'))
+    told, output = ids_of(nodes)
+    check_each_once(told)
+    assert any("indexed" in worker for worker in told) == (mode == "stage")
+    assert {"native": "read by MXNet itself", "stage": "read from files staged on the nodes"}[mode] in output
+
+
+# As MXNet's own examples save: each worker, after each epoch, to the same name.
+FIT = f"""
+import mxnet as mx
+store = mx.kv.create("dist_sync")
+data = mx.io.NDArrayIter(mx.nd.ones((8, 4)), mx.nd.zeros((8,)), batch_size=4, label_name="softmax_label")
+net = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc"), name="softmax")
+prefix = "{SAVED_URL}fit"
+module = mx.mod.Module(net)
+module.fit(data, kvstore=store, num_epoch=2, epoch_end_callback=mx.callback.do_checkpoint(prefix))
+store._barrier()
+_, arguments, _ = mx.model.load_checkpoint(prefix, 2)
+print("SAME", (arguments["fc_weight"] == module.get_params()[0]["fc_weight"]).asnumpy().all())
+"""
+
+
+def check_saves(nodes: Project) -> None:
+    """Everything that MXNet saves on one worker, and what two workers save at once."""
+    alone = ("-n", "1", "--kv-store", "local", "--", "python")
+    said = nodes.run("train", *alone, "saves_on_a_node.py", SAVED_URL).stdout
+    kinds = re.findall(r"\] SAVED (.*)", said)
+    assert len(kinds) > 10
+    assert [kind for kind in kinds if not kind.endswith(" ok")] == []
+    assert "unclosed.rec" in nodes.run("data", "ls", SAVED_URL).stdout
+    assert nodes.run("train", "--", "python", "-c", FIT).stdout.count("] SAME True") == 2
+
+
+def test_mxnet_saves_to_s3(nodes: Project, toml: str) -> None:
+    nodes.write(toml.replace("[data]\n", '[data]\nmode = "stage"\n'))
+    check_saves(nodes)
+
+
+def test_a_program_that_needs_staging_gets_it(nodes: Project, toml: str) -> None:
+    """With a wheel that reads s3:// itself: Gluon's data sets open their index by Python."""
+    (nodes.directory / "indexed.py").write_text(
+        "import sys, mxnet as mx\n"
+        "dataset = mx.gluon.data.RecordFileDataset(sys.argv[1] + 'one.rec')\n"
+        "print('READ', *(mx.recordio.unpack(dataset[at])[0].id for at in range(len(dataset))))\n"
+    )
+    text = re.sub(r"^args = .*$", f'args = ["{INDEXED_URL}"]', toml, flags=re.MULTILINE)
+    nodes.write(re.sub(r"^script = .*$", 'script = "indexed.py"', text, flags=re.MULTILINE))
+    done = nodes.run("train", "-n", "1", "--kv-store", "local")
+    assert "] READ 0 1 2 3 4" in done.stdout
+    assert "read from files staged on the nodes (RecordFileDataset cannot read s3://)" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["1.9.1", "1.8.0.post0"])
+def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(
+    project: Project, nodes: Project, toml: str, version: str
+) -> None:
+    shutil.copytree(nodes.directory / "ids", project.directory / "ids")
+    for program in ("ids_on_a_node.py", "saves_on_a_node.py"):
+        shutil.copy(nodes.directory / program, project.directory)
+    project.write(toml.replace("[bootstrap]\n", f'[bootstrap]\nmxnet = "mxnet=={version}"\n'))
+    project.run("up", timeout_s=600)
+    project.run("data", "put", "--create-bucket", "ids/", URL)
+    write_indexed(project.directory / "indexed")
+    project.run("data", "put", "indexed/", INDEXED_URL)
+    told, output = ids_of(project)
+    check_each_once(told)
+    assert f"read from files staged on the nodes (mxnet=={version} cannot read s3://)" in output
+    check_saves(project)
+
+
+@pytest.mark.slow
+def test_staging_needs_no_keys_but_the_nodes_own(project: Project) -> None:
+    text = (REPOSITORY / "cluster.toml").read_text().replace("nodes = 2\n", "nodes = 1\n")
+    text = re.sub(r"^# instance_profile = .*$", 'instance_profile = "auto"', text, flags=re.MULTILINE)
+    text = re.sub(r"^# results = .*$", 'results = "s3://cluster-demo/results/"', text, flags=re.MULTILINE)
+    text = text.replace("# sync = []", 'sync = ["keyless.py"]')
+    project.write(text.replace("[data]\n", '[data]\nmode = "stage"\n'))
+    project.run("data", "demo", "digits")
+    project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+    (project.directory / "keyless.py").write_text(
+        "import os\n"
+        "for name in ('AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY', 'AWS_SESSION_TOKEN'): del os.environ[name]\n"
+        "import mxnet as mx\n"
+        "url = 's3://cluster-demo/digits/'\n"
+        "for _ in mx.io.ImageRecordIter(path_imgrec=url + 'val/', data_shape=(1, 28, 28), batch_size=1): break\n"
+        "print('READ')\n"
+    )
+    project.run("up")
+    done = project.run("train", "--kv-store", "local", "-n", "1", "--", "python", "keyless.py")
+    assert "] READ" in done.stdout
+    assert "read from files staged on the nodes" in done.stderr
+    assert "credentials: those of the nodes' instance profile" in done.stderr
+    assert "cannot renew" not in done.stdout + done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)), check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(("umount", str(folder)), check=True)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with serve_s3() as server:
+        server.put("data", {"small": b"1" * 1000, "large": random.Random(1).randbytes(5 << 20)})
+        with staging(server.url, small_disk, CLUSTER_DATA_CACHE_GIB="1") as stage:
+            error = stage.ask("s3://data/large")["error"]
+            assert error == f"the disk of {small_disk} is full: a larger volume, or a smaller [data] cache_gib"
+            assert stage.read("s3://data/small") == [b"1" * 1000]
+            assert list((small_disk / "incoming").iterdir()) == []
+        assert find_held(small_disk) == 1000
+        server.reset()

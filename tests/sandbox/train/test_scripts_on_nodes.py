@@ -1,0 +1,360 @@
+"""The training scripts and the data formats with the real MXNet, on two sandbox nodes."""
+
+import json
+import re
+import shutil
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from project import REPOSITORY, Project
+from train.data.recordio import MAGIC, encode_record
+
+pytestmark = pytest.mark.sandbox
+
+TRAIN = ["--data-train", "s3://cluster-demo/digits/train/"]
+VAL = ["--data-val", "s3://cluster-demo/digits/val/"]
+
+
+@pytest.fixture(scope="module")
+def nodes(two_nodes: Project) -> Project:
+    two_nodes.run("data", "demo", "digits")
+    two_nodes.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+    return two_nodes
+
+
+def train_with(
+    nodes: Project,
+    options: list[str],
+    *words: str,
+    script: str = "train_mnist.py",
+    results: str | None = None,
+    code: int = 0,
+) -> str:
+    """Run `cluster train` with a script's options and [data] results; its two outputs together."""
+    path = nodes.directory / "cluster.toml"
+    kept = path.read_text()
+    text = re.sub(r"^args = .*$", lambda _: f"args = {json.dumps(options)}", kept, flags=re.MULTILINE)
+    if results is not None:
+        text = re.sub(r"^# results = .*$", f'results = "{results}"', text, flags=re.MULTILINE)
+    nodes.write(re.sub(r"^script = .*$", f'script = "{script}"', text, flags=re.MULTILINE))
+    try:
+        done = nodes.run("train", *words, code=code)
+    finally:
+        path.write_text(kept)
+    return done.stdout + done.stderr
+
+
+def validations(output: str, epoch: int) -> list[str]:
+    """What each worker found in an epoch, by rank."""
+    return [
+        value
+        for _, value in sorted(re.findall(rf"Node\[(\d)\] Epoch\[{epoch}\] Validation-accuracy=([0-9.]+)", output))
+    ]
+
+
+def test_workers_with_unequal_parts_stay_in_step(nodes: Project) -> None:
+    """Three parts of four shards: one more batch on one worker would hang a dist_sync job for ever."""
+    output = train_with(nodes, [*TRAIN, *VAL, "--batch-size", "7", "--num-epochs", "3"], "-n", "3", "-s", "1")
+    counts = re.findall(r"Node\[\d\] \d of 3 workers, (\d+) batches of 7 per epoch", output)
+    assert counts == ["71", "71", "71"]
+    for epoch in range(3):
+        found = validations(output, epoch)
+        assert len(found) == 3
+        # All have the same weights and all of the 297 images: neither fewer nor some of them twice.
+        assert len(set(found)) == 1
+        assert abs(float(found[0]) * 297 - round(float(found[0]) * 297)) < 0.001
+
+
+@pytest.mark.slow
+def test_both_formats_give_the_same_validation_set(nodes: Project) -> None:
+    """A model scored on idx files and on records: the same images, so the same accuracy."""
+    prefix = "s3://cluster-demo/models/formats"
+    train_with(nodes, ["--model-prefix", prefix, "--num-epochs", "2"])
+    # A rate that changes nothing: what is scored is the saved model.
+    again = ["--model-prefix", prefix, "--load-epoch", "2", "--num-epochs", "3", "--lr", "1e-12", "--mom", "0"]
+    by_idx = train_with(nodes, again)
+    by_records = train_with(nodes, [*again, *TRAIN, *VAL])
+    assert "Loaded s3://cluster-demo/models/formats-0002.params" in by_idx
+    assert validations(by_idx, 2) == validations(by_records, 2)
+    assert len(validations(by_idx, 2)) == 2
+
+
+def test_a_part_without_a_batch_ends_the_job_with_words(nodes: Project) -> None:
+    output = train_with(nodes, ["--batch-size", "800"], code=1)
+    assert "worker 0's part of the training data has 750 examples, less than one batch of 800" in output
+    assert "Traceback" not in output
+
+
+def test_data_that_is_not_there_ends_the_job_with_words(nodes: Project) -> None:
+    output = train_with(nodes, ["--data-dir", "s3://cluster-demo/nope/"], code=1)
+    assert 'fail to open "s3://cluster-demo/nope/train-images-idx3-ubyte"' in output
+    assert "Traceback" not in output
+
+
+def test_options_that_cannot_work_end_the_job_with_words(nodes: Project) -> None:
+    output = train_with(nodes, ["--network", "vgg"], code=2)
+    assert "invalid choice: 'vgg'" in output
+    output = train_with(nodes, ["--gpus", "0"], code=1)
+    assert "--gpus 0: MXNet 1.7.0 finds no GPUs here" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--kv-store", "dist_async", "--optimizer", "adam", "--lr", "0.001", "--num-epochs", "2"],
+        ["--gc-type", "2bit", "--gc-threshold", "0.01", "--num-epochs", "2"],
+        pytest.param(["--top-k", "3", "--monitor", "10", "--num-epochs", "1"], marks=pytest.mark.slow),
+        ["--test-io", "--num-epochs", "1", "--disp-batches", "5", *TRAIN],
+        pytest.param(["--num-examples", "300", "--num-epochs", "2", "--disp-batches", "2"], marks=pytest.mark.slow),
+    ],
+    ids=lambda options: options[0].strip("-"),
+)
+def test_other_ways_to_train(nodes: Project, options: list[str]) -> None:
+    words = ["--kv-store", "dist_async"] if "dist_async" in options else []
+    output = train_with(nodes, options, *words)
+    if "--test-io" in options:
+        assert len(re.findall(r"Epoch\[0\] Read 736 samples, [0-9.]+ samples/sec", output)) == 2
+        assert "accuracy" not in output
+        return
+    last = int(options[options.index("--num-epochs") + 1]) - 1
+    assert len(validations(output, last)) == 2
+    assert ("Validation-top_k_accuracy_3=" in output) == ("--top-k" in options)
+    if "--num-examples" in options:
+        assert "4 batches of 32 per epoch" in output
+
+
+def test_mxnet_reads_what_our_writer_writes_and_writes_what_our_reader_reads(nodes: Project, tmp_path: Path) -> None:
+    """Payloads that hold the magic number at every alignment, byte for byte, in both directions."""
+    payloads = [b"", MAGIC, MAGIC * 3, b"abcd" + MAGIC + b"e"]
+    payloads += [b"x" * before + MAGIC + b"y" * after for before in range(9) for after in range(5)]
+    (tmp_path / "ours.rec").write_bytes(b"".join(map(encode_record, payloads)))
+    nodes.run("data", "put", str(tmp_path / "ours.rec"), "s3://cluster-demo/records/ours.rec")
+    script = """
+        import sys
+        import mxnet as mx
+        store = mx.kv.create("dist_sync")
+        if store.rank != 0: sys.exit()
+        reader = mx.recordio.MXRecordIO("s3://cluster-demo/records/ours.rec", "r")
+        writer = mx.recordio.MXRecordIO("s3://cluster-demo/records/theirs.rec", "w")
+        count = 0
+        while True:
+            payload = reader.read()
+            if payload is None: break
+            writer.write(payload)
+            count += 1
+        writer.close()
+        print("copied", count)
+    """
+    (nodes.directory / "copy_records.py").write_text(textwrap.dedent(script))
+    folder = "s3://cluster-demo/records/"
+    assert f"copied {len(payloads)}" in train_with(nodes, [], script="copy_records.py", results=folder)
+    nodes.run("data", "get", "s3://cluster-demo/records/theirs.rec", str(tmp_path / "theirs.rec"))
+    assert (tmp_path / "theirs.rec").read_bytes() == (tmp_path / "ours.rec").read_bytes()
+
+
+def run_program(nodes: Project, program: str, *words: str, results: str | None = None) -> str:
+    """Run a program of on_nodes/ with the nodes' MXNet, on the head alone; its output."""
+    shutil.copy(REPOSITORY / "tests" / "support" / "on_nodes" / program, nodes.directory)
+    return train_with(nodes, list(words), "-n", "1", "--kv-store", "local", script=program, results=results)
+
+
+IMAGES = ["--num-layers", "8", "--num-examples", "256", "--batch-size", "64"]
+
+
+def test_a_training_goes_on_from_its_newest_checkpoint(nodes: Project) -> None:
+    """Two jobs of two epochs are one of four: on other workers, from S3, at the right rate, with the same optimizer."""
+    prefix = "s3://cluster-demo/models/resumed"
+    options = [*IMAGES, "--model-prefix", prefix, "--resume", "--keep-checkpoints", "2", "--num-epochs"]
+    output = train_with(nodes, [*options, "2"], script="train_cifar10.py")
+    assert f"No complete checkpoint {prefix}-*: training begins with epoch 0" in output
+    output = train_with(nodes, [*options, "4"], script="train_cifar10.py")
+    for rank in (0, 1):
+        assert f"Node[{rank}] Loaded {prefix}-0002.params" in output
+        assert f"Node[{rank}] Epoch[2] is next, of 4; the optimizer goes on where it was" in output
+    assert re.findall(r"Epoch\[(\d)\] Time cost", output).count("2") == 2
+    assert "Epoch[1] Time cost" not in output
+    listed = json.loads(nodes.run("data", "ls", "--json", f"{prefix.rpartition('/')[0]}/").stdout)
+    # A job may not delete: what is removed is emptied.
+    names = [item["url"].rpartition("/")[2] for item in listed if item.get("size_bytes")]
+    assert sorted(name for name in names if name.startswith("resumed-")) == [
+        "resumed-0003.json", "resumed-0003.params", "resumed-0003.states",
+        "resumed-0004.json", "resumed-0004.params", "resumed-0004.states", "resumed-symbol.json",
+    ]  # fmt: skip
+    options[1] = "14"
+    output = train_with(nodes, [*options, "5"], script="train_cifar10.py", code=1)
+    assert "resumed-0004.params was trained with --num-layers 8, not 14" in output
+
+
+@pytest.mark.slow
+def test_a_training_that_is_done_is_done(nodes: Project) -> None:
+    options = [
+        "--benchmark",
+        "1",
+        "--num-examples",
+        "128",
+        "--model-prefix",
+        "s3://cluster-demo/models/done",
+        "--resume",
+    ]
+    train_with(nodes, options)
+    assert "Nothing to do: 1 of 1 epochs are done" in train_with(nodes, options)
+
+
+@pytest.mark.slow
+def test_workers_that_do_not_find_the_same_checkpoint_do_not_train(nodes: Project) -> None:
+    options = ["--benchmark", "1", "--num-examples", "128", "--model-prefix", "/tmp/models/alone", "--resume"]
+    train_with(nodes, options)
+    output = train_with(nodes, [*options, "--num-epochs", "2"], code=1)
+    assert "the workers do not find the same checkpoint /tmp/models/alone-*: worker 0 " in output
+    assert "as s3://bucket/model" in output
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rounds"),
+    [
+        ("/tmp/models/killed", 3),
+        pytest.param("/tmp/models/killed-often", 30, marks=pytest.mark.slow),
+        pytest.param("s3://cluster-demo/models/killed", 15, marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_killed_while_it_saves_goes_on(nodes: Project, prefix: str, rounds: int) -> None:
+    results = "s3://cluster-demo/models/" if prefix.startswith("s3://") else None
+    output = run_program(nodes, "kills_on_a_node.py", prefix, str(rounds), results=results)
+    assert f"{rounds} kills survived" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--num-layers", "18", "--image-shape", "3,64,64"],
+        ["--network", "mobilenet", "--image-shape", "3,64,64", "--macrobatch-size", "64", "--optimizer", "nag"],
+        ["--network", "inception-v3", "--image-shape", "3,75,75", "--kv-store", "dist_async"],
+        ["--network", "vgg", "--num-layers", "11", "--image-shape", "3,32,32", "--warmup-strategy", "power2"],
+        ["--network", "resnext", "--image-shape", "3,48,48", "--initializer", "msra", "--gc-type", "2bit"],
+    ],
+    ids=lambda options: options[1],
+)
+def test_made_up_images_need_no_data(nodes: Project, options: list[str]) -> None:
+    few = ["--benchmark", "1", "--num-examples", "64", "--batch-size", "8", "--disp-batches", "2"]
+    words = ["--kv-store", "dist_async"] if "dist_async" in options else []
+    output = train_with(nodes, [*few, *options], *words, script="train_imagenet.py")
+    assert len(re.findall(r"Epoch\[0\] Train-accuracy=", output)) == 2
+    per_update = ", 4 per update" if "--macrobatch-size" in options else ""
+    assert f"1 of 2 workers, 4 batches of 8 per epoch{per_update}" in output
+
+
+THEIRS = """
+    import argparse
+    import os
+
+    import mxnet as mx
+
+    from common import layers
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kv-store", type=str, default="device")
+    parser.add_argument("--gpus", type=str)
+    parser.add_argument("--model-prefix", type=str)
+    args = parser.parse_args()
+    kv = mx.kvstore.create(args.kv_store)
+
+    def read(what, rank=0, parts=1):
+        return mx.io.MNISTIter(
+            image="data/%s-images-idx3-ubyte" % what, label="data/%s-labels-idx1-ubyte" % what,
+            batch_size=50, num_parts=parts, part_index=rank, flat=True)
+
+    os.makedirs("models", exist_ok=True)
+    devices = [mx.gpu(int(i)) for i in args.gpus.split(",")] if args.gpus else mx.cpu()
+    module = mx.mod.Module(layers.mlp(), context=devices)
+    module.fit(
+        read("train", kv.rank, kv.num_workers), eval_data=read("t10k"), kvstore=kv, num_epoch=4,
+        optimizer_params={"learning_rate": 0.2}, initializer=mx.init.Xavier(),
+        batch_end_callback=mx.callback.Speedometer(50, 5),
+        epoch_end_callback=mx.callback.do_checkpoint("models/" + args.model_prefix) if kv.rank == 0 else None)
+    print("worker", kv.rank, "of", kv.num_workers, "scored", module.score(read("t10k"), "acc"))
+"""
+GLUON = """
+    import argparse
+    import mxnet as mx
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kvstore", default="device")
+    print("GLUON", mx.kv.create(parser.parse_args().kvstore).num_workers)
+"""
+BARE = """
+    import os, sys
+    print("BARE", sys.argv[1:], os.environ["CLUSTER_KV_STORE"])
+"""
+
+
+def test_a_script_gets_the_kv_store_as_it_takes_it(nodes: Project) -> None:
+    """By --kvstore, as MXNet's Gluon examples do, or not at all."""
+    kept = (nodes.directory / "cluster.toml").read_text()
+    (nodes.directory / "gluon.py").write_text(textwrap.dedent(GLUON))
+    (nodes.directory / "bare.py").write_text(textwrap.dedent(BARE))
+    refused = train_with(nodes, [], script="gluon.py", code=2)
+    assert "error: unrecognized arguments: --kv-store dist_sync" in refused
+    assert 'set `[train] kv_store_option = "--kvstore"`' in refused
+    try:
+        nodes.write(kept.replace('# kv_store_option = "--kv-store"', 'kv_store_option = "--kvstore"'))
+        assert train_with(nodes, [], script="gluon.py").count("] GLUON 2") == 2
+        nodes.write(kept.replace('# kv_store_option = "--kv-store"', 'kv_store_option = ""'))
+        output = train_with(nodes, ["--lr", "1"], script="bare.py")
+        assert len(re.findall(r"\[worker [^]]*\] BARE \['--lr', '1'\] dist_sync", output)) == 2
+    finally:
+        nodes.write(kept)
+
+
+def test_it_is_said_whose_script_runs(nodes: Project) -> None:
+    """A file of the user's goes before one of the same name that ships with the project."""
+    shipped = train_with(nodes, ["--num-epochs", "1"])
+    assert "script: train_mnist.py (ships with cluster)" in shipped
+    assert "is run, and not" not in shipped
+    own = nodes.directory / "train_mnist.py"
+    own.write_text("print('MINE')\n")
+    said = f'train.script = "train_mnist.py": your own {own} is run, and not the script of that name'
+    try:
+        output = train_with(nodes, [])
+        assert len(re.findall(r"\[worker [^]]*\] MINE", output)) == 2
+        assert "script: train_mnist.py (your own)" in output
+        assert said in output
+        assert said in nodes.run("up", "--dry-run").stderr
+        assert said not in nodes.run("train", "-n", "1", "--kv-store", "local", "--", "true").stderr
+    finally:
+        own.unlink()
+    command, mine, theirs = json.loads(nodes.run("jobs", "--json").stdout)[:3]
+    assert (command["script"], command["script_source"]) == (None, None)
+    assert (mine["script"], mine["script_source"]) == ("train_mnist.py", "project")
+    assert (theirs["script"], theirs["script_source"]) == ("train_mnist.py", "shipped")
+
+
+THEIR_LAYERS = """
+    import mxnet as mx
+
+    def mlp():
+        data = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=64), act_type="relu")
+        return mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=10), name="softmax")
+"""
+
+
+def test_somebody_elses_script_runs_as_it_is(nodes: Project) -> None:
+    """One that knows nothing of us: its own modules, data and models in its own folder, MXNet's usual options."""
+    for name, text in (("train.py", THEIRS), ("common/__init__.py", ""), ("common/layers.py", THEIR_LAYERS)):
+        path = nodes.directory / "theirs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    shutil.copytree(nodes.directory / "digits", nodes.directory / "theirs" / "data", dirs_exist_ok=True)
+    kept = (nodes.directory / "cluster.toml").read_text()
+    nodes.write(kept.replace("[bootstrap]", '[bootstrap]\nsync = ["theirs/"]', 1))
+    words = "cd theirs && exec python train.py --kv-store dist_sync --model-prefix net"
+    try:
+        done = nodes.run("train", "--", "sh", "-c", words)
+    finally:
+        nodes.write(kept)
+    scores = re.findall(r"worker (\d) of 2 scored \[\('accuracy', ([0-9.]+)\)\]", done.stdout)
+    assert sorted(rank for rank, _ in scores) == ["0", "1"]
+    assert scores[0][1] == scores[1][1]
+    assert float(scores[0][1]) > 0.5

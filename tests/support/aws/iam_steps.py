@@ -1,0 +1,117 @@
+"""Users and roles with one policy each, for the tests of IAM."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from ec2_client import Client, client
+from sandbox.iam.principals import OPERATOR, OPERATOR_POLICY
+
+ACCOUNT = "123456789012"
+
+
+def trust(*principals: str) -> str:
+    """A role's trust policy: EC2, and these ARNs."""
+    principal = {"Service": "ec2.amazonaws.com", **({"AWS": list(principals)} if principals else {})}
+    statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
+    return json.dumps({"Version": "2012-10-17", "Statement": statement})
+
+
+TRUST = trust(f"arn:aws:iam::{ACCOUNT}:root")
+
+
+def document(*statements: Mapping[str, Any]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
+
+
+def allow(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": action, "Resource": resource, **more}
+
+
+def client_of(service: str, keys: Mapping[str, Any], **config: Any) -> Client:
+    """botocore's client with somebody's keys; one attempt for each call."""
+    return botocore.session.get_session().create_client(
+        service,
+        aws_access_key_id=keys["AccessKeyId"],
+        aws_secret_access_key=keys["SecretAccessKey"],
+        aws_session_token=keys.get("SessionToken"),
+        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, **config),
+    )
+
+
+def user(service: str, *statements: Mapping[str, Any]) -> Client:
+    """A client of a new user who has one policy with the statements that are given."""
+    iam, name = client("iam"), f"user-{uuid.uuid4().hex[:8]}"
+    iam.create_user(UserName=name)
+    if statements:
+        iam.put_user_policy(UserName=name, PolicyName="all", PolicyDocument=document(*statements))
+    return client_of(service, iam.create_access_key(UserName=name)["AccessKey"])
+
+
+def role_keys(*statements: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The credentials of a new role that has one policy with the statements that are given."""
+    iam, name = client("iam"), f"role-{uuid.uuid4().hex[:8]}"
+    arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
+    if statements:
+        iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document(*statements))
+    keys: Mapping[str, Any] = client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
+    return keys
+
+
+def role(service: str, *statements: Mapping[str, Any]) -> Client:
+    """A client with such credentials."""
+    return client_of(service, role_keys(*statements))
+
+
+def trainer(bucket: str) -> tuple[dict[str, Any], ...]:
+    """What the role of a node needs that reads below digits/ and writes below results/."""
+    arn = f"arn:aws:s3:::{bucket}"
+    return (
+        allow("s3:GetObject", f"{arn}/digits/*"),
+        allow("s3:ListBucket", arn, Condition={"StringLike": {"s3:prefix": ["digits/*"]}}),
+        allow(["s3:PutObject", "s3:AbortMultipartUpload"], f"{arn}/results/*"),
+    )
+
+
+def make_bucket() -> str:
+    """A new bucket with some objects in it."""
+    s3, name = client("s3", s3={"addressing_style": "path"}), f"bucket-{uuid.uuid4().hex[:8]}"
+    s3.create_bucket(Bucket=name)
+    for key in ("digits/part-0", "beside", "digits-2/part-0"):
+        s3.put_object(Bucket=name, Key=key, Body=b"records")
+    return name
+
+
+def refused(call: Callable[..., Any], **asked: Any) -> str:
+    """The message of a call that lacks a permission."""
+    with pytest.raises(ClientError) as caught:
+        call(**asked)
+    error = caught.value.response["Error"]
+    assert error["Code"] in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"), error
+    return str(error["Message"])
+
+
+@contextmanager
+def limited_operator(policy: str) -> Iterator[None]:
+    """The operator may do what this policy says, and nothing else."""
+    iam = client("iam")
+    iam.create_user(UserName="administrator")
+    iam.put_user_policy(UserName="administrator", PolicyName="all", PolicyDocument=document(allow("*")))
+    key = iam.create_access_key(UserName="administrator")["AccessKey"]
+    administrator = client_of("iam", key)  # who can give the operator their rights back
+    kept = iam.get_user_policy(UserName=OPERATOR, PolicyName=OPERATOR_POLICY)["PolicyDocument"]
+    administrator.put_user_policy(UserName=OPERATOR, PolicyName=OPERATOR_POLICY, PolicyDocument=policy)
+    try:
+        yield
+    finally:
+        administrator.put_user_policy(UserName=OPERATOR, PolicyName=OPERATOR_POLICY, PolicyDocument=json.dumps(kept))
+        iam.delete_access_key(UserName="administrator", AccessKeyId=key["AccessKeyId"])
+        iam.delete_user_policy(UserName="administrator", PolicyName="all")
+        iam.delete_user(UserName="administrator")

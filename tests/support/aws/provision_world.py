@@ -1,0 +1,348 @@
+"""What the provision tests share: values to plan with, and an EC2 (the sandbox's, in this process) to apply to.
+
+Its fixtures reach the tests by conftest.py beside it.
+"""
+
+import gc
+import os
+import shutil
+import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import botocore.endpoint
+import pytest
+
+import foundation.waiting
+import provision.apply
+import provision.resources.launch
+import provision.resources.launch_recovery
+import provision.resources.power
+import sandbox.api.instances
+from foundation.progress import Event, Report, silent
+from foundation.settings import check
+from provision.aws.clients import Clients
+from provision.config import ProvisionConfig
+from provision.describe import describe_cluster
+from provision.down import down, prepare_down
+from provision.files import ClusterFiles
+from provision.model import Caller, ClusterState, LaunchOption, Node, Preflight
+from provision.plan import Plan, Wanted
+from provision.receipt import Receipt
+from provision.up import Wishes, prepare_resize, prepare_up, up
+from sandbox_in_process import Clock, InProcessSandbox
+
+T = TypeVar("T")
+DONE = "done"
+NAME = "demo"
+CALLER_NETWORK = "203.0.113.7/32"
+LAUNCHED_AT = datetime(2030, 1, 1, tzinfo=UTC)
+READS = ("Describe", "Get", "List", "DryRun")
+
+
+def make_config(**settings: Any) -> ProvisionConfig:
+    return check(ProvisionConfig, {"nodes": 2, "ssh_from": CALLER_NETWORK, **settings}, source="cluster.toml")
+
+
+def make_caller(**values: Any) -> Caller:
+    defaults: dict[str, Any] = {
+        "region": "us-east-1",
+        "account_id": "123456789012",
+        "owner": "arn:aws:iam::123456789012:user/ada",
+        "ssh_from": CALLER_NETWORK,
+    }
+    return Caller(**{**defaults, **values})
+
+
+def make_option(**values: Any) -> LaunchOption:
+    defaults: dict[str, Any] = {
+        "market": "on-demand",
+        "instance_type": "c5.xlarge",
+        "architecture": "x86_64",
+        "vcpus": 4,
+        "gpus": None,
+        "image_id": "ami-0123456789abcdef0",
+        "image_name": "ubuntu-22.04",
+        "image_created_at": datetime(2029, 12, 1, tzinfo=UTC),
+        "root_device": "/dev/sda1",
+        "subnet_id": "subnet-1",
+        "vpc_id": "vpc-1",
+        "zone": "us-east-1a",
+        "free_addresses": 4091,
+    }
+    return LaunchOption(**{**defaults, **values})
+
+
+def make_wanted(*, config: ProvisionConfig | None = None, found: Any = None, **values: Any) -> Wanted:
+    """What a plan is made from. found: of the state, by kind; values: of Wanted."""
+    defaults: dict[str, Any] = {
+        "name": NAME,
+        "config": config or make_config(),
+        "state": ClusterState(name=NAME, found=found or {}),
+        "caller": make_caller(),
+    }
+    return Wanted(**{**defaults, **values})
+
+
+def make_preflight(*options: LaunchOption, **values: Any) -> Preflight:
+    return Preflight(options=options or (make_option(),), **values)
+
+
+def make_node(index: int, **values: Any) -> Node:
+    defaults: dict[str, Any] = {
+        "instance_id": f"i-{index}",
+        "index": index,
+        "role": "head" if index == 0 else "worker",
+        "state": "running",
+        "private_ip": f"10.0.0.{index + 10}",
+        "public_ip": f"198.51.100.{index + 10}",
+        "instance_type": "c5.xlarge",
+        "zone": "us-east-1a",
+        "launched_at": LAUNCHED_AT,
+        "subnet_id": "subnet-1",
+        "vpc_id": "vpc-1",
+        "started_at": LAUNCHED_AT,
+    }
+    return Node(**{**defaults, **values})
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL and Ctrl-C: nothing in the program may catch it."""
+
+
+@dataclass
+class Calls:
+    """Every API call: counted, and a place to be killed just before or just after its effect."""
+
+    made: list[str] = field(default_factory=list)
+    kill_before: int | None = None
+    kill_after: int | None = None
+    points: int = 0
+    lock: Any = field(default_factory=threading.Lock)
+
+    def before(self, name: str) -> None:
+        with self.lock:
+            # At least: reads run side by side, and one of them may have been counted meanwhile.
+            if self.kill_before is not None and self.points >= self.kill_before:
+                raise Killed(f"before {name}")
+            self.made.append(name)
+
+    def after(self, name: str) -> None:
+        with self.lock:
+            self.points += 1
+            if self.kill_after is not None and self.points > self.kill_after:
+                raise Killed(f"after {name}")
+
+    def mutating(self) -> Counter[str]:
+        return Counter(name for name in self.made if not name.startswith(READS))
+
+    def watch(self, session: Any) -> None:
+        session.events.register("before-call.*.*", self._before_call)
+        session.events.register("after-call.*.*", lambda model, **_: self.after(model.name))
+
+    def _before_call(self, model: Any, params: dict[str, Any], **_: Any) -> None:
+        body = params.get("body")
+        dry = isinstance(body, dict) and body.get("DryRun") == "true"
+        self.before(f"DryRun{model.name}" if dry else model.name)
+
+
+@dataclass
+class World:
+    """One account, one user's machine."""
+
+    sandbox: InProcessSandbox
+    clients: Clients
+    files: ClusterFiles
+    calls: Calls
+    time: Clock
+
+    def prepare(self, config: ProvisionConfig, avoid: frozenset[str] = frozenset()) -> Plan:
+        wishes = Wishes(name=NAME, config=config, data_url="s3://bucket/digits/")
+        return prepare_up(self.clients, wishes=wishes, files=self.files, avoid=avoid)
+
+    def up(self, config: ProvisionConfig, *, report: Report = silent, keep_failed: bool = False) -> ClusterState:
+        return up(
+            self.prepare(config),
+            clients=self.clients,
+            files=self.files,
+            report=report,
+            replan=lambda avoid: self.prepare(config, avoid),
+            keep_failed=keep_failed,
+        )
+
+    def failing_launch(self, then: Callable[[], object] = lambda: None, *, which: int = 0) -> Report:
+        """A report that, once nodes are launched, has one of their hosts not come up. then: what happens besides."""
+
+        def fail(event: Event) -> None:
+            if event.kind == "done" and event.what.startswith("launch"):
+                list(self.sandbox.backend.sandbox_instances())[which].fail_to_boot("the host did not come up")
+                then()
+
+        return fail
+
+    def resize(self, config: ProvisionConfig, *, report: Report = silent) -> ClusterState:
+        wishes = Wishes(name=NAME, config=config, data_url="s3://bucket/digits/")
+
+        def prepare(avoid: frozenset[str] = frozenset()) -> Plan:
+            return prepare_resize(self.clients, wishes=wishes, files=self.files, avoid=avoid)
+
+        return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
+
+    def down(self) -> Receipt:
+        plan = prepare_down(self.clients, name=NAME, files=self.files, report=silent)
+        return down(plan, clients=self.clients, files=self.files, report=silent)
+
+    def describe(self) -> ClusterState:
+        return describe_cluster(self.clients.ec2, name=NAME, known=self.files.known_instances())
+
+    def settled(self) -> ClusterState:
+        """The cluster when every list has caught up."""
+        self.time.sleep(60)
+        return self.describe()
+
+    def move_files(self, root: Path) -> None:
+        """To another folder, so that a process that was forked has its own."""
+        if self.files.root.exists():
+            shutil.copytree(self.files.root, root)
+        self.files = ClusterFiles(root)
+
+    def reset(self, root: Path, **config: Any) -> None:
+        """An empty account, and a machine that has nothing of the cluster. config: the sandbox's."""
+        self.sandbox.reset(**config)
+        self.files = ClusterFiles(root)
+        self.calls.made.clear()
+
+    @contextmanager
+    def killed_at(self, point: int, *, before: bool) -> Iterator[None]:
+        """Killed just before, or just after, the API call or fsync number `point`."""
+        self.calls.points = 0
+        self.calls.kill_before, self.calls.kill_after = (point, None) if before else (None, point)
+        try:
+            yield
+        finally:
+            self.calls.kill_before = self.calls.kill_after = None
+
+    def resources(self) -> Counter[str]:
+        """All that the account has of any cluster, asked of the backend: without the code under test."""
+        backend = self.sandbox.backend
+        return +Counter(
+            {
+                "instances": sum(i.state != "terminated" for i in backend.sandbox_instances()),
+                "volumes": len(backend.volumes),
+                "interfaces": len(backend.enis),
+                "groups": sum(
+                    group.name != "default" for groups in backend.groups.values() for group in groups.values()
+                ),
+                "placements": len(backend.placement_groups.describe((), (), {}, {})),
+                "keys": len(backend.key_pairs),
+                "open spot requests": sum(
+                    request.state in {"open", "active"} for request in backend.spot_instance_requests.values()
+                ),
+            }
+        )
+
+
+def complete(nodes: int) -> Counter[str]:
+    """What a cluster of on-demand nodes consists of."""
+    placements = 1 if nodes > 1 else 0
+    return +Counter(
+        {
+            "instances": nodes,
+            "volumes": nodes,
+            "interfaces": nodes,
+            "groups": 1,
+            "placements": placements,
+            "keys": 1,
+        }
+    )
+
+
+def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
+    """Does something for each case, each in a process of its own that is forked with the account as it is.
+
+    Raises AssertionError with the traceback of each case that failed.
+    """
+    gc.freeze()  # what is there by now is not copied for being looked at
+    running: deque[tuple[int, int]] = deque()
+    said: list[str] = []
+
+    def reap() -> None:
+        pid, reading = running.popleft()
+        with os.fdopen(reading) as file:
+            said.append(file.read())
+        os.waitpid(pid, 0)
+
+    for case in cases:
+        if len(running) >= max(2, os.cpu_count() or 1):
+            reap()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            with os.fdopen(writing, "w") as file:
+                try:
+                    act(case)
+                    file.write(DONE)
+                except BaseException:  # noqa: BLE001 - the parent shows it
+                    file.write(f"{case}: {traceback.format_exc()}")
+            os._exit(0)
+        os.close(writing)
+        running.append((pid, reading))
+    while running:
+        reap()
+    gc.unfreeze()
+    assert said
+    assert set(said) == {DONE}, "\n".join(text for text in said if text != DONE)
+
+
+def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int], None]:
+    """os.fsync as one more point to be killed at."""
+
+    def fsync(handle: int) -> None:
+        calls.before("ListFsync")  # named so that it counts as no mutating call
+        real(handle)
+        calls.after("ListFsync")
+
+    return fsync
+
+
+@pytest.fixture(scope="module")
+def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Clients take a second to make: one set for a module, and an empty account for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        for module in (
+            provision.apply,
+            provision.resources.launch,
+            provision.resources.power,
+            provision.resources.launch_recovery,
+            foundation.waiting,
+            sandbox.api.instances,
+            botocore.endpoint,
+        ):
+            patch.setattr(module, "time", clock)
+        calls = Calls()
+        patch.setattr(os, "fsync", counting_fsync(calls, os.fsync))
+        sandbox_ = InProcessSandbox(tmp_path_factory.mktemp("sandbox") / "api.jsonl", clock)
+        clients = sandbox_.make_clients(calls.watch)
+        yield World(
+            sandbox=sandbox_, clients=clients, files=ClusterFiles(Path("/nonexistent")), calls=calls, time=clock
+        )
+
+
+@pytest.fixture
+def world(ec2: World, tmp_path: Path) -> World:
+    ec2.reset(tmp_path / "cluster")
+    return ec2
+
+
+@pytest.fixture
+def late_world(world: World) -> World:
+    """An account whose lists and ids lag behind its deeds by some seconds, as on AWS."""
+    world.sandbox.reset(consistency_delay_s=3)
+    return world

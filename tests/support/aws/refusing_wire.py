@@ -1,0 +1,58 @@
+"""EC2's error answers on the wire, for codes that no fault of the sandbox gives: botocore's retries see them too."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from provision_world import World
+from sandbox.api.refusals import render_xml, send
+
+
+@dataclass
+class Wire:
+    """Between botocore and the sandbox: remembers every call that is no dry run, and answers some of them itself."""
+
+    app: WSGIApplication
+    asked: list[dict[str, str]] = field(default_factory=list)
+    refusing: list[tuple[str, str, int, bool]] = field(default_factory=list)
+    left: int = 0
+
+    def refuse(self, action: str, code: str, *, times: int = 1, status: int = 400, after: bool = False) -> None:
+        """The next calls of an action are answered with an error: before they take effect, or after."""
+        self.refusing, self.left = [(action, code, status, after)], times
+
+    def calls(self, action: str) -> list[dict[str, str]]:
+        return [asked for asked in self.asked if asked["Action"] == action]
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        body = environ["wsgi.input"].read()
+        environ["wsgi.input"] = io.BytesIO(body)
+        asked = dict(parse_qsl(body.decode(errors="replace")))
+        if "Action" not in asked:
+            return self.app(environ, start_response)
+        if asked.get("DryRun") != "true":
+            self.asked.append(asked)
+        for action, code, status, after in self.refusing:
+            # An account's state shows in dry runs as well; all else only where something is to be done.
+            dry = asked.get("DryRun") == "true" and code not in {"OptInRequired", "PendingVerification"}
+            if action == asked["Action"] and self.left > 0 and not dry:
+                self.left -= 1
+                if after:
+                    list(self.app(environ, lambda *_: lambda _: None))
+                answer = render_xml("Response/Errors", code, f"AWS's words on {code}.")
+                return send(start_response, f"{status} Refused", "text/xml", answer)
+        return self.app(environ, start_response)
+
+
+@contextmanager
+def wired(world: World) -> Iterator[Wire]:
+    below = world.sandbox.app
+    world.sandbox.app = between = Wire(below)
+    try:
+        yield between
+    finally:
+        world.sandbox.app = below

@@ -1,0 +1,165 @@
+"""The sandbox's AWS in the test's own process: every layer of it but the network and the hosts.
+
+Botocore's requests go straight into the sandbox's WSGI application, by its `before-send` event. So faults, quotas,
+tokens, placement groups and eventual consistency are those of the sandbox, at a millisecond a call.
+"""
+
+import io
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from wsgiref.types import WSGIApplication
+
+import boto3
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.exceptions import ConnectionClosedError
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import ec2_backends
+from moto.iam.models import iam_backends
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import s3_backends
+
+from provision.aws.clients import Clients
+from sandbox.api import moto_setup
+from sandbox.api.consistency import Unsettled
+from sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
+from sandbox.api.log import ApiLog
+from sandbox.api.prices import answer_pricing
+from sandbox.api.server import catch_errors, take_bodies_as_they_are
+from sandbox.config import SandboxConfig
+from sandbox.faults.api import ApiFaults, CutError
+from sandbox.faults.faults import FaultBook
+from sandbox.hosts.fleet import PhantomFleet
+
+REGION = "us-east-1"
+CALLER = "arn:aws:iam::123456789012:user/ada"
+
+
+class Clock:
+    """Time that passes only when somebody sleeps; stands for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_800_000_000.0
+        self.slept_s: list[float] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    monotonic = time
+    perf_counter = time
+
+    def sleep(self, duration_s: float) -> None:
+        self.slept_s.append(duration_s)
+        self.now_s += duration_s
+
+
+class InProcessSandbox:
+    """One EC2, S3, IAM ... without hosts. consistency_delay_s is counted by `clock`."""
+
+    def __init__(self, log: Path, clock: Clock) -> None:
+        self.clock = clock
+        self._one_at_a_time = threading.Lock()
+        self.book = FaultBook()
+        self.fleet = PhantomFleet()
+        self.config = SandboxConfig(hosts="none")
+        self.backend = self._install()
+        moto = answer_pricing(take_bodies_as_they_are(DomainDispatcherApplication(create_backend_app)), REGION)
+        self.app: WSGIApplication = ApiLog(ApiFaults(catch_errors(moto), self.book, lambda _: CALLER), log)
+
+    def _install(self) -> SandboxEC2Backend:
+        return moto_setup.install(
+            Ec2Settings(
+                region=REGION,
+                private=IPv4Network("10.77.0.0/16"),
+                public=IPv4Network("198.18.0.0/20"),
+                wake=lambda: None,
+                read_console=self.fleet.read_console,
+                enforce=self.fleet.enforce,
+                config=self.config,
+                book=self.book,
+            )
+        )
+
+    def reset(self, **config: Any) -> None:
+        """An empty account, without faults; config: [sandbox] of cluster.toml."""
+        self.book.disarm("all")
+        self.config = SandboxConfig(hosts="none", **config)
+        for backends in (iam_backends, s3_backends):
+            for backend in backends[DEFAULT_ACCOUNT_ID].values():
+                backend.reset()
+        for backend in (*ec2_backends[DEFAULT_ACCOUNT_ID].values(),):
+            backend.reset()
+        self.backend = self._install()
+        self.backend.unsettled = Unsettled(self.config.consistency_delay_s, self.clock.monotonic)
+
+    def make_clients(self, watch: Callable[[boto3.session.Session], None]) -> Clients:
+        """Clients whose requests go here and nowhere else. watch: may register for botocore's events."""
+        session = boto3.session.Session(
+            region_name=REGION, aws_access_key_id="testing", aws_secret_access_key="testing"
+        )
+        session.events.register("before-send", self._answer)
+        watch(session)
+        return Clients(session, region=REGION)
+
+    def _answer(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+        with self._one_at_a_time:
+            return self._ask(request)
+
+    def _ask(self, request: AWSPreparedRequest) -> AWSResponse:
+        self.fleet.reconcile(self.backend)
+        status: list[Any] = []
+
+        def start_response(line: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
+            status[:] = [int(line[:3]), dict(headers)]
+            return None
+
+        try:
+            body = b"".join(self.app(_environ(request), start_response))
+        except CutError as error:
+            raise ConnectionClosedError(endpoint_url=request.url, error=error) from error
+        self.fleet.reconcile(self.backend)
+        return AWSResponse(request.url, status[0], status[1], _Raw(body))
+
+
+class _Raw(io.BytesIO):
+    """What botocore reads an answer from."""
+
+    def stream(self, **_: Any) -> Iterator[bytes]:
+        yield self.read()
+
+
+def _environ(request: AWSPreparedRequest) -> dict[str, Any]:
+    parts = urlsplit(request.url)
+    body: Any = request.body or b""
+    content: bytes = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else body.read()
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote(parts.path or "/"),
+        "QUERY_STRING": parts.query,
+        "SERVER_NAME": parts.hostname,
+        "SERVER_PORT": "443",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "wsgi.url_scheme": "https",
+        "wsgi.input": io.BytesIO(content),
+        "wsgi.errors": io.StringIO(),
+        "wsgi.version": (1, 0),
+        "wsgi.multithread": False,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+        "REMOTE_ADDR": "127.0.0.1",
+        "HTTP_HOST": parts.netloc,
+    }
+    environ.update(_headers(request.headers.items()))
+    environ["CONTENT_LENGTH"] = str(len(content))
+    return environ
+
+
+def _headers(headers: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    for name, value in headers:
+        text = value.decode() if isinstance(value, bytes) else str(value)
+        key = name.upper().replace("-", "_")
+        yield (key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"), text

@@ -1,0 +1,96 @@
+"""A project folder with a cluster.toml, and the real command run in it as a user would run it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from preloaded import may_run, preloaded
+
+REPOSITORY = Path(__file__).parents[3]
+CLUSTER = str(Path(sys.executable).parent / "cluster")
+
+
+@dataclass
+class Project:
+    """`directory` holds cluster.toml; state of clusters is kept below it, wheels in the user's usual cache.
+
+    command: the program to run.
+    """
+
+    directory: Path
+    env: dict[str, str] = field(default_factory=dict)
+    command: str = field(default=CLUSTER, kw_only=True)
+
+    def environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CLUSTER_"))}
+        return {**kept, "XDG_STATE_HOME": str(self.directory / "state"), "COLUMNS": "200", **self.env}
+
+    def write(self, text: str) -> None:
+        (self.directory / "cluster.toml").write_text(text)
+
+    def run(self, *words: str, code: int | None = 0, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+        """Run `cluster WORDS...` to its end, and check its exit code."""
+        command, env = [self.command, *words], self.environment()
+        if self.command == CLUSTER and may_run(env):
+            done = preloaded().run(command, cwd=self.directory, env=env, timeout_s=timeout_s)
+        else:
+            done = subprocess.run(
+                command, cwd=self.directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=timeout_s, check=False,
+            )  # fmt: skip
+        assert code is None or done.returncode == code, (
+            f"cluster {words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    @property
+    def messages(self) -> Path:
+        """What the command that `running` started has said on stderr so far."""
+        return self.directory / "messages"
+
+    @contextmanager
+    def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """Start `cluster WORDS...`; it is killed at the end of the block if it still runs."""
+        with self.messages.open("w") as messages:
+            process = subprocess.Popen(
+                [self.command, *words],
+                cwd=self.directory,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                text=True,
+                start_new_session=True,
+            )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def processes_of(variable: str, value: str | None = None) -> dict[int, dict[str, str]]:
+    """Processes anywhere on this machine that have an environment variable (with that value), by pid."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            pairs = (entry / "environ").read_bytes().split(b"\0")
+            if (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z":
+                continue
+        except OSError:
+            continue
+        env = dict(pair.decode(errors="replace").split("=", 1) for pair in pairs if b"=" in pair)
+        if variable in env and value in {None, env[variable]}:
+            found[int(entry.name)] = env
+    return found

@@ -1,0 +1,401 @@
+"""Real agents (bootstrap/node/agent.py) on loopback addresses, each with its own home; pipes in the place of ssh."""
+
+import hashlib
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from bootstrap.environment.file_cache import BundleFile, describe_file
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.node_program import LOADER
+from bootstrap.transfer.distribute import MODULES, Distribution, SetUp
+from foundation.progress import silent
+from waits import until
+
+PROGRAMS = Path(__file__).parents[3] / "bootstrap" / "node"
+SOURCES = json.dumps([(name, (PROGRAMS / f"{name}.py").read_text()) for name in MODULES]).encode() + b"\n"
+SECRET = "5e" * 32
+PATIENCE_S = 30.0
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def entry(data: bytes, name: str = "some.whl") -> dict[str, Any]:
+    """A file, as the order has it."""
+    return {"sha256": digest_of(data), "name": name, "size": len(data)}
+
+
+def script(text: str, what: str = "a script", **more: Any) -> dict[str, Any]:
+    return {"kind": "script", "what": what, "text": text, "silence_s": 60, **more}
+
+
+def hold(home: Path, data: bytes, name: str = "some.whl") -> None:
+    """Have a file in a node's store."""
+    folder = home / ".cluster" / "files" / digest_of(data)
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(data)
+
+
+class RawAgent:
+    """An agent whose every message the test says itself."""
+
+    def __init__(
+        self,
+        home: Path,
+        *files: Mapping[str, Any],
+        address: str = "127.0.0.1",
+        tasks: Iterable[Mapping[str, Any]] = (),
+        secret: str = SECRET,
+        lock_timeout_s: float = 10,
+        limit: str = ":",
+    ) -> None:
+        home.mkdir(exist_ok=True)
+        self.home = home
+        self.address = address
+        self.port = 0
+        self.process = subprocess.Popen(
+            ["/bin/sh", "-c", f'{limit}; exec "$@"', "sh", sys.executable, "-c", LOADER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"HOME": str(home), "PATH": os.environ["PATH"]},
+        )
+        self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self.write(SOURCES)
+        order = {"address": address, "secret": secret, "lock_timeout_s": lock_timeout_s, "files": files}
+        self.tell({**order, "tasks": list(tasks)})
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._said.put(json.loads(line))
+        self._said.put(None)
+
+    def write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        self.write(json.dumps(message).encode() + b"\n")
+
+    def hear(self, *kinds: str) -> Any:
+        """What it says next, without its signs of life: messages of these kinds. The value of the last one."""
+        for kind in kinds:
+            said = self._next()
+            assert kind in said, said
+        return said[kinds[-1]]
+
+    def hear_arrival(self, *peers: tuple[str, int]) -> None:
+        """As hear("arrived"); when a peer began anew just when it was asked, these are asked once more."""
+        while "stuck" in (said := self._next()):
+            self.take_from(*peers)
+        assert "arrived" in said, said
+
+    def _next(self) -> dict[str, Any]:
+        while True:
+            said = self._said.get(timeout=PATIENCE_S)
+            if said is None or "alive" not in said:
+                break
+        assert said is not None, f"it ended: {self.errors()}"
+        return said
+
+    def listen(self) -> "RawAgent":
+        self.port = self.hear("listening")
+        return self
+
+    def take_from(self, *peers: tuple[str, int]) -> None:
+        self.tell({"peers": list(peers)})
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        return self.address, self.port
+
+    def upload(self, data: bytes, *, offset: int = 0, until: int | None = None) -> None:
+        """Give it the bytes from an offset on; those after `until` are announced, and not sent."""
+        self.tell({"upload": digest_of(data), "offset": offset, "size": len(data) - offset})
+        self.write(data[offset:until])
+
+    def path(self, data: bytes, name: str = "some.whl") -> Path:
+        return self.home / ".cluster" / "files" / digest_of(data) / name
+
+    def arrived_bytes(self, data: bytes) -> int:
+        """How many are on its disk."""
+        for path in (self.path(data), self.home / ".cluster" / "incoming" / digest_of(data)):
+            try:
+                return path.stat().st_size
+            except FileNotFoundError:
+                continue
+        return 0
+
+    def send(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+
+    def errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+    def hang_up(self) -> int:
+        """Close its stdin; the exit code."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        return self.process.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.hang_up()
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._listener.join()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+class Proxy:
+    """Stands between two nodes and passes on what they say, but for one byte of what comes back."""
+
+    def __init__(self, upstream: tuple[str, int], *, address: str, flip_at: int, times: int) -> None:
+        self._upstream = upstream
+        self._flip_at = flip_at
+        self._times = times
+        self._listener = socket.create_server((address, 0))
+        self.peer = self._listener.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._upstream)
+            flips = self._times > 0
+            self._times -= 1
+            threading.Thread(target=self._pump, args=(near, far, None), daemon=True).start()
+            threading.Thread(target=self._pump, args=(far, near, self._flip_at if flips else None), daemon=True).start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket, flip_at: int | None) -> None:
+        seen = 0
+        try:
+            while data := bytearray(source.recv(1 << 16)):
+                if flip_at is not None and seen <= flip_at < seen + len(data):
+                    data[flip_at - seen] ^= 0x10
+                seen += len(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, sink):
+                end.close()
+
+
+class PipeChannel:
+    """The methods of paramiko.Channel that Agent calls, over a process's pipes."""
+
+    def __init__(self, words: Sequence[str], env: Mapping[str, str], gate: "Gate") -> None:
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env)
+        )
+        self.closed = False
+        self.sent_bytes = 0
+        self._gate = gate
+        self._data: queue.Queue[bytes] = queue.Queue()
+        self._ended = threading.Event()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        while data := os.read(self.process.stdout.fileno(), 1 << 16):
+            self._data.put(data)
+        self.process.wait()
+        self._ended.set()
+        self._data.put(b"")
+
+    def settimeout(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def sendall(self, data: bytes) -> None:
+        if not data.endswith((b"}\n", b"]\n")):  # it is no message
+            self._gate.pass_(len(data))
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+        self.sent_bytes += len(data)
+
+    def recv_ready(self) -> bool:
+        return not self._data.empty()
+
+    def recv(self, _count: int) -> bytes:
+        try:
+            data = self._data.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise TimeoutError from None
+        if not data:
+            self._data.put(b"")  # an end is read again and again, as paramiko's is
+        return data
+
+    @property
+    def status_event(self) -> threading.Event:
+        return self._ended
+
+    def exit_status_ready(self) -> bool:
+        return self._ended.is_set()
+
+    def recv_exit_status(self) -> int:
+        self._ended.wait()
+        code = self.process.returncode
+        return -1 if code < 0 else code
+
+    def recv_stderr_ready(self) -> bool:
+        return self.process.stderr is not None and not self.process.stderr.closed
+
+    def recv_stderr(self, _count: int) -> bytes:
+        assert self.process.stderr is not None
+        with self.process.stderr:
+            return self.process.stderr.read()
+
+    def close(self) -> None:
+        self.closed = True
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+
+
+class Gate:
+    """Lets so many bytes be uploaded, and the rest once it is opened: so that something can be done at half time."""
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self._opened = threading.Event()
+        self._left = limit_bytes
+        self._lock = threading.Lock()
+        self.reached = threading.Event()
+        if limit_bytes is None:
+            self.open()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    def pass_(self, count: int) -> None:
+        if self._left is not None:
+            with self._lock:
+                self._left -= count
+                shut = self._left < 0
+            if shut:
+                self.reached.set()
+                assert self._opened.wait(PATIENCE_S)
+
+
+class LocalNode(NodeConnection):
+    """A node without ssh."""
+
+    def __init__(self, root: Path, number: int, gate: Gate) -> None:
+        self.home = root / f"node-{number}"
+        self.home.mkdir(parents=True, exist_ok=True)
+        address = f"127.0.0.{number + 1}"
+        self.host = Host(
+            name=f"node-{number}", instance_id=f"i-{number}", address=address, private_ip=address, user="x",
+            is_head=not number,
+        )  # fmt: skip
+        self.channels: list[PipeChannel] = []
+        self.limit = ":"
+        self.profile = ":"
+        self._gate = gate
+
+    def open_channel(self, command: str) -> Any:
+        text = f"{self.limit}; {self.profile}; exec {command}"
+        env = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
+        self.channels.append(PipeChannel(["/bin/sh", "-c", text], env, self._gate))
+        return self.channels[-1]
+
+    @property
+    def agent(self) -> PipeChannel:
+        return self.channels[-1]
+
+    def path(self, file: BundleFile) -> Path:
+        return self.home / ".cluster" / "files" / file.sha256 / file.name
+
+    def has(self, file: BundleFile) -> bool:
+        return self.path(file).exists() and describe_file(self.path(file)).sha256 == file.sha256
+
+    def arriving_bytes(self, file: BundleFile) -> int:
+        try:
+            return (self.home / ".cluster" / "incoming" / file.sha256).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+class Nodes:
+    """Some nodes that are given files by the real Distribution."""
+
+    def __init__(self, root: Path, count: int, *, gate_bytes: int | None = None) -> None:
+        self.gate = Gate(gate_bytes)
+        self.all = [LocalNode(root, number, self.gate) for number in range(count)]
+        self.errors: dict[str, BaseException] = {}
+        self.distribution = Distribution(report=silent)
+        self._threads: dict[str, threading.Thread] = {}
+
+    def start(self, *nodes: LocalNode, **wanted: Any) -> None:
+        """Begin with some nodes, one after the other, so that they stand in this order in the chain."""
+        for node in nodes:
+            thread = threading.Thread(target=self._set_up, args=(node, SetUp(python=sys.executable, **wanted)))
+            thread.start()
+            self._threads[node.host.name] = thread
+            until(lambda node=node: self.joined(node), "it does not join")
+
+    def joined(self, node: LocalNode) -> bool:
+        members = self.distribution.peers._members
+        return node.host.name in self.errors or any(member.name == node.host.name for member in members)
+
+    def _set_up(self, node: LocalNode, wanted: SetUp) -> None:
+        try:
+            self.distribution.set_up(node, wanted)
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
+            self.errors[node.host.name] = error
+
+    def join(self) -> dict[str, BaseException]:
+        """Wait for all of them."""
+        for thread in self._threads.values():
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        return self.errors
+
+    def uploaded_bytes(self) -> int:
+        return sum(channel.sent_bytes for node in self.all for channel in node.channels)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.gate.open()
+        self.distribution.__exit__(None, None, None)
+        for node in self.all:
+            for channel in node.channels:
+                channel.process.kill()
+                channel.process.wait()
+                channel.listener.join()
+                for pipe in (channel.process.stdout, channel.process.stderr):
+                    assert pipe is not None
+                    pipe.close()

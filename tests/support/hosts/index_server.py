@@ -1,0 +1,176 @@
+"""A package index over real HTTP, which can misbehave, and wheels for it."""
+
+import hashlib
+import http.server
+import re
+import threading
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+CUT_BYTES = 1000
+
+
+def make_wheel(folder: Path, name: str, content: Mapping[str, bytes], *, requires: str = "") -> Path:
+    """A wheel that pip and uv install; the same bytes for the same content."""
+    project, wheel_version, *tags = name.removesuffix(".whl").split("-")
+    info = f"{project}-{wheel_version}.dist-info"
+    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    metadata = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {wheel_version}\n{needs}",
+        "WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {'-'.join(tags)}\n",
+        "RECORD": "",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path, data in {**content, **{f"{info}/{path}": text for path, text in metadata.items()}}.items():
+            wheel.writestr(zipfile.ZipInfo(path), data, zipfile.ZIP_DEFLATED)
+    return folder / name
+
+
+@dataclass
+class Index:
+    """Serves a folder of wheels by PEP 503 and PEP 658; and says what it was asked for.
+
+    asked: each request's path and Range. The rest is how it misbehaves: how many of the next answers are 503,
+    how many are cut off, whether it knows ranges, what a wheel's bytes are changed to, a status for all wheels.
+    """
+
+    folder: Path
+    url: str = ""
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    failing: int = 0
+    cutting: int = 0
+    ranges: bool = True
+    hashes: bool = True
+    flip: bool = False
+    refusal: tuple[int, bytes] | None = None
+    delay_s: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def asked_for(self, ending: str) -> list[str]:
+        """The ranges that were asked for of paths that end so."""
+        return [wanted for path, wanted in self.asked if path.endswith(ending)]
+
+    def take_one(self, what: str) -> bool:
+        """Whether one more answer is to be spoiled."""
+        with self.lock:
+            left = getattr(self, what)
+            setattr(self, what, max(0, left - 1))
+        return bool(left)
+
+    def find_page(self, path: str) -> bytes | None:
+        """A page of the index."""
+        if not path.startswith("/simple/"):
+            return None
+        project = path.removeprefix("/simple/").strip("/")
+        links = []
+        for wheel in sorted(self.folder.glob("*.whl")):
+            if wheel.name.split("-")[0].replace("_", "-").lower() == project:
+                digest = f"#sha256={sha256_of(wheel.read_bytes())}" if self.hashes else ""
+                address = f"../../files/{quote(wheel.name)}{digest}"
+                links.append(f'<a href="{address}" data-core-metadata="true">{escape(wheel.name)}</a><br>')
+        return f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode() if links else None
+
+    def find_file(self, path: str) -> bytes | None:
+        """A wheel's bytes, or its metadata's."""
+        name = path.rpartition("/")[2].replace("%2B", "+")
+        wheel = self.folder / name.removesuffix(".metadata")
+        if not path.startswith("/files/") or not wheel.is_file():
+            return None
+        if name.endswith(".metadata"):
+            with zipfile.ZipFile(wheel) as opened:
+                return next(opened.read(entry) for entry in opened.namelist() if entry.endswith("/METADATA"))
+        data = wheel.read_bytes()
+        return data[:-1] + bytes([data[-1] ^ 1]) if self.flip else data
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: str, index: Index) -> None:
+        super().__init__((address, 0), Handler)
+        self.index = index
+
+    def handle_error(self, *_words: object) -> None:
+        """Clients go when they please."""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    @property
+    def index(self) -> Index:
+        assert isinstance(self.server, Server)
+        return self.server.index
+
+    def log_message(self, *_words: object) -> None:
+        """Nothing."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        index = self.index
+        index.asked.append((self.path, self.headers.get("Range", "")))
+        page = index.find_page(self.path)
+        if page is not None:
+            self.answer(200, page, {"Content-Type": "text/html"})
+            return
+        data = index.find_file(self.path.partition("?")[0])
+        if data is None:
+            self.answer(404, b"")
+        elif self.path.endswith(".metadata"):
+            self.answer(200, data)
+        elif index.refusal is not None:
+            self.answer(*index.refusal)
+        elif index.take_one("failing"):
+            self.answer(503, b"")
+        else:
+            time.sleep(index.delay_s)
+            self.answer_part(data)
+
+    def answer_part(self, data: bytes) -> None:
+        wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if wanted is None or not self.index.ranges:
+            self.answer(200, data)
+            return
+        first, last = wanted.groups()
+        begin = int(first) if first else max(0, len(data) - int(last))
+        end = min(int(last) + 1 if first and last else len(data), len(data))
+        self.answer(206, data[begin:end], {"Content-Range": f"bytes {begin}-{end - 1}/{len(data)}"})
+
+    def answer(self, status: int, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if len(data) > CUT_BYTES and self.index.take_one("cutting"):
+            self.wfile.write(data[:CUT_BYTES])
+            self.close_connection = True
+        elif self.command != "HEAD":
+            self.wfile.write(data)
+
+
+@contextmanager
+def serve_index(folder: Path, *, address: str = "127.0.0.1") -> Iterator[Index]:
+    """Serve a folder until the block ends."""
+    index = Index(folder=folder)
+    server = Server(address, index)
+    index.url = f"http://{address}:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield index
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,128 @@
+"""A folder in the place of a node's ~/.cluster, and the real place_tree.py in a process of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bootstrap.transfer.tree import Tree, TreeArchives, TreeFile, file_of_bytes, make_tree
+
+PROGRAMS = Path(__file__).parents[3] / "bootstrap" / "node"
+ANSWERING = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+os.umask(0o077)
+import place_tree
+for line in sys.stdin:
+    home, order = json.loads(line)
+    try:
+        place_tree.place(home, order)
+        answer = {}
+    except OSError as error:
+        answer = {"errno": error.errno, "said": str(error)}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placer:
+    """One process that places trees wherever it is told to."""
+
+    process: "subprocess.Popen[str]"
+
+    def place(self, home: Path, order: Mapping[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([str(home), order]) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+
+@contextmanager
+def start_placer() -> Iterator[Placer]:
+    """Without a locale, as sshd starts it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ANSWERING, str(PROGRAMS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"LC_ALL": "C", "PATH": os.environ["PATH"]},
+    ) as process:
+        yield Placer(process=process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDir:
+    """A node's ~/.cluster at `home`; `cache` is the user's machine's."""
+
+    home: Path
+    cache: Path
+    placer: Placer
+
+    def trees(self) -> set[str]:
+        """What facts.sh would say."""
+        return {path.parent.name for path in self.home.glob("tree/*/.complete")}
+
+    def send(self, tree: Tree, *, keep: Iterable[str] = ()) -> dict[str, Any]:
+        """Place a tree; the answer is {} where that went well."""
+        return self.placer.place(self.home, self.accept(tree, keep=keep))
+
+    def accept(self, tree: Tree, *, keep: Iterable[str] = ()) -> dict[str, Any]:
+        """Have a tree's archive in files/, as the chain leaves it there; the task that places it."""
+        with TreeArchives([tree], cache=self.cache) as archives:
+            file, task = archives.write(tree)
+            folder = self.home / "files" / file.sha256
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file.path, folder / file.name)
+        return {**task, "keep": [tree.digest, *keep]}
+
+    def path(self, tree: Tree) -> Path:
+        return self.home / "tree" / tree.digest
+
+
+def tree_of(files: Mapping[str, bytes], *folders: str, executable: tuple[str, ...] = ()) -> Tree:
+    made = [file_of_bytes(path, data) for path, data in files.items()]
+    return make_tree(
+        [
+            TreeFile(path=f.path, sha256=f.sha256, size_bytes=f.size_bytes, mode=0o755, source=f.source)
+            if f.path in executable
+            else f
+            for f in made
+        ],
+        folders,
+    )
+
+
+def content_of(root: Path) -> dict[bytes, tuple[int, bytes] | None]:
+    """All files below a folder with mode and bytes, and all folders, as None."""
+    found: dict[bytes, tuple[int, bytes] | None] = {}
+    top = os.fsencode(root)
+    for folder, folders, files in os.walk(top):
+        for name in folders:
+            found[os.path.relpath(os.path.join(folder, name), top)] = None
+        for name in files:
+            path = os.path.join(folder, name)
+            with open(path, "rb") as stream:
+                found[os.path.relpath(path, top)] = (os.fstat(stream.fileno()).st_mode & 0o7777, stream.read())
+    return found
+
+
+def wanted_content(tree: Tree) -> dict[bytes, tuple[int, bytes] | None]:
+    """What content_of says of a tree when it is in place."""
+    wanted: dict[bytes, tuple[int, bytes] | None] = {b".complete": (0o600, b"")}
+    for path in [*(file.path for file in tree.files), *(f"{folder}/." for folder in tree.folders)]:
+        parts = path.split("/")
+        wanted |= {"/".join(parts[:count]).encode(): None for count in range(1, len(parts))}
+    for file in tree.files:
+        data = file.source if isinstance(file.source, bytes) else file.source.read_bytes()
+        wanted[file.path.encode()] = (file.mode, data)
+    return wanted

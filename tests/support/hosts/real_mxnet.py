@@ -1,0 +1,105 @@
+"""The Pythons of this machine, and one of them with the real MXNet, made once and kept."""
+
+import fcntl
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+VERSIONS = tuple(f"3.{minor}" for minor in range(6, 14))
+# Where pyenv and uv keep them, and where a distribution or an administrator does.
+PLACES = (".pyenv/versions/{0}.*/bin", ".local/share/uv/python/cpython-{0}*/bin")
+
+
+@functools.cache
+def find_python(version: str) -> str | None:
+    """The path of a Python such as "3.6" itself; None where this machine has none that works."""
+    for candidate in _candidates(version):
+        told = subprocess.run(
+            [candidate, "-c", "import sys; print(sys.executable, *sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        path, _, found = told.stdout.strip().partition(" ")
+        if told.returncode == 0 and found.replace(" ", ".") == version:
+            return path
+    return None
+
+
+def _candidates(version: str) -> Iterator[str]:
+    name = f"python{version}"
+    for place in PLACES:
+        yield from map(str, sorted(Path.home().glob(f"{place.format(version)}/{name}")))
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/bin", "/usr/bin"])
+    found = shutil.which(name, path=path)
+    if found is not None:
+        yield found
+
+
+UV = str(Path(sys.executable).parent / "uv")
+VERSION = "1.7.0.post2"
+PACKAGES = ("numpy==1.23.5", "opencv-python-headless==4.11.0.86")
+VERSIONS = ("3.11", "3.10", "3.9", "3.8")  # that NumPy has no wheels for later ones
+
+
+def real_mxnet(version: str = VERSION) -> str:
+    """The path of a Python that can import this mxnet, and cv2. The test is skipped where no Python can."""
+    python = next(filter(None, map(find_python, VERSIONS)), None)
+    if python is None:
+        pytest.skip(f"MXNet needs one of Python {', '.join(VERSIONS)}")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests"
+    base.mkdir(parents=True, exist_ok=True)
+    made = base / "-".join(["mxnet", version, *Path(python).name.split("python")[1:]])
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (made / "complete").exists():
+            subprocess.run([UV, "venv", "--quiet", "--clear", "--python", python, made], check=True)
+            packages = (f"mxnet=={version}", *PACKAGES)
+            subprocess.run(
+                [UV, "pip", "install", "--quiet", "--python", made / "bin" / "python", *packages], check=True
+            )
+            (made / "complete").touch()
+    return str(made / "bin" / "python")
+
+
+def run_mxnet(program: str, *words: str | Path, env: dict[str, str] | None = None) -> list[str]:
+    """What a program prints that runs with MXNet; `mx` is imported. Lines."""
+    done = subprocess.run(
+        [real_mxnet(), "-W", "ignore", "-c", "import sys\nimport mxnet as mx\n" + textwrap.dedent(program), *words],
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+# Prints, for each number of parts, the labels in each part, in the order in which ImageRecordIter gives them.
+LABELS_BY_PART = """
+def labels(count, part):
+    try:
+        records = mx.io.ImageRecordIter(
+            path_imgrec=sys.argv[1], data_shape=(3, 8, 8), batch_size=1, num_parts=count, part_index=part,
+            preprocess_threads=1, prefetch_buffer=1)
+    except StopIteration:
+        return []  # the part is empty
+    return [int(batch.label[0].asscalar()) for batch in records]
+
+for count in map(int, sys.argv[2].split(",")):
+    for part in range(count):
+        print(*labels(count, part))
+"""
+
+
+def labels_by_part(path: str, counts: Sequence[int], env: dict[str, str] | None = None) -> list[list[int]]:
+    """For each of these numbers of parts, each part's labels."""
+    lines = run_mxnet(LABELS_BY_PART, path, ",".join(map(str, counts)), env=env)
+    return [[int(word) for word in line.split()] for line in lines]

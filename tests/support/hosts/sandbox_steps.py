@@ -1,0 +1,162 @@
+"""Steps that the tests against a sandbox share."""
+
+import functools
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.loaders
+import botocore.session
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+from foundation.progress import silent
+from sandbox import control
+from sandbox.config import SandboxConfig
+from sandbox.daemon import place
+from waits import until
+
+REGION = "us-east-1"
+UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
+UP_TIMEOUT_S = 60
+LOADER = botocore.loaders.create_loader()  # reads each service's description once for all sessions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningSandbox:
+    """A sandbox that runs; `environment` is what leads AWS clients to it, in this process and in child processes."""
+
+    project_dir: Path
+    info: control.SandboxInfo
+    environment: dict[str, str]
+
+
+def start_sandbox(project_dir: Path, **config: Any) -> RunningSandbox:
+    info = control.start(project_dir, region=REGION, report=silent, config=SandboxConfig(**config))
+    return RunningSandbox(project_dir=project_dir, info=info, environment=control.environment(info))
+
+
+def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leads AWS clients to a sandbox; boto3.client's too, which would keep the credentials of an earlier one."""
+    for name in control.unset_environment(os.environ):
+        monkeypatch.delenv(name)
+    for name, value in sandbox.environment.items():
+        monkeypatch.setenv(name, value)
+    session = botocore.session.get_session()
+    session.register_component("data_loader", LOADER)
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", boto3.Session(botocore_session=session))
+
+
+def find_leftovers(project_dir: Path) -> place.Leftovers:
+    return place.find_leftovers(place.place_of(project_dir))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ssh:
+    """The ssh client with one key, for hosts whose keys change all the time."""
+
+    key: Path
+
+    def run(
+        self, address: str, command: str, *, stdin: str = "", check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=5",
+                   "IdentitiesOnly=yes", "BatchMode=yes")  # fmt: skip
+        words = [word for option in options for word in ("-o", option)]
+        done = subprocess.run(
+            ("ssh", "-F", "none", *words, "-i", str(self.key), f"ubuntu@{address}", command),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done
+
+    def read(self, address: str, command: str) -> str:
+        return self.run(address, command).stdout.strip()
+
+
+def launch(ssh: Ssh, count: int, key_name: str = "test", profile: str = "") -> list[InstanceTypeDef]:
+    """Launches instances that the key of `ssh` opens and ssh reaches, and waits until they run."""
+    ec2 = boto3.client("ec2")
+    if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
+        ec2.import_key_pair(KeyName=key_name, PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
+    open_ssh(ec2)
+    reservation = ec2.run_instances(
+        ImageId=find_image(), MinCount=count, MaxCount=count, KeyName=key_name, InstanceType="g4dn.xlarge",
+        IamInstanceProfile={"Name": profile},
+    )  # fmt: skip
+    ids = [instance["InstanceId"] for instance in reservation["Instances"]]
+    wait_for(ec2, "instance_running", ids)
+    return describe(ec2, ids)
+
+
+def open_ssh(ec2: EC2Client) -> str:
+    """Lets everybody reach port 22 of what is in the default group, whose id it returns."""
+    [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
+    if not any(rule.get("FromPort") == 22 for rule in group["IpPermissions"]):
+        ec2.authorize_security_group_ingress(
+            GroupId=group["GroupId"], IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
+        )
+    return group["GroupId"]
+
+
+@functools.cache
+def find_image() -> str:
+    """The same one in every sandbox."""
+    return boto3.client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
+
+
+def wait_for(ec2: EC2Client, what: str, ids: list[str]) -> None:
+    """what: instance_STATE. botocore's own waiter for the end fails for an instance that is still pending."""
+    state = what.removeprefix("instance_")
+    hopeless = {"terminated", "stopped"} if state == "running" else set()
+
+    def arrived() -> bool:
+        seen = {instance["State"]["Name"] for instance in describe(ec2, ids)}
+        assert not seen & hopeless, seen
+        return seen == {state}
+
+    until(arrived, f"{ids} not {state}")
+
+
+def describe(ec2: EC2Client, ids: list[str]) -> list[InstanceTypeDef]:
+    reservations = ec2.describe_instances(InstanceIds=ids)["Reservations"]
+    return [instance for reservation in reservations for instance in reservation["Instances"]]
+
+
+def terminate_all(ec2: EC2Client) -> None:
+    """Ends every instance, and waits until none of them counts any more."""
+    if ids := [*find_live(ec2)]:
+        ec2.terminate_instances(InstanceIds=ids)
+        wait_for(ec2, "instance_terminated", ids)
+
+
+def find_live(ec2: EC2Client) -> set[str]:
+    """The ids of all instances that are not terminated."""
+    live: Any = {
+        "Name": "instance-state-name",
+        "Values": ["pending", "running", "stopping", "stopped", "shutting-down"],
+    }
+    pages = ec2.get_paginator("describe_instances").paginate(Filters=[live])
+    return set(pages.search("Reservations[].Instances[].InstanceId"))
+
+
+def find_sleepers(token: str) -> dict[int, str]:
+    """Processes on any host with that word on their command line; the command here has it as well, behind `exec`."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if any(token.encode() in word for word in words) and b"exec" not in words and state != "Z":
+            found[int(path.parent.name)] = b" ".join(words).decode()
+    return found

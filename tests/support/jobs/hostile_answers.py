@@ -1,0 +1,134 @@
+"""What a hostile or damaged head answers: each a program that stands in for jobs.py on it, and what is shown then."""
+
+from dataclasses import dataclass
+
+GOOD = (
+    '{"id": "20261121-000000-abcdef", "name": "good", "state": "done", "workers": 1, "servers": 0, '
+    '"submitted_at": 9.0, "started_at": 9.0, "ended_at": 10.0, "exit_code": 0, "error": null}'
+)
+LOG = r"""
+say('{"t": 1.0, "p": 0, "role": "worker", "host": "node-0"}')
+say('{"t": 1.0, "p": 0, "line": "first"}')
+"""
+END = r"""
+say('{"t": 2.0, "p": 0, "line": "last"}')
+say('{"t": 3.0, "result": {"state": "done", "exit_code": 0, "error": null, "left": {}}}')
+"""
+PREAMBLE = f"""
+import json, os, sys, time
+del sys.argv[1]  # the name of the program
+GOOD = {GOOD!r}
+def say(text, end="\\n"):
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
+def records(*texts):
+    say('{{"jobs": [' + ", ".join(texts + (GOOD,)) + "]}}")
+def record(**values):
+    return json.dumps(dict(json.loads(GOOD), id="20261121-000001-abcdef", **values))
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """One answer. command: the words of `cluster`; says: what its output has; code: its exit code.
+
+    rows: whether the other record, or the other lines, are shown as well. slow: it takes more than a few seconds.
+    """
+
+    program: str
+    says: str
+    command: tuple[str, ...] = ("jobs",)
+    code: int = 0
+    rows: bool = False
+    slow: bool = False
+
+    @property
+    def source(self) -> str:
+        """The program as it stands on the head."""
+        listed = self.command[0] == "logs"
+        # `logs` asks for the list first: that one is good.
+        first = "if sys.argv[1] == 'list':\n    records()\n    sys.exit()\n" if listed else ""
+        return f"{PREAMBLE}{first}{self.program}"
+
+
+LOGS = ("logs", "20261121-000000-abcdef")
+ANSWERS = {
+    "missing keys": Answer(program='records(\'{"id": "20261121-000001-abcdef"}\')', says="damaged", rows=True),
+    "wrong types": Answer(program='records(record(workers="two"), "5", "[]", \'"x"\')', says="damaged", rows=True),
+    "deeply nested": Answer(program='records(record()[:-1] + \', "x": \' + "[" * 10**5 + "]" * 10**5 + "}")',
+                            says="nested too deeply", rows=True),
+    "huge numbers": Answer(program="records(record(exit_code=10**400), record(submitted_at=1e308))", says="damaged",
+                           rows=True),
+    "not a number": Answer(program="records(record(started_at=float('nan')), record(ended_at=float('inf')))",
+                           says="damaged", rows=True),
+    "no UTF-8": Answer(program="os.write(1, b'{\"jobs\": [{\"id\": \"\\xff\\xfe\"}, ' + GOOD.encode() + b']}\\n')",
+                       says="damaged", rows=True),
+    "escapes in a name": Answer(program=r"records(record(name='\x1b]0;owned\x07\x1b[2J\u202e'))",
+                                says=r"\x1b]0;owned\x07\x1b[2J\u202e", rows=True),
+    "escapes in an error": Answer(program=r"records(record(error='\x1b]52;c;cm0K\x07\nTraceback'))",
+                                  says=r"\x1b]52;c;cm0K\x07", rows=True),
+    "an error of escapes": Answer(program=r"""say('{"error": "\\u001b[31m\\u009b2J[red]gone[/red]\\nTraceback"}')""",
+                                  says=r"error: node-0: \x1b[31m\x9b2J[red]gone[/red]; Traceback", code=1),
+    "a line without end": Answer(program="""
+say('{"jobs": [', end="")
+while True:
+    say("[" * 65536, end="")
+""", says="error: node-0 has sent a line of more than 8 MiB", code=1),
+    "lines without end": Answer(program="""
+while True:
+    say("no answer")
+""", says="error: node-0 has printed more than 64 KiB that are no answer", code=1),
+    "a dense line": Answer(program='say(\'{"jobs": [\' + "[]," * 2_700_000 + "[]]}")',
+                           says="it lists more than 600000 values", code=1),
+    "dense records": Answer(program="""
+dense = ', "x": [' + "[]," * 80_000 + "1]}"
+records(*[record(workers=number)[:-1].replace("000001", "%06d" % (number + 1)) + dense for number in range(7)])
+""", says='"name": "good"', command=("jobs", "--json"), rows=True, slow=True),
+    "signs of life without end": Answer(program="""
+while True:
+    say('{"alive": true}')
+    time.sleep(0.2)
+""", says="alive, and no answer has come", code=1, slow=True),
+    "a slow line": Answer(program="""
+say('{"jobs": [', end="")
+while True:
+    say(" ", end="")
+    time.sleep(0.2)
+""", says="error: node-0 has not ended a line for 15 s", code=1, slow=True),
+    "closed output": Answer(program="os.close(1)\nos.close(2)\ntime.sleep(600)",
+                            says="error: the connection to node-0 was lost",
+                            code=1, slow=True),
+    "a traceback": Answer(program=r"raise KeyError('\x1b]0;owned\x07')", says=r"KeyError: '\x1b]0;owned\x07'", code=1),
+    "damaged lines of a log": Answer(program=LOG + r"""
+say('{"t": 1.0, "p": 7, "line": "of nobody"}')
+say('{"t": 1.0, "p": "x", "line": "of no number"}')
+say('{"t": 1.0, "x": ' + "[" * 10**5 + "]" * 10**5 + '}')
+say('{"t": NaN, "say": "never"}')
+say('{"t": 1.0, "p": 0, "kind of a later version": {}}')
+""" + END, says="process 7 is unknown", command=LOGS, rows=True),
+    "escapes in a log": Answer(program=LOG + r"""
+say('{"t": 1.0, "p": 0, "line": "\\u001b]0;owned\\u0007\\u001b[2J over\\rwritten"}')
+say('{"t": 1.0, "say": "\\u001b[1;1H\\u009d0;x\\u009c [red]:warning:"}')
+""" + END, says=r"[supervisor node-0] \x1b[1;1H\x9d0;x\x9c [red]:warning:", command=LOGS, rows=True),
+    "a log of signs of life": Answer(program=LOG + """
+while True:
+    say('{"alive": true}')
+    time.sleep(0.2)
+""", says="error: node-0 was asked for the log of job", command=LOGS, code=1, slow=True),
+    "processes without end": Answer(program=LOG + r"""
+for number in range(60_000):
+    say('{"t": 1.0, "p": %d, "role": "worker", "host": "%s"}' % (number, "h" * 250))
+""" + END, says="32767", command=LOGS, rows=True, slow=True),
+    "an answer to stop that is none": Answer(program="""
+if sys.argv[1] == "list":
+    records(record(state="running", ended_at=None, exit_code=None))
+else:
+    say('{"result": {"state": "stopped", "exit_code": "x", "left": 5}}')
+""", says="its answer cannot be understood", command=("stop",)),
+    "an answer to an order that is none": Answer(
+        program=r"""say('{"refused": {"id": "\\u001b[2J"}}')""",
+        says="its answer cannot be understood",
+        command=("train", "--kv-store", "local", "-n", "1", "--", "true"), code=1),
+    "a status of damaged records": Answer(program='records("5", record(state="running", workers=[]))',
+                                          says="job    none", command=("status",)),
+}  # fmt: skip

@@ -1,0 +1,130 @@
+"""A head whose jobs.py is a Python function, behind channels as paramiko has them."""
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from foundation.errors import ConnectError
+from train.follow.head import Head
+from train.job.protocol import JobHost, Order
+
+BROKEN = -1  # paramiko's exit code of a command whose connection was lost
+
+ROLES = [
+    {"t": 1.0, "state": "starting"},
+    {"t": 1.5, "p": 0, "role": "worker", "host": "node-0"},
+    {"t": 1.6, "p": 1, "role": "worker", "host": "node-1"},
+    {"t": 2.0, "p": 0, "pid": 10},
+    {"t": 2.1, "p": 1, "line": "early"},
+    {"t": 2.2, "p": 1, "rank": 0},
+    {"t": 2.2, "p": 0, "rank": 1},
+    {"t": 2.3, "state": "running"},
+    {"t": 3.0, "p": 1, "line": 'says "alive" and "error": {"alive": true}'},
+    {"t": 3.0, "p": 0, "line": "ünïcode"},
+    {"t": 3.1, "say": "words"},
+    {"t": 3.2, "p": 0, "exit": 0, "signal": None},
+    {"t": 3.2, "p": 1, "exit": 0, "signal": None},
+    {"t": 3.3, "result": {"state": "done", "exit_code": 0, "error": None, "left": {}}},
+]
+ALIVE = b'{"alive":true}\n'
+
+
+def encode(messages: Iterable[Any]) -> bytes:
+    return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+
+
+LOG = encode(ROLES)
+
+
+@dataclass
+class Channel:
+    """What one run of jobs.py says: pieces (None: silence for a moment), then its exit code."""
+
+    pieces: deque[bytes | None]
+    exit_code: int = 0
+    stderr: bytes = b""
+    got: bytes = b""
+    closed: bool = False
+    status_event: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.status_event.set()
+
+    def settimeout(self, _timeout_s: float) -> None:
+        pass
+
+    def sendall(self, data: bytes) -> None:
+        self.got += data
+
+    def shutdown_write(self) -> None:
+        pass
+
+    def recv(self, _size: int) -> bytes:
+        if not self.pieces:
+            return b""
+        piece = self.pieces.popleft()
+        if piece is None:
+            raise TimeoutError
+        return piece
+
+    def recv_exit_status(self) -> int:
+        return self.exit_code
+
+    def recv_stderr_ready(self) -> bool:
+        return bool(self.stderr)
+
+    def recv_stderr(self, _size: int) -> bytes:
+        said, self.stderr = self.stderr, b""
+        return said
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def channel(*pieces: bytes | None, exit_code: int = 0, stderr: bytes = b"") -> Channel:
+    return Channel(deque(pieces), exit_code=exit_code, stderr=stderr)
+
+
+Answer = Callable[[Sequence[str]], Channel]
+
+
+@dataclass
+class FakeHead:
+    """Gives `answer` the words of each run of jobs.py; what `refuse` holds is raised by the next connections."""
+
+    answer: Answer
+    refuse: list[Exception] = field(default_factory=list)
+    asked: list[list[str]] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)
+    connected: int = 0
+
+    def make(self) -> Head:
+        return Head(name="node-0", connect=self._connect, command="\0".join)
+
+    def _connect(self) -> "FakeHead":
+        if self.refuse:
+            raise self.refuse.pop(0)
+        self.connected += 1
+        return self
+
+    def open_channel(self, command: str) -> Channel:
+        self.asked.append(command.split("\0"))
+        made = self.answer(self.asked[-1])
+        self.channels.append(made)
+        return made
+
+    def close(self) -> None:
+        pass
+
+
+def no_answer() -> ConnectError:
+    return ConnectError("node-0: no answer on port 22")
+
+
+def make_order(**changes: Any) -> Order:
+    """A job of one worker, as a head takes it."""
+    given: dict[str, Any] = {"job": "j1", "name": "mine", "python": "python", "workers": 1, "servers": 0, "env": {}}
+    return Order(**{**given, "hosts": (JobHost(name="node-0"),), "command": ("true",), "cwd": "/", **changes})

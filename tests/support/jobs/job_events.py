@@ -1,0 +1,29 @@
+"""Events of a job of workers on nodes of their own, as they come from its log."""
+
+from train.follow.events import Event, JobState, Process, Result
+
+
+def worker(rank: int, *, exit_code: int | None = None) -> Process:
+    return Process(number=rank, role="worker", host=f"node-{rank}", rank=rank, pid=100 + rank, exit_code=exit_code)
+
+
+def state(value: JobState, *, at: float = 100.0) -> Event:
+    return Event(kind="state", at=at, state=value)
+
+
+def warnings(*texts: str, at: float = 103.0) -> Event:
+    return Event(kind="warnings", at=at, warnings=texts)
+
+
+def line(text: str, rank: int = 0, *, at: float = 101.0) -> Event:
+    return Event(kind="line", at=at, process=worker(rank), text=text)
+
+
+def speed(rank: int, batch: int, samples_per_s: float, *, at: float = 102.0) -> Event:
+    text = f"Epoch[0] Batch [0-{batch}]\tSpeed: {samples_per_s} samples/sec\taccuracy=0.25\tcross-entropy=0.125"
+    return line(text, rank, at=at)
+
+
+def result(at: float = 223.0) -> Event:
+    outcome = Result(state="done", exit_code=0, error=None, left={})
+    return Event(kind="result", at=at, result=outcome, state="done")

@@ -1,0 +1,270 @@
+"""The node-side programs of a job on this machine: a home of its own, an `ssh` that runs here, another launch.py.
+
+launch.py itself is in MXNet's wheel, which no unit test installs. What stands here for it starts a scheduler, and the
+servers and workers by `ssh HOST`, in the same words.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.node import process_tree
+from train.node.programs import program_words
+
+TRACKER = """
+class PSTracker(object):
+    def __init__(self, port=9091, **_):
+        self.port = port
+
+
+def get_host_ip(_=None):
+    return "elsewhere"
+"""
+LAUNCH = r"""
+import argparse, os, subprocess, sys, threading
+from dmlc_tracker import tracker
+
+parser = argparse.ArgumentParser()
+parser.add_argument("-n", type=int)
+parser.add_argument("-s", type=int)
+parser.add_argument("-H", dest="hosts")
+parser.add_argument("--launcher")
+parser.add_argument("--p3", action="store_true")
+parser.add_argument("command", nargs="+")
+args, more = parser.parse_known_args()
+command = " ".join(args.command + more)
+ps = tracker.PSTracker()
+env = dict(DMLC_NUM_WORKER=args.n, DMLC_NUM_SERVER=args.s, DMLC_PS_ROOT_URI=tracker.get_host_ip(),
+           DMLC_PS_ROOT_PORT=ps.port)
+if os.environ.get("LAUNCH_FAILS"):
+    sys.exit("launch.py cannot go on")
+scheduler = subprocess.Popen(command, shell=True, executable="/bin/bash",
+                             env=dict(os.environ, DMLC_ROLE="scheduler", **{k: str(v) for k, v in env.items()}))
+hosts = open(args.hosts).read().split() if args.hosts else ["127.0.0.1"]
+for i in range(args.n + args.s):
+    env["DMLC_ROLE"] = "server" if i < args.s else "worker"
+    env["DMLC_NODE_HOST"] = host = hosts[i % len(hosts)]
+    exports = "".join("export %s=%s; " % (k, v) for k, v in env.items())
+    prog = "ssh -o StrictHostKeyChecking=no %s -p 22 '%s cd /; %s'" % (host, exports, command)
+    if args.launcher == "local":
+        prog = exports + command
+    threading.Thread(target=subprocess.call, args=(prog,), kwargs={"shell": True}, daemon=True).start()
+sys.exit(0 if scheduler.wait() == 0 else 1)
+"""
+# Runs its last argument here, without the job's variable, which sshd would not pass on either. Hosts that are named in
+# the file `refused` beside it do not answer.
+SSH = """#!/bin/bash
+host="${@: -2:1}"
+if grep -qsx "$host" "$(dirname "$0")/refused"; then
+    echo "ssh: connect to host $host port 22: Connection refused" >&2
+    exit 255
+fi
+exec env -u CLUSTER_JOB_ID /bin/sh -c "${@: -1}"
+"""
+# One role of a job. What it does stands in the variables of its role: WORKER="exit 3", SERVER="sleep 100". Without them
+# servers and scheduler `attend` the workers: end when all of those have, as ps-lite's do.
+ROLE = """
+attend() {
+    until [ "$(ls "$HOME/done-$CLUSTER_JOB_ID"-* 2>/dev/null | wc -l)" -ge "$DMLC_NUM_WORKER" ]; do sleep 0.05; done
+}
+case $DMLC_ROLE in
+scheduler) eval "${SCHEDULER:-attend}";;
+server) eval "${SERVER:-attend}";;
+*) trap 'touch "$HOME/done-$CLUSTER_JOB_ID-$$"' EXIT; eval "${WORKER:-exit 0}";;
+esac
+"""
+
+
+def job_id(number: int) -> str:
+    """A job of this test process alone: role.py ends whatever on this machine has its id in its environment."""
+    return f"job-{number}-{os.getpid()}"
+
+
+@dataclass(kw_only=True)
+class JobHost:
+    """A head, and with it all nodes: home is its user's."""
+
+    home: Path
+    python: str
+    started: list["subprocess.Popen[str]"] = field(default_factory=list)
+
+    def env(self) -> dict[str, str]:
+        return {"HOME": str(self.home), "PATH": os.environ["PATH"], "CLUSTER_SSH": str(self.home / "ssh")}
+
+    def order(self, *command: str, job: str = job_id(1), **more: Any) -> dict[str, Any]:
+        """An order for two workers and a server on two nodes."""
+        hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(2)]
+        fields = {"job": job, "name": "name", "python": self.python, "workers": 2, "servers": 1, "hosts": hosts}
+        fields |= {
+            "hostfile": [str(host["ip"]) for host in hosts],
+            "cwd": str(self.home),
+            "env": {},
+            "library": "mxnet",
+        }
+        fields |= {"command": list(command or ("/bin/bash", "-c", ROLE)), "code": "c", "project": None, "owner": "me"}
+        return {**fields, **more}
+
+    def ask(self, *words: str, order: dict[str, Any] | None = None, code: int = 0) -> list[dict[str, Any]]:
+        """Run jobs.py to its end; its answers without the signs of life."""
+        done = subprocess.run(
+            program_words("jobs", *words, python=sys.executable),
+            env=self.env(),
+            input="" if order is None else json.dumps(order) + "\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (code, ""), done.stderr
+        return [message for line in done.stdout.splitlines() if "alive" not in (message := json.loads(line))]
+
+    @contextmanager
+    def asking(self, *words: str, order: dict[str, Any] | None = None) -> Iterator["subprocess.Popen[str]"]:
+        """Start jobs.py; its stdout is a pipe."""
+        with subprocess.Popen(
+            program_words("jobs", *words, python=sys.executable),
+            env=self.env(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdin is not None
+            process.stdin.write("" if order is None else json.dumps(order) + "\n")
+            process.stdin.close()
+            yield process
+            process.kill()
+
+    def run(self, order: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Submit a job and follow it to its end; its result, and its log."""
+        answer, *log = self.ask("submit", "--follow", order=order)
+        assert "job" in answer, answer
+        assert not self.processes(order["job"])
+        result: dict[str, Any] = log[-1]["result"]
+        return result, log
+
+    def record(self, job: str = job_id(1)) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads((self.folder(job) / "record.json").read_text())
+        return record
+
+    def folder(self, job: str = job_id(1)) -> Path:
+        return self.home / ".cluster" / "jobs" / job
+
+    def processes(self, job: str = job_id(1)) -> list[str]:
+        """The command lines of a job's processes, also of its supervisor and of those who talk to that."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                env = (entry / "environ").read_bytes().split(b"\0")
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if f"CLUSTER_JOB_ID={job}".encode() in env and f"HOME={self.home}".encode() in env and words:
+                found.append(words)
+        return found
+
+    def pid_of(self, pattern: str) -> int:
+        """A process of this home whose command line matches."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            for entry in Path("/proc").iterdir():
+                try:
+                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    env = (entry / "environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if re.search(pattern, words) and f"HOME={self.home}".encode() in env:
+                    return int(entry.name)
+            time.sleep(0.02)
+        raise AssertionError(pattern)
+
+    def wait_for(self, text: str, job: str = job_id(1), count: int = 1) -> None:
+        """Wait until the log has a text, so often."""
+        deadline = time.monotonic() + 20
+        while (self.events(job)).count(text) < count:
+            assert time.monotonic() < deadline, self.events(job)
+            time.sleep(0.02)
+
+    def events(self, job: str = job_id(1)) -> str:
+        path = self.folder(job) / "events"
+        return path.read_text() if path.exists() else ""
+
+    def refuse(self, address: str) -> None:
+        """From now on a host does not answer."""
+        (self.home / "refused").write_text(address + "\n")
+
+    def kill_supervisor(self, job: str = job_id(1)) -> None:
+        """Kill a job's supervisor, if it still runs, and wait until it is gone: as long it has its lock."""
+        known = self.record(job)["supervisor"]
+        deadline = time.monotonic() + 20
+        while process_tree.start_time(known["pid"]) == known["start_time"]:  # else the pid is nobody's, or another's
+            assert time.monotonic() < deadline, known
+            with suppress(ProcessLookupError):
+                os.kill(known["pid"], signal.SIGKILL)
+            time.sleep(0.02)
+
+    def clean_up(self) -> None:
+        """End all supervisors that still run."""
+        jobs = self.home / ".cluster" / "jobs"
+        for path in jobs.glob("*/record.json"):
+            record = json.loads(path.read_text())
+            if record.get("supervisor") and record["ended_at"] is None:
+                self.kill_supervisor(path.parent.name)
+        if jobs.exists():
+            self.ask("list")
+
+
+def lines_of(log: Sequence[dict[str, Any]], role: str | None = None) -> list[str]:
+    """The lines of output in a log, of one role or of all."""
+    numbers = {event["p"] for event in log if role is not None and event.get("role") == role}
+    return [event["line"] for event in log if "line" in event and (role is None or event["p"] in numbers)]
+
+
+def make_environment(folder: Path, packages: Path) -> Path:
+    """A Python environment with the packages of a folder, and those that this process has."""
+    site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "packages.pth").write_text(f"{packages}\n{sysconfig.get_path('purelib')}\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    return folder
+
+
+@pytest.fixture
+def job_host(tmp_path: Path) -> Iterator[JobHost]:
+    packages = tmp_path / "packages"
+    (packages / "mxnet" / "tools").mkdir(parents=True)
+    (packages / "dmlc_tracker").mkdir()
+    (packages / "dmlc_tracker" / "__init__.py").touch()
+    (packages / "dmlc_tracker" / "tracker.py").write_text(TRACKER)
+    (packages / "mxnet" / "tools" / "launch.py").write_text(LAUNCH)
+    # Short, as homes are: the path of a Unix socket below it may have 107 bytes.
+    home = Path(tempfile.mkdtemp(prefix="home-"))
+    environment = make_environment(tmp_path / "environment", packages)
+    for path, text in (
+        (home / "ssh", SSH),
+        (tmp_path / "bin" / "python", f'#!/bin/sh\nexec {environment}/bin/python "$@"\n'),
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    host = JobHost(home=home, python=str(tmp_path / "bin" / "python"))
+    yield host
+    host.clean_up()
+    shutil.rmtree(home)

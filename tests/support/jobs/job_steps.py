@@ -1,0 +1,315 @@
+"""Steps of the tests that do something to a job while it runs: where its processes are, and how it ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
+
+from project import Project, processes_of
+from sandbox import control
+from sandbox_steps import RunningSandbox, enter
+from waits import until
+
+END_S = 10.0
+"""How long after a fault a job may take to end everywhere."""
+SILENCE_S = 5.0
+"""What silence.toml, a job file, sets as the time after which a silent node counts as lost."""
+ONE_WORKER = ("--kv-store", "local", "-n", "1")
+PROGRAM = """
+import mxnet as mx, time
+kv = mx.kv.create("dist_sync")
+print("waits as rank", kv.rank, flush=True)
+time.sleep(600)
+"""
+JOINS = ("--", "python", "-c", PROGRAM)
+"""Every process joins the others, and would then sleep for longer than any test lasts."""
+STRANGER = ["sleep", "599"]
+STARTS = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
+"""The same without MXNet: quicker, and no process ever has a rank. But each has a child that has nothing of the job's
+any more: not its parent, session nor environment."""
+NODE_PROGRAMS = ("supervise", "launch", "ssh_proxy", "role")
+
+
+def python(program: str) -> tuple[str, ...]:
+    return ("--", "python", "-c", program)
+
+
+@dataclass(frozen=True)
+class Host:
+    """One node of the cluster, seen from this machine. `pid`: its process 1; `address`: where other nodes reach it."""
+
+    name: str
+    address: str
+    instance_id: str
+    pid: int
+
+    @property
+    def root(self) -> Path:
+        return Path(f"/proc/{self.pid}/root")
+
+    @property
+    def namespace(self) -> str:
+        return os.readlink(f"/proc/{self.pid}/ns/pid")
+
+    def programs(self, name: str) -> list[int]:
+        """Pids, as seen from here, of one of our node-side programs on this host."""
+        return [
+            pid
+            for pid in all_pids()
+            if re.search(rf"/tree/[0-9a-f]+/train/node {name}( |$)", " ".join(command_line(pid)[:6]))
+            and namespace_of(pid) == self.namespace
+        ]
+
+
+@cache
+def _names(directory: Path) -> dict[str, tuple[str, str]]:
+    """The names and addresses of a cluster's nodes by their instances' ids; all are the cluster's for good."""
+    nodes = json.loads(Project(directory).run("status", "--json").stdout)["nodes"]
+    return {node["instance_id"]: (node["name"], node["private_ip"]) for node in nodes}
+
+
+def hosts_of(project: Project) -> dict[str, Host]:
+    """The running nodes of a project's cluster by name."""
+    names = _names(project.directory)
+    found = [
+        Host(*names[host.instance_id], host.instance_id, host.pid)
+        for host in control.describe(project.directory).hosts
+        if host.instance_id in names and host.pid
+    ]
+    return {host.name: host for host in found}
+
+
+@contextmanager
+def borrowed(project: Project) -> Iterator[Project]:
+    """The shared cluster for a test: then nothing is armed any more, and none of its jobs runs."""
+    (project.directory / "silence.toml").write_text(f"silence_timeout_s = {SILENCE_S:.0f}\n")
+    try:
+        yield project
+    finally:
+        control.disarm_faults(project.directory, "all")
+        for job in records(project):
+            if job["state"] not in {"done", "failed", "stopped"}:
+                project.run("stop", job["id"])
+
+
+def records(project: Project) -> list[dict[str, Any]]:
+    """The records of the cluster's jobs, as they lie on its head."""
+    folder = hosts_of(project)["node-0"].root / "home/ubuntu/.cluster/jobs"
+    return [json.loads(path.read_text()) for path in folder.glob("*/record.json")]
+
+
+def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
+    """A client of the EC2 that a project's cluster runs on."""
+    info = control.find_running(project.directory)
+    assert info is not None
+    enter(RunningSandbox(project_dir=project.directory, info=info, environment=control.environment(info)), monkeypatch)
+    assert os.environ["AWS_ENDPOINT_URL"] == info.endpoint_url
+    return boto3.client("ec2")
+
+
+@contextmanager
+def only_these_ports_between_members(ec2: EC2Client, *ranges: tuple[int, int]) -> Iterator[None]:
+    """In the block the cluster's security group lets its members reach only these ports of each other."""
+    [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
+    group_id = group["GroupId"]
+    rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
+    assert rules
+    allowed: list[IpPermissionTypeDef] = [
+        {"IpProtocol": "tcp", "FromPort": first, "ToPort": last, "UserIdGroupPairs": [{"GroupId": group_id}]}
+        for first, last in ranges
+    ]
+    ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=rules)  # type: ignore[arg-type]
+    try:
+        if allowed:
+            ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=allowed)
+        yield
+    finally:
+        if allowed:
+            ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=allowed)
+        ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=rules)  # type: ignore[arg-type]
+
+
+def cause(project: Project, *words: str) -> None:
+    """Bring about a fault of the sandbox's, or arm it."""
+    control.cause_fault(project.directory, " ".join(words))
+
+
+@dataclass
+class Running:
+    """A job, the command that follows it, and the hosts that it runs on."""
+
+    project: Project
+    process: subprocess.Popen[str]
+    id: str
+    hosts: dict[str, Host]
+    shown: list[str] = field(default_factory=list)
+    struck_at: float = 0.0
+    took_s: float = 0.0
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        self.struck_at = time.monotonic()
+
+    def fault(self, *words: str) -> None:
+        """Bring about a fault of the sandbox's."""
+        cause(self.project, *words)
+        self.struck_at = time.monotonic()
+
+    @contextmanager
+    def told(self, name: str) -> Iterator[None]:
+        """A file of this name in every node's home."""
+        files = [host.root / "home/ubuntu" / name for host in self.hosts.values()]
+        for file in files:
+            file.touch()
+        self.struck_at = time.monotonic()
+        yield
+        for file in files:
+            file.unlink()
+
+    def training_process(self, role: str, host: str | None = None) -> int:
+        """The process of one role: the one whose parent is role.py."""
+        for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
+            is_there = host is None or namespace_of(pid) == self.hosts[host].namespace
+            if is_there and env.get("DMLC_ROLE") == role and command_line(pid)[:1] == ["python"]:
+                return pid
+        raise AssertionError(role)
+
+    def program(self, name: str, host: str = "node-0") -> int:
+        """One of our node-side programs: the last one that was started."""
+        return self.hosts[host].programs(name)[-1]
+
+    def wrapper(self, host: str) -> tuple[int, int]:
+        """The two processes of role.py that run one role: the guardian, and the one below it."""
+        programs = self.hosts[host].programs("role")
+        pid = next(pid for pid in programs if self.parent_of(pid) in programs)
+        return self.parent_of(pid), pid
+
+    def ssh(self, host: str = "node-1") -> int:
+        """One of those by which launch.py reaches a node."""
+        tasks = Path(f"/proc/{self.program('launch')}/task")
+        children = [int(word) for path in tasks.glob("*/children") for word in path.read_text().split()]
+        address = self.hosts[host].address
+        return next(pid for pid in children if address in command_line(pid) and "/ssh" in command_line(pid)[0])
+
+    def child_of(self, pid: int) -> int:
+        """The one process that another has started."""
+        (child,) = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return child
+
+    def parent_of(self, pid: int) -> int:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+    def ends(self, *, silence_s: float = 0.0, besides: tuple[str, ...] = ()) -> tuple[int, str]:
+        """Wait for the command's end, and for that of every process of the job; its exit code and its messages.
+
+        silence_s: how long a fault may go unnoticed. besides: hosts on which nothing can end.
+        """
+        try:
+            rest, _ = self.process.communicate(timeout=END_S + silence_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the command goes on: {self.project.messages.read_text()}") from None
+        self.shown += rest.splitlines()
+        self.took_s = time.monotonic() - self.struck_at
+        said = self.project.messages.read_text()
+        assert "Traceback" not in said
+        self.is_gone(besides=besides, timeout_s=END_S + silence_s)
+        return self.process.returncode, said
+
+    def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
+        """Nothing of it is left on the hosts."""
+        nothing_left(self.id, self.hosts, besides=besides, timeout_s=timeout_s)
+
+
+def nothing_left(job: str, hosts: dict[str, Host], *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
+    """No process of a job is left on the hosts, none of STARTS's strangers, none of the programs that ran it."""
+    namespaces = {host.namespace: host for host in hosts.values() if Path(f"/proc/{host.pid}").exists()}
+    looked_at = {name: host for name, host in namespaces.items() if host.name not in besides}
+
+    def left() -> list[int]:
+        pids = {*processes_of("CLUSTER_JOB_ID", job), *(p for p in all_pids() if command_line(p)[:2] == STRANGER)}
+        found = [pid for pid in pids if namespace_of(pid) in looked_at]
+        return found + [pid for host in looked_at.values() for name in NODE_PROGRAMS for pid in host.programs(name)]
+
+    until(lambda: not left(), f"processes of {job} are left: {left()}", timeout_s=timeout_s)
+
+
+def fail(project: Project, *words: str, code: int = 1) -> "subprocess.CompletedProcess[str]":
+    """`cluster train` of a job that fails by itself; then nothing of it is left."""
+    done = project.run("train", *words, code=code)
+    (job,) = re.findall(r"^job (\S+): \d+ worker", done.stderr, re.MULTILINE)
+    nothing_left(job, hosts_of(project))
+    return done
+
+
+Tell = Callable[[str, object], None]
+"""record_property, by which results get into the summary of a test run."""
+
+
+def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **limits: Any) -> str:
+    """The job ends with this exit code and a message like this one; all messages. limits: Running.ends's."""
+    code, said = job.ends(**limits)
+    error = "; ".join(re.findall(r"^error: (.*)", said, re.MULTILINE))
+    assert code == expected[0], said
+    assert f"job {job.id}" in error, said
+    assert re.search(expected[1], error), said
+    tell("result", f"{fault}: {job.took_s:.1f} s to the end, exit code {code}: {error}")
+    return said
+
+
+@contextmanager
+def running(
+    project: Project, *words: str, command: Sequence[str] = JOINS, waiting: int | None = None
+) -> Iterator[Running]:
+    """A job whose five processes have said that they wait; of those that join, the two workers have.
+
+    words: options of `cluster train`. waiting: how many lines say that a process waits, where it is another number.
+    """
+    hosts = hosts_of(project)
+    wanted = waiting or (2 if command == JOINS else 5)
+    with project.running("train", *words, *command) as process:
+        assert process.stdout is not None
+        shown: list[str] = []
+        while sum(1 for line in shown if re.match(r"\[.* node-\d\] waits", line)) < wanted:
+            line = process.stdout.readline()
+            assert line, project.messages.read_text()
+            shown.append(line.rstrip("\n"))
+        (job,) = re.findall(r"^job (\S+): [23] workers", project.messages.read_text(), re.MULTILINE)
+        yield Running(project, process, job, hosts, shown)
+
+
+def gone(job: str) -> None:
+    """No process of a job is left on this machine, whatever host it is on."""
+    until(lambda: not processes_of("CLUSTER_JOB_ID", job), f"processes of {job} are left", timeout_s=END_S)
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def command_line(pid: int) -> list[str]:
+    """The words of a process; none when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def namespace_of(pid: int) -> str | None:
+    """The pid namespace of a process, by which hosts are told apart; None when it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None

@@ -1,0 +1,61 @@
+"""Nodes without a cluster behind them, and jobs planned for them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.host import Host
+from node_facts import FACTS
+from train.job.config import DataConfig, TrainConfig
+from train.job.plan import Job, plan_job
+
+CODE_DIR = "/home/ubuntu/.cluster/tree/cd"
+PROJECT_DIR = "/home/ubuntu/.cluster/tree/ef"
+SCRIPT = f"{CODE_DIR}/train/scripts/train_mnist.py"
+OWN_SCRIPT = f"{PROJECT_DIR}/my/train.py"
+GPU = ("8.6", "NVIDIA A10G")
+
+
+def node(index: int, cores: int = 8, gpus: int = 0) -> ReadyNode:
+    host = Host(
+        name=f"node-{index}",
+        instance_id=f"i-{index}",
+        address=f"198.18.0.{index}",
+        private_ip=f"10.0.0.{4 + index}",
+        user="ubuntu",
+        is_head=index == 0,
+    )
+    return ReadyNode(
+        host=host,
+        connection=cast("NodeConnection", None),
+        facts=replace(FACTS, cores=cores, gpus=(GPU,) * gpus),
+        python="/home/ubuntu/.cluster/env/ab/bin/python",
+        code_dir=CODE_DIR,
+        project_dir=None,
+        setup=None,
+        changed=False,
+    )
+
+
+def cpus(count: int) -> list[ReadyNode]:
+    """So many nodes without GPUs."""
+    return [node(index) for index in range(count)]
+
+
+def gpus(*counts: int) -> list[ReadyNode]:
+    """A node for each number, with so many GPUs."""
+    return [node(index, gpus=count) for index, count in enumerate(counts)]
+
+
+def with_files(nodes: Sequence[ReadyNode]) -> list[ReadyNode]:
+    """The same nodes, with the user's own files on them."""
+    return [replace(one, project_dir=PROJECT_DIR) for one in nodes]
+
+
+def plan(config: TrainConfig, nodes: int | Sequence[ReadyNode], **more: Any) -> Job:
+    """The job on so many nodes without GPUs, or on these."""
+    settings: dict[str, Any] = {"job_id": "j", "script": SCRIPT, "data": DataConfig(), "env": {}}
+    there = cpus(nodes) if isinstance(nodes, int) else nodes
+    return plan_job(config, there, **{**settings, **more})

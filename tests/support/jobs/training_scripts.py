@@ -1,0 +1,91 @@
+"""Modules of the training scripts, imported as on a node, where the scripts' folder is on the path."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+import train
+from s3_server import REGION, S3Server, serve_s3
+
+SCRIPTS = Path(train.__file__).parent / "scripts"
+_PACKAGES = ("common", "networks")
+
+
+@contextmanager
+def script_modules(*names: str) -> Iterator[list[ModuleType]]:
+    """Those that need no MXNet, until the block ends; then nobody finds them any more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPTS)
+        yield [import_module(name) for name in names]
+    for name in [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]:
+        del sys.modules[name]
+
+
+KINDS = ("params", "states")
+
+
+class Scripts(NamedTuple):
+    checkpoints: ModuleType
+    errors: ModuleType
+
+
+@contextmanager
+def checkpoint_scripts() -> Iterator[Scripts]:
+    """The scripts' modules that save and find."""
+    with script_modules("common.checkpoints", "common.errors") as modules:
+        yield Scripts(*modules)
+
+
+@contextmanager
+def serve_models() -> Iterator[S3Server]:
+    """An S3 with a bucket `models`, and the environment of a job that may use it."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        # A bucket's drafts are removed when its process ends by itself; a worker of pytest-xdist never does.
+        patch.setenv("CLUSTER_OUTPUT_DIR", folder)
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("S3_REGION", REGION)
+        with serve_s3() as made:
+            patch.setenv("AWS_ENDPOINT_URL", made.url)
+            made.put("models", {})
+            yield made
+            made.reset()
+
+
+def content(kind: str, epoch: int, run: str) -> bytes:
+    return f"{kind} of epoch {epoch}, {run}\n".encode() * 3000
+
+
+def save(scripts: Scripts, place: Any, epoch: int, run: str = "first") -> None:
+    def writer(kind: str) -> Callable[[str], None]:
+        def write(path: str) -> None:
+            data = content(kind, epoch, run)
+            with open(path, "wb", buffering=0) as file:
+                file.write(data[: len(data) // 2])
+                file.write(data[len(data) // 2 :])
+
+        return write
+
+    scripts.checkpoints.save(place, epoch, {kind: writer(kind) for kind in KINDS}, symbol="{}", facts={"run": run})
+
+
+def check(found: Any) -> tuple[int, str]:
+    """Which one it is: its epoch and run; every byte of it is that one's."""
+    run = found.manifest["run"]
+    for kind in KINDS:
+        assert Path(found.paths[kind]).read_bytes() == content(kind, found.epoch, run)
+    return found.epoch, run
+
+
+def opened(scripts: Scripts, prefix: str, *, to_write: bool = True) -> Any:
+    return scripts.checkpoints.open_place(prefix, to_write=to_write)

@@ -1,0 +1,53 @@
+# ruff: noqa: ANN001, ANN201, E402, T201 - a program for a node, whose imports lie in a folder of it
+"""Runs on a node as somebody's script: kills a training that saves all the time, and looks whether it can go on.
+
+kills_on_a_node.py PREFIX ROUNDS
+"""
+
+import glob
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+
+SCRIPTS = next(path for path in glob.glob(os.path.expanduser("~/.cluster/tree/*/train/scripts")) if os.listdir(path))
+sys.path.insert(0, SCRIPTS)
+
+from common import checkpoints
+
+PREFIX, ROUNDS = sys.argv[1], int(sys.argv[2])
+# Two batches an epoch: nearly all of the time goes into saving.
+TRAIN = [
+    sys.executable, os.path.join(SCRIPTS, "train_mnist.py"), "--benchmark", "1", "--num-examples", "64",
+    "--kv-store", "local", "--num-epochs", "100000", "--model-prefix", PREFIX, "--resume", "--keep-checkpoints", "3",
+]  # fmt: skip
+
+
+def train_and_kill(delay_s):
+    """The epoch that it began with, and the last one that it said to have saved; killed so long after the first."""
+    process = subprocess.Popen(TRAIN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    begun, saved = 0, 0
+    for line in process.stdout:
+        begun = int((re.findall(r"Epoch\[(\d+)\] is next", line) or [begun])[0])
+        found = re.findall(r"Saved checkpoint to .*-(\d+)\.params", line)
+        if found and not saved:
+            threading.Timer(delay_s, process.kill).start()
+        saved = int((found or [saved])[0])
+    assert process.wait() == -9, "it ended by itself"
+    return begun, saved
+
+
+last = 0
+for number in range(ROUNDS):
+    begun, saved = train_and_kill(random.uniform(0, 0.4))
+    assert begun == last, (begun, last)
+    newest = checkpoints.find_newest(checkpoints.open_place(PREFIX, to_write=False))
+    assert newest is not None
+    # What it said is there; at most, one more that it could not speak of any more.
+    assert newest.epoch in {saved, saved + 1}, (newest.epoch, saved)
+    last = newest.epoch
+    print(f"{time.strftime('%H:%M:%S')} round {number}: began with {begun}, killed when {saved} was saved, has {last}")
+print(f"{ROUNDS} kills survived")

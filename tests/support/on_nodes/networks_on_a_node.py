@@ -1,0 +1,142 @@
+# ruff: noqa: ANN001, ANN201, NPY002, T201 - a program that runs with MXNet
+"""Builds every network of the scripts with this Python's MXNet, counts its parameters and trains it once.
+
+Usage: networks_on_a_node.py FOLDER, which is train/scripts.
+"""
+
+import sys
+
+sys.path.insert(0, sys.argv[1])
+
+import mxnet as mx
+import numpy as np
+from common.fit import TrainedModule
+from networks import names
+from networks.build import build
+
+LARGE = (3, 224, 224)
+SMALL = (3, 28, 28)
+# Of the papers, or of who is quoted for them, to the last digit where that is known: weights and biases, and what
+# batch normalization learns.
+PUBLISHED = (
+    ("resnet", 18, LARGE, 11_689_512),
+    ("resnet", 34, LARGE, 21_797_672),
+    ("resnet", 50, LARGE, 25_557_032),
+    ("resnet", 101, LARGE, 44_549_160),
+    ("resnet", 152, LARGE, 60_192_808),
+    ("resnet-v2", 50, LARGE, 25.55e6),
+    ("resnet", 20, SMALL, 0.27e6),
+    ("resnet", 56, SMALL, 0.85e6),
+    ("resnet", 110, SMALL, 1.7e6),
+    ("resnext", 50, LARGE, 25_028_904),
+    ("resnext", 101, LARGE, 44_177_704),
+    ("vgg", 11, LARGE, 132_863_336),
+    ("vgg", 13, LARGE, 133_047_848),
+    ("vgg", 16, LARGE, 138_357_544),
+    ("vgg", 19, LARGE, 143_667_240),
+    ("alexnet", None, LARGE, 61_100_840),  # one tower
+    ("inception-bn", None, LARGE, 11.3e6),
+    ("inception-v3", None, (3, 299, 299), 23_834_568),  # without the auxiliary classifier
+    ("mobilenet", None, LARGE, 4_231_976),
+)
+TRAINED = (
+    ("mlp", None, 28), ("lenet", None, 28), ("resnet", 8, 28), ("resnet", 18, 33), ("resnet", 50, 33),
+    ("resnet-v2", 8, 28), ("resnet-v2", 50, 33), ("resnext", 29, 28), ("resnext", 50, 33), ("vgg", 11, 32),
+    ("alexnet", None, 63), ("inception-bn", None, 28), ("inception-bn", None, 33), ("inception-v3", None, 75),
+    ("mobilenet", None, 28),
+)  # fmt: skip
+
+
+def count(network, depth, shape, classes):
+    symbol = build(network, depth, classes, shape)
+    shapes, _, _ = symbol.infer_shape(data=(1, *shape))
+    return sum(
+        int(np.prod(shape))
+        for name, shape in zip(symbol.list_arguments(), shapes, strict=True)
+        if name not in {"data", "softmax_label"}
+    )
+
+
+def check_count(network, depth, shape, published):
+    found = count(network, depth, shape, 10 if shape == SMALL else 1000)
+    exact = isinstance(published, int)
+    assert found == published if exact else abs(found / published - 1) < 0.02, (network, depth, found, published)
+
+
+def check_half_precision(network, depth, size):
+    """As far as it goes on a CPU: every weight is half as long, and the softmax is not."""
+    symbol = build(network, depth, 10, (3, size, size), dtype="float16")
+    types, outputs, _ = symbol.infer_type(data="float32")
+    halves = [name for name, kind in zip(symbol.list_arguments(), types, strict=True) if kind is np.float16]
+    assert all(name in halves for name in symbol.list_arguments() if name.endswith(("_weight", "_bias")))
+    assert outputs == [np.float32]
+
+
+def check_half_precision_updates():
+    """Weights are made and updated in half precision, with a copy in single precision in the optimizer's state."""
+    module = mx.mod.Module(build("resnet", 8, 10, (3, 28, 28), dtype="float16"), context=mx.cpu())
+    module.bind([("data", (2, 3, 28, 28))], [("softmax_label", (2,))])
+    module.init_params(mx.init.Xavier())
+    module.init_optimizer(optimizer_params={"learning_rate": 0.1, "momentum": 0.9, "multi_precision": True})
+    module.update()
+    weights = [value for name, value in module.get_params()[0].items() if name.endswith("_weight")]
+    assert weights
+    assert all(weight.dtype is np.float16 and np.isfinite(weight.asnumpy()).all() for weight in weights)
+
+
+def check_training(network, depth, size):
+    """Forward, backward and an update change every weight to another number."""
+    module = mx.mod.Module(build(network, depth, 10, (3, size, size)), context=mx.cpu())
+    module.bind([("data", (2, 3, size, size))], [("softmax_label", (2,))])
+    module.init_params(mx.init.Xavier(magnitude=3))
+    before = {name: value.asnumpy() for name, value in module.get_params()[0].items()}
+    module.init_optimizer(optimizer_params={"learning_rate": 0.5})
+    image = mx.nd.random.uniform(-1, 1, shape=(2, 3, size, size))
+    module.forward_backward(mx.io.DataBatch([image], [mx.nd.array([1, 2])]))
+    module.update()
+    output = module.get_outputs()[0].asnumpy()
+    assert output.shape == (2, 10), network
+    assert np.allclose(output.sum(axis=1), 1), network
+    after = {name: value.asnumpy() for name, value in module.get_params()[0].items()}
+    assert all(np.isfinite(value).all() for value in after.values()), network
+    changed = [name for name in after if (after[name] != before[name]).any()]
+    assert len(changed) > len(after) / 2, (network, changed)
+
+
+def trained(batch_size, steps, store):
+    mx.random.seed(1)
+    np.random.seed(1)
+    draw = np.random.RandomState(0)
+    images, labels = draw.uniform(size=(128, 1, 28, 28)).astype("f"), draw.randint(0, 10, 128).astype("f")
+    module = TrainedModule(build("mlp", None, 10, (1, 28, 28)), [mx.cpu()], steps, None, None)
+    params = {"learning_rate": 0.1, "momentum": 0.9, "rescale_grad": 1 / (batch_size * steps)}
+    data = mx.io.NDArrayIter(images, labels, batch_size, label_name="softmax_label")
+    module.fit(data, num_epoch=3, kvstore=store, optimizer_params=params, initializer=mx.init.Xavier())
+    return {name: value.asnumpy() for name, value in module.get_params()[0].items()}
+
+
+def check_adding_up(store):
+    """Four steps of 16 examples that make one update are one step of 64."""
+    whole, parts = trained(64, 1, store), trained(16, 4, store)
+    assert all(np.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
+    assert any(not np.allclose(whole[name], value, atol=1e-3) for name, value in trained(16, 1, store).items())
+
+
+def check_names():
+    """A network's parameters are called the same however many were built before in the process."""
+    for network, depth, size in TRAINED:
+        first, second = (build(network, depth, 10, (3, size, size)).list_arguments() for _ in range(2))
+        assert first == second, network
+
+
+assert {network for network, _, _ in TRAINED} == set(names.BY_NAME)
+for row in PUBLISHED:
+    check_count(*row)
+for row in TRAINED:
+    check_training(*row)
+    check_half_precision(*row)
+check_half_precision_updates()
+check_names()
+for kind in ("local", "device"):
+    check_adding_up(kind)
+print(f"{len(PUBLISHED)} counted, {len(TRAINED)} trained")

@@ -1,0 +1,181 @@
+"""moto's S3 behind real HTTP, in this process."""
+
+import base64
+import hashlib
+import io
+import json
+import os
+import ssl
+import threading
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+import trustme
+from moto.backends import get_backend
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+from project import Project
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+REGION = "eu-west-1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Server:
+    """A server of its own, with a plain client to look at what is in it."""
+
+    url: str
+    client: Any
+
+    def put(self, bucket: str, objects: dict[str, bytes]) -> None:
+        """Make a bucket with objects, whatever their keys are: HTTP clients would clean up `..` in them."""
+        self.client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
+        for key, content in objects.items():
+            get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, content)
+
+    def put_without_checksum(self, bucket: str, key: str, content: bytes) -> None:
+        """An object as of a customer's KMS key, whose ETag is no MD5, sent by who sends no checksum."""
+        backend = get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"]
+        backend.put_object(bucket, key, content, etag="0" * 32, encryption="aws:kms")
+
+    def read(self, bucket: str) -> dict[str, bytes]:
+        """Every object of a bucket."""
+        listed = self.client.list_objects_v2(Bucket=bucket).get("Contents", [])
+        return {item["Key"]: self.client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read() for item in listed}
+
+    def reset(self) -> None:
+        """Forget everything, once what an interrupted client has left behind is answered."""
+        for thread in threading.enumerate():
+            if "process_request_thread" in thread.name:
+                thread.join(timeout=10)
+        get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].reset()
+
+    @contextmanager
+    def caller_who_may(self, *actions: str) -> Iterator[tuple[str, str]]:
+        """The access key of a user with these permissions and no others; until the block ends, S3 looks at them."""
+        iam = boto3.client("iam", endpoint_url=self.url, region_name=REGION)
+        iam.create_user(UserName="user")
+        statement = {"Effect": "Allow", "Action": actions, "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_user_policy(UserName="user", PolicyName="policy", PolicyDocument=policy)
+        key = iam.create_access_key(UserName="user")["AccessKey"]
+        unchecked = self._check_after_calls(0)
+        try:
+            yield key["AccessKeyId"], key["SecretAccessKey"]
+        finally:
+            self._check_after_calls(unchecked)
+            iam.delete_access_key(UserName="user", AccessKeyId=key["AccessKeyId"])
+            iam.delete_user_policy(UserName="user", PolicyName="policy")
+            iam.delete_user(UserName="user")
+
+    def _check_after_calls(self, count: float) -> float:
+        """Let moto check permissions after so many more calls; returns what was set before."""
+        request = urllib.request.Request(
+            f"{self.url}/moto-api/reset-auth", str(count).encode(), {"Content-Type": "text/plain"}
+        )
+        with urllib.request.urlopen(request) as response:
+            return float(json.load(response)["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"])
+
+    def upload_ids(self, bucket: str) -> list[str]:
+        """The multipart uploads that were neither completed nor aborted."""
+        return [item["UploadId"] for item in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
+
+    def unfinished(self, bucket: str) -> list[str]:
+        """The keys of multipart uploads that were neither completed nor aborted."""
+        return [item["Key"] for item in self.client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
+
+
+@contextmanager
+def serve_s3() -> Iterator[S3Server]:
+    """A server until the block ends."""
+    application = _verify_checksums(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield S3Server(url=url, client=boto3.client("s3", endpoint_url=url, region_name=REGION))
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+def _verify_checksums(application: "WSGIApplication") -> "WSGIApplication":
+    """Refuse a body that is not what its SHA-256 says, as S3 does and moto does not."""
+
+    def verify(environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
+        told = environ.get("HTTP_X_AMZ_CHECKSUM_SHA256")
+        if told is not None and environ["REQUEST_METHOD"] == "PUT":
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            environ["wsgi.input"] = io.BytesIO(body)
+            if base64.b64encode(hashlib.sha256(body).digest()).decode() != told:
+                start_response("400 Bad Request", [("Content-Type", "application/xml")])
+                return [b"<Error><Code>BadDigest</Code><Message>It did not match.</Message></Error>"]
+        return application(environ, start_response)
+
+    return verify
+
+
+@contextmanager
+def serve_s3_alone(**env: str) -> Iterator[S3Server]:
+    """A server until the block ends, and an environment in which AWS is this server; `env`: more variables."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name, value in {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", **env}.items():
+            patch.setenv(name, value)
+        with serve_s3() as server:
+            patch.setenv("AWS_ENDPOINT_URL", server.url)
+            yield server
+
+
+@contextmanager
+def serve_s3_over_tls(folder: Path) -> Iterator[int]:
+    """The port of moto's S3 behind TLS, without which MXNet does not read; with the same objects."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    server = make_server(
+        "127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True, ssl_context=context
+    )
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One for all tests of a file: import it, and reset it after each."""
+    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: S3Server) -> Iterator[S3Server]:
+    """The shared server, empty again after the test."""
+    yield shared_server
+    shared_server.reset()
+
+
+@pytest.fixture
+def project(server: S3Server, tmp_path: Path) -> Project:
+    """A folder whose commands use the server."""
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    made = Project(tmp_path, {"AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path), **keys})
+    made.write('name = "x"\ncloud = "aws"\n')
+    return made

@@ -1,0 +1,86 @@
+"""stage.py at work, as a worker's Python starts and asks it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from s3_server import REGION
+from train.node.programs import program_words
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    process: subprocess.Popen[str]
+
+    def begin(self, uri: str, part: tuple[int, int] | None = None) -> None:
+        """Ask, and do not wait for the answer."""
+        self.send(uri=uri, part=part, shuffle_mib=0)
+
+    def send(self, **order: Any) -> None:
+        """Give an order, and do not wait for the answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"number": 7, **order}) + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, uri: str, part: tuple[int, int] | None = None) -> dict[str, Any]:
+        self.begin(uri, part)
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the order that was given first of those without an answer."""
+        assert self.process.stdout is not None
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        assert answer.pop("number") == 7
+        return answer
+
+    def save(self, url: str, content: bytes) -> dict[str, Any]:
+        """Write an object as MXNet's files are written; the last answer."""
+        self.send(draft=url)
+        draft = Path(self.answer()["path"])
+        draft.write_bytes(content)
+        self.send(upload=str(draft), to=url)
+        answer = self.answer()
+        assert not draft.exists()
+        return answer
+
+    def read(self, uri: str) -> list[bytes]:
+        """The content of the files that stand for a URI."""
+        answer = self.ask(uri)
+        assert "path" in answer, answer
+        return [Path(path).read_bytes() for path in answer["path"].split(";")]
+
+
+@contextmanager
+def staging(url: str, cache: Path, **env: str) -> Iterator[Stage]:
+    """stage.py until the block ends."""
+    given = {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "S3_REGION": REGION,
+        "AWS_ENDPOINT_URL": url,
+        "CLUSTER_DATA_CACHE_DIR": str(cache),
+    }
+    words = program_words("stage", python=sys.executable)
+    with subprocess.Popen(
+        words, env=given | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield Stage(process=process)
+        finally:
+            if process.poll() is None:
+                process.communicate(timeout=20)
+
+
+def find_left(cache: Path) -> list[str]:
+    """What is in a cache's folder beside its objects and its lock."""
+    return [path.name for name in ("incoming", "users") for path in (cache / name).iterdir()]
+
+
+def find_held(cache: Path) -> int:
+    """The bytes in it."""
+    return sum(path.stat().st_size for path in (cache / "objects").rglob("*") if path.is_file() and path.name != "meta")

@@ -1,0 +1,203 @@
+"""What a node lacks, and the script that brings it there."""
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.environment.bundle import Bundle
+from bootstrap.environment.facts import Checked, LibraryDir, NodeFacts
+from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.plan import (
+    PACKAGES,
+    CheckLibraries,
+    InstallPackages,
+    MakeClusterKey,
+    MakeEnvironment,
+    NodeStep,
+    PlaceTree,
+    RunSetup,
+    SendFile,
+    plan_check,
+    plan_node,
+    plan_setup,
+    setup_digest,
+)
+from bootstrap.environment.pythons import ChosenPython
+from bootstrap.environment.script import render_script, silence_s
+from foundation.errors import ClusterError
+from node_facts import BUNDLE, FACTS, PYTHON, TREE, run_shell
+
+PYTHON_FILE = BundleFile(path=Path("python-3.11.9.tar.gz"), sha256="5" * 64, size_bytes=2000, unpacked_bytes=9000)
+CUDA = LibraryDir(path="/usr/local/cuda-10.2/lib64", names=frozenset(["libcudart.so.10.2"]))
+
+
+def steps_of(facts: NodeFacts, **more: Any) -> tuple[NodeStep, ...]:
+    settings = {"bundle": BUNDLE, "python": PYTHON, "setup": None, "is_head": False, **more}
+    return plan_node(facts, trees=(TREE,), cluster="demo", node="node-0", **settings)
+
+
+def plan(facts: NodeFacts, **more: Any) -> list[type]:
+    return [type(step) for step in steps_of(facts, **more)]
+
+
+def checked(facts: NodeFacts, bundle: Bundle = BUNDLE, setup: str | None = None) -> NodeFacts:
+    """The facts of a node on which the environment is there, and has been checked."""
+    check = plan_check(facts, bundle=bundle, setup=setup)
+    assert check is not None
+    return replace(
+        facts, envs=frozenset([bundle.digest]), checked={bundle.digest: Checked(key=check.key, unresolved=("libx",))}
+    )
+
+
+def test_plans_hold_what_is_missing_and_nothing_else() -> None:
+    hashes = frozenset(file.sha256 for file in BUNDLE.files)
+    assert plan(FACTS) == [SendFile, SendFile, SendFile, MakeEnvironment, CheckLibraries, PlaceTree]
+    assert plan(FACTS, is_head=True)[-1] is MakeClusterKey
+    assert plan(replace(FACTS, files=hashes)) == [MakeEnvironment, CheckLibraries, PlaceTree]
+    one = frozenset([BUNDLE.files[0].sha256])
+    assert plan(replace(FACTS, files=one))[:3] == [SendFile, SendFile, MakeEnvironment]
+    assert plan(replace(FACTS, envs=frozenset([BUNDLE.digest]))) == [CheckLibraries, PlaceTree]
+    assert plan(checked(FACTS)) == [PlaceTree]
+    done = replace(checked(FACTS), trees=frozenset([TREE.digest]))
+    assert plan(done) == []
+    assert plan(replace(done, missing_libraries=("libgomp.so.1",))) == [InstallPackages]
+    assert plan(done, is_head=True) == [MakeClusterKey]
+    assert plan(replace(done, cluster_key="ssh-ed25519 AAAA"), is_head=True) == []
+
+
+def test_libraries_are_looked_for_anew_when_what_decides_it_changes() -> None:
+    target = replace(BUNDLE.target, requirements=("mxnet-cu102==1.9.1",))
+    bundle = replace(BUNDLE, target=target)
+    facts = checked(FACTS, bundle)
+    assert plan_check(facts, bundle=bundle, setup=None) is None
+    for changed, setup in (
+        (facts, "5e"),
+        (replace(facts, cuda_dirs=(CUDA,)), None),
+        (replace(facts, libraries=frozenset(["libcuda.so.1"])), None),
+    ):
+        assert isinstance(plan_check(changed, bundle=bundle, setup=setup), CheckLibraries)
+    found = plan_check(replace(facts, cuda_dirs=(CUDA,)), bundle=bundle, setup=None)
+    assert found is not None
+    assert found.dirs == (CUDA.path,)
+    other_cuda = replace(facts, cuda_dirs=(replace(CUDA, names=frozenset(["libcudart.so.10.1"])),))
+    assert plan_check(other_cuda, bundle=bundle, setup=None) is None
+
+
+def test_set_up_commands_run_once_for_each_list_and_before_everything() -> None:
+    commands = ("sudo apt-get install -y x", "module load cuda")
+    digest = setup_digest(commands)
+    assert digest is not None
+    bare = replace(FACTS, missing_libraries=("libgomp.so.1",))
+    assert [type(step) for step in plan_setup(bare, commands=commands)] == [InstallPackages, RunSetup]
+    assert [type(step) for step in plan_setup(FACTS, commands=commands)] == [RunSetup]
+    assert plan_setup(replace(FACTS, setups=frozenset([digest])), commands=commands) == ()
+    assert plan_setup(replace(FACTS, setups=frozenset([digest])), commands=("true",)) != ()
+    assert plan_setup(bare, commands=()) == ()
+    assert silence_s(plan_setup(FACTS, commands=commands)) > silence_s(steps_of(FACTS))
+
+
+def test_a_disk_that_will_be_full_is_seen_before_anything_is_sent() -> None:
+    with pytest.raises(ClusterError, match=r"2 MiB of disk are free at /home/ubuntu, and .* take 5 MiB more"):
+        plan(replace(FACTS, disk_free_kib=3000), bundle=big(packed=1, unpacked=4))
+    hashes = frozenset(file.sha256 for file in BUNDLE.files)
+    assert plan(replace(FACTS, disk_free_kib=4500, files=hashes), bundle=big(packed=1, unpacked=4))
+    with pytest.raises(ClusterError, match="take 4 MiB more"):
+        plan(replace(FACTS, disk_free_kib=3000, files=hashes), bundle=big(packed=1, unpacked=4))
+    assert plan(replace(checked(FACTS), disk_free_kib=3))[0] is PlaceTree
+
+
+def big(*, packed: int, unpacked: int) -> Bundle:
+    """A bundle whose first file has these sizes in MiB."""
+    first = replace(BUNDLE.files[0], size_bytes=packed << 20, unpacked_bytes=unpacked << 20)
+    return replace(BUNDLE, files=(first, *BUNDLE.files[1:]))
+
+
+def test_a_python_that_is_unpacked_already_takes_no_more_room() -> None:
+    files = (replace(PYTHON_FILE, unpacked_bytes=50 << 20), *BUNDLE.files)
+    bundle = replace(BUNDLE, files=files)
+    hashes = frozenset(file.sha256 for file in files)
+    facts = replace(FACTS, files=hashes, disk_free_kib=30 << 10)
+    with pytest.raises(ClusterError, match="take 52 MiB more"):
+        plan(facts, bundle=bundle)
+    assert plan(replace(facts, pythons_ready=frozenset([PYTHON_FILE.sha256])), bundle=bundle)
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_the_script_of_a_plan_is_valid_shell(tmp_path: Path, *, managed: bool) -> None:
+    facts = replace(FACTS, missing_libraries=tuple(PACKAGES), cuda_dirs=(replace(CUDA, path="/it's $(odd)"),))
+    bundle = replace(BUNDLE, files=(PYTHON_FILE, *BUNDLE.files)) if managed else BUNDLE
+    python = ChosenPython(version=(3, 11), path=None if managed else "/it's/python3")
+    steps = (
+        *plan_setup(facts, commands=["echo 'it''s'", "$(", "\n"]),
+        *steps_of(facts, bundle=bundle, python=python, is_head=True),
+    )
+    script = tmp_path / "script"
+    script.write_text(render_script(steps, python=FACTS.python))
+    subprocess.run(["/bin/sh", "-n", str(script)], check=True)
+    assert (f"python/{PYTHON_FILE.sha256}/bin/python3.11" in script.read_text()) == managed
+
+
+def test_set_up_commands_run_from_the_script_and_what_was_known_is_forgotten(tmp_path: Path) -> None:
+    (tmp_path / ".cluster").mkdir()
+    (tmp_path / ".cluster" / "known").touch()
+    commands = ("export A='it''s'", "touch $HOME/'$(odd)'")
+    programs = stand_ins(tmp_path, {"sudo": "exit 1", "id": "echo 1000"})
+    done = run_shell(
+        render_script(plan_setup(FACTS, commands=commands), python=FACTS.python),
+        tmp_path,
+        path=f"{programs}:/usr/bin:/bin",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "$(odd)").exists()
+    assert (tmp_path / ".cluster" / "setup" / f"{setup_digest(commands)}.done").exists()
+    assert not (tmp_path / ".cluster" / "known").exists()
+
+
+def stand_ins(folder: Path, programs: dict[str, str]) -> Path:
+    """Programs that are not the machine's own, in a folder for PATH."""
+    made = folder / "bin"
+    made.mkdir()
+    for name, body in programs.items():
+        (made / name).write_text(f"#!/bin/sh\n{body}\n")
+        (made / name).chmod(0o755)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("tool", "code", "said"),
+    [("exit 0", 0, ""), ("exit 100", 1, "MXNet needs libgomp"), (None, 1, "MXNet needs libgomp")],
+)
+def test_a_missing_library_is_installed_or_named(tmp_path: Path, tool: str | None, code: int, said: str) -> None:
+    """The package tool is a stand-in: no test installs anything on the machine that it runs on."""
+    bodies = {"sudo": 'echo "$@" >>"$HOME/calls"; shift; "$@"', "env": 'shift; exec "$@"', "id": "echo 1000"}
+    bodies["python3"] = "exit 0"  # apt_lock.py has its own tests
+    if tool is not None:
+        bodies["apt-get"] = tool
+    programs = stand_ins(tmp_path, bodies)
+    for name in ("mkdir", "rm", "sh"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    (tmp_path / ".cluster").mkdir()
+    step = InstallPackages(packages=(PACKAGES["libgomp.so.1"],))
+    done = run_shell(render_script([step], python=str(programs / "python3")), tmp_path, path=str(programs))
+    assert done.returncode == code
+    assert said in done.stderr
+    if code == 0:
+        calls = (tmp_path / "calls").read_text()
+        assert "install -y --no-install-recommends libgomp1" in calls
+        assert "apt-daily.timer" in calls  # the program that waits for others, as root
+
+
+def test_root_needs_no_sudo(tmp_path: Path) -> None:
+    programs = stand_ins(
+        tmp_path, {"sudo": "exit 1", "id": "echo 0", "dpkg-query": "exit 1", "apt-get": 'echo "$@" >>"$HOME/calls"'}
+    )
+    (programs / "python3").symlink_to("/usr/bin/true")
+    (tmp_path / ".cluster").mkdir()
+    step = InstallPackages(packages=(PACKAGES["libgomp.so.1"],))
+    done = run_shell(render_script([step], python=str(programs / "python3")), tmp_path, path=f"{programs}:{os.defpath}")
+    assert done.returncode == 0, done.stderr
+    assert "libgomp1" in (tmp_path / "calls").read_text()

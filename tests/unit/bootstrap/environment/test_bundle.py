@@ -1,0 +1,234 @@
+"""The files of an environment: fetched once by the real pip and uv, kept, found damaged, fetched again."""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle
+from bootstrap.environment.file_cache import check_cache, describe_file, fetch_once
+from bootstrap.environment.plan import MakeEnvironment, PlaceTree, plan_node
+from bootstrap.environment.pythons import ChosenPython, fetch_python, is_python, pack
+from bootstrap.environment.script import render_script
+from foundation.errors import ClusterError
+from foundation.progress import Event, silent
+from index_server import make_wheel
+from node_facts import FACTS, TARGET, TREE, run_shell
+
+UV = Path(sysconfig.get_path("scripts")) / "uv"
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where pip finds its wheels, instead of an index."""
+    wheels = tmp_path / "wheels"
+    monkeypatch.setattr("bootstrap.environment.bundle.version", lambda _: "9.9")
+    make_wheel(wheels, "thing-1.0-py3-none-any.whl", {"thing.py": b"x = 1\n"})
+    uv = "uv-9.9-py3-none-manylinux2014_x86_64.whl"
+    make_wheel(wheels, uv, {"uv-9.9.data/scripts/uv": f'#!/bin/sh\nexec {UV} "$@"\n'.encode()})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    return wheels
+
+
+@pytest.fixture
+def python_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Python for uv to fetch, made of the one that runs this test: uv's json names an archive on this disk."""
+    short = ".".join(map(str, sys.version_info[:2]))
+    archive = tmp_path / "python.tar.gz"
+    real = Path(os.path.realpath(sys.executable))
+    prefix = Path(sys.base_prefix)
+    with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
+        packed.add(real, f"python/bin/python{short}")
+        for link in ("python3", "python"):
+            entry = tarfile.TarInfo(f"python/bin/{link}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, f"python{short}"
+            packed.addfile(entry)
+        library = prefix / "lib" / f"python{short}"
+        packed.add(library, f"python/lib/python{short}", filter=_needed)
+        for shared in (prefix / "lib").glob(f"libpython{short}.so*"):
+            packed.add(shared, f"python/lib/{shared.name}")
+    offer_python(archive, hashlib.sha256(archive.read_bytes()).hexdigest(), tmp_path, monkeypatch)
+    return archive
+
+
+def offer_python(archive: Path, sha256: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have uv find this archive alone."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    entry = {
+        "name": "cpython",
+        "arch": {"family": "x86_64", "variant": None},
+        "os": "linux",
+        "libc": "gnu",
+        "major": sys.version_info[0],
+        "minor": sys.version_info[1],
+        "patch": sys.version_info[2],
+        "prerelease": "",
+        "url": archive.as_uri(),
+        "sha256": sha256,
+        "variant": None,
+        "build": "20250101",
+    }
+    downloads = folder / "downloads.json"
+    downloads.write_text(json.dumps({f"cpython-{version}-linux-x86_64-gnu": entry}))
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS_JSON_URL", str(downloads))
+    monkeypatch.setenv("UV_CACHE_DIR", str(folder / "uv-cache"))
+
+
+def _needed(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    left_out = ("/site-packages", "/dist-packages", "/test", "/__pycache__", "/idlelib", "/lib2to3", "/config-")
+    left_out += ("/tkinter", "/ensurepip", "/unittest", "/distutils", "/pydoc_data")
+    return None if any(part in entry.name for part in left_out) else entry
+
+
+def test_a_bundle_is_fetched_once_by_the_real_pip(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = replace(TARGET, requirements=("thing==1.0",))
+    first = fetch_bundle(target, cache=tmp_path / "cache", report=silent)
+    assert [file.name for file in first.files[:2]] == sorted(path.name for path in wheels.iterdir())
+    assert first.files[-1].name == COMPAT_FILE
+    assert (first.uv.name, first.compat.name, first.python) == (first.files[1].name, COMPAT_FILE, None)
+    assert first.wheels == (first.files[0],)
+    with zipfile.ZipFile(first.files[0].path) as wheel:
+        assert first.files[0].unpacked_bytes == sum(len(wheel.read(name)) for name in wheel.namelist())
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
+    assert fetch_bundle(target, cache=tmp_path / "cache", report=silent) == first
+    with pytest.raises(ClusterError, match="pip could not fetch") as raised:
+        fetch_bundle(replace(target, requirements=("other==1",)), cache=tmp_path / "cache", report=silent)
+    assert "other==1" in raised.value.message
+    assert not list((tmp_path / "cache").rglob(".fetching-*"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "fetched", "told"),
+    [
+        (lambda wheel, _: wheel.write_bytes(wheel.read_bytes()[:10]), True, True),
+        (lambda wheel, _: wheel.unlink(), True, True),
+        (lambda _, manifest: manifest.write_bytes(manifest.read_bytes()[:10]), True, False),
+        (lambda _, manifest: manifest.write_text("[{}]"), True, False),
+        (lambda wheel, _: os.utime(wheel, (1, 1)), False, False),
+    ],
+)
+def test_what_is_damaged_is_named_and_fetched_anew(
+    tmp_path: Path, damage: Callable[[Path, Path], object], *, fetched: bool, told: bool
+) -> None:
+    def fetch(folder: Path) -> None:
+        make_wheel(folder, "thing-1.0-py3-none-any.whl", {"thing.py": b"x = 1\n"})
+
+    whole = fetch_once(tmp_path, "some/key", fetch, what="fetching", report=silent)
+    damage(whole[0].path, tmp_path / "some" / "key.json")
+    events: list[Event] = []
+    assert fetch_once(tmp_path, "some/key", fetch, what="fetching", report=events.append) == whole
+    assert describe_file(whole[0].path) == whole[0]
+    assert [event.kind for event in events] == ["warn"] * told + ["start", "done"] * fetched
+    assert not told or str(whole[0].path) in events[0].what
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    check_cache(tmp_path / "new" / "cluster")
+    assert list((tmp_path / "new" / "cluster").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match=r"file/cluster: .* cannot be written to: Not a directory") as raised:
+        check_cache(tmp_path / "file" / "cluster")
+    assert "XDG_CACHE_HOME" in str(raised.value.hint)
+
+
+def test_a_file_is_described_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    assert describe_file(tmp_path / "x").sha256 == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_what_the_environment_is_made_of_names_it(tmp_path: Path) -> None:
+    (tmp_path / "a.whl").write_bytes(b"")
+    with zipfile.ZipFile(tmp_path / "a.whl", "w"):
+        pass
+    file = describe_file(tmp_path / "a.whl")
+    python = replace(file, path=tmp_path / "python-3.11.9.tar.gz", sha256="12")
+    bundles = [
+        Bundle(target=TARGET, files=(file,)),
+        Bundle(target=TARGET, files=(file, python)),
+        Bundle(target=TARGET, files=(file, replace(python, sha256="34"))),
+        Bundle(target=replace(TARGET, python_path="/opt/python"), files=(file,)),
+        Bundle(target=replace(TARGET, python_version=(3, 10)), files=(file,)),
+        Bundle(target=TARGET, files=(replace(file, sha256="56"),)),
+    ]
+    assert len({bundle.digest for bundle in bundles}) == len(bundles)
+
+
+def test_a_packed_folder_is_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:
+    for number, name in enumerate(("one", "two")):
+        folder = tmp_path / name
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "tool").write_bytes(b"tool")
+        (folder / "bin" / "tool").chmod(0o755)
+        (folder / "bin" / "link").symlink_to("tool")
+        os.utime(folder / "bin" / "tool", (number, number))
+        pack(folder, tmp_path / f"{name}.tar.gz")
+    assert (tmp_path / "one.tar.gz").read_bytes() == (tmp_path / "two.tar.gz").read_bytes()
+    with tarfile.open(fileobj=io.BytesIO((tmp_path / "one.tar.gz").read_bytes())) as archive:
+        assert archive.getnames() == ["bin/link", "bin/tool"]
+        assert archive.getmember("bin/tool").mode == 0o755
+
+
+def test_a_python_is_brought_along_and_the_environment_made_with_it(
+    tmp_path: Path, wheels: Path, python_source: Path
+) -> None:
+    """The real uv fetches it here and makes the environment there, with no package index and no network."""
+    version = sys.version_info[:2]
+    target = replace(TARGET, python_version=version, requirements=("thing==1.0",), managed_python=True)
+    bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent)
+    python_source.unlink()
+    assert fetch_bundle(target, cache=tmp_path / "cache", report=silent) == bundle
+    assert bundle.python is not None
+    assert is_python(bundle.python)
+
+    home = tmp_path / "it's a home"
+    for file in bundle.files:
+        place = home / ".cluster" / "files" / file.sha256 / file.name
+        place.parent.mkdir(parents=True)
+        place.hardlink_to(file.path)
+    chosen = ChosenPython(version=version, path=None)
+    steps = plan_node(
+        FACTS, bundle=bundle, python=chosen, setup=None, trees=(TREE,), cluster="c", is_head=False, node="n"
+    )
+    made = [step for step in steps if not isinstance(step, PlaceTree)]
+    assert any(isinstance(step, MakeEnvironment) for step in made)
+    thing = next(file for file in bundle.files if file.name.startswith("thing-"))
+    place = home / ".cluster" / "files" / thing.sha256 / thing.name
+    place.unlink()
+    place.write_bytes(thing.path.read_bytes()[:200])
+    failed = run_shell(render_script(made, python=FACTS.python), home)
+    assert failed.returncode != 0
+    assert "was damaged and is removed" in failed.stderr
+    assert [file for file in bundle.files if not (place.parents[1] / file.sha256).exists()] == [thing]
+
+    place.parent.mkdir()
+    place.hardlink_to(thing.path)
+    done = run_shell(render_script(made, python=FACTS.python), home)
+    assert done.returncode == 0, done.stderr
+    python = home / ".cluster" / "env" / bundle.digest / "bin" / "python"
+    code = "import thing, threading, sys; print(sys.base_prefix, hasattr(threading.Thread, 'isAlive'))"
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, env={}).stdout
+    assert said == f"{home}/.cluster/python/{bundle.python.sha256} True\n"
+    assert (home / ".cluster" / "env" / bundle.digest / ".unresolved").exists()
+
+
+def test_a_python_that_cannot_be_fetched_is_told_with_uvs_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer_python(tmp_path / "gone.tar.gz", "0" * 64, tmp_path, monkeypatch)
+    with pytest.raises(ClusterError, match="uv could not fetch a Python for the nodes") as raised:
+        fetch_python(sys.version_info[:2], machine="x86_64", cache=tmp_path / "cache", report=silent)
+    assert "  | " in raised.value.message
+    assert not list((tmp_path / "cache").rglob(".fetching-*"))

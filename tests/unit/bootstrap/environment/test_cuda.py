@@ -1,0 +1,183 @@
+"""Where a wheel's CUDA libraries are, what is missing, and MXNet's own way to them on a node."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.environment.cuda import cuda_of, explain_missing_libraries, find_cuda, find_warnings
+from bootstrap.environment.facts import LibraryDir
+from node_facts import FACTS, NODE_PROGRAMS
+from provision.oracle.mxnet_wheels import WHEELS
+
+CU90, CU102, CU110, CU112 = "mxnet-cu90==1.6.0.post0", "mxnet-cu102==1.9.1", "mxnet-cu110==1.9.1", "mxnet-cu112==1.9.1"
+TEN = ("libcublas.so.10", "libcufft.so.10", "libcurand.so.10", "libcusolver.so.10", "libnvToolsExt.so.1")
+CUDA_101 = ("/usr/local/cuda-10.1/lib64", "libcudart.so.10.1", "libnvrtc.so.10.1", *TEN)
+CUDA_102 = ("/usr/local/cuda-10.2/lib64", "libcudart.so.10.2", "libnvrtc.so.10.2", *TEN)
+CONDA_102 = ("/opt/conda/lib", "libcudart.so.10.2", "libnvrtc.so.10.2", *TEN)
+CUDA_112 = ("/usr/local/cuda-11.2/lib64", "libcudart.so.11.0", "libcublas.so.11", "libcusolver.so.11")
+CUDA_118 = ("/usr/local/cuda-11.8/lib64", "libcudart.so.11.0", "libcublas.so.11", "libcusolver.so.11", "libcudnn.so.8")
+CUDNN = ("/opt/conda/pkgs/cudnn-8.2/lib", "libcudnn.so.8", "libnccl.so.2")
+
+
+def dirs(*places: tuple[str, ...]) -> tuple[LibraryDir, ...]:
+    return tuple(LibraryDir(path=path, names=frozenset(names)) for path, *names in places)
+
+
+@pytest.mark.parametrize(
+    ("mxnet", "there", "chosen"),
+    [
+        (CU102, (CUDA_101, CUDA_102), ("/usr/local/cuda-10.2/lib64",)),
+        (CU102, (CUDA_101,), ()),
+        (CU102, (CUDA_101, CONDA_102, CUDA_102), ("/usr/local/cuda-10.2/lib64", "/opt/conda/lib")),
+        (CU102, (CONDA_102, CUDNN), ("/opt/conda/lib", "/opt/conda/pkgs/cudnn-8.2/lib")),
+        # Its cuDNN would bring another CUDA's libraries along.
+        (CU102, (CUDA_102, CUDA_118), ("/usr/local/cuda-10.2/lib64",)),
+        (CU110, (CUDA_118, CUDA_112), ("/usr/local/cuda-11.8/lib64", "/usr/local/cuda-11.2/lib64")),
+        (CU112, (CUDA_118, CUDA_112), ("/usr/local/cuda-11.2/lib64", "/usr/local/cuda-11.8/lib64")),
+        ("mxnet-cu113==2.0", (CUDA_112, CUDA_118), ("/usr/local/cuda-11.8/lib64",)),
+        ("mxnet-cu101==9", (CUDA_101, CUDA_102), ("/usr/local/cuda-10.1/lib64",)),
+        ("mxnet==1.7.0.post2", (CUDA_101, CUDA_102), ()),
+    ],
+)
+def test_only_directories_of_the_wheels_own_cuda_are_looked_into(
+    mxnet: str, there: tuple[tuple[str, ...], ...], chosen: tuple[str, ...]
+) -> None:
+    assert find_cuda(replace(FACTS, cuda_dirs=dirs(*there)), mxnet).library_dirs == chosen
+
+
+@pytest.mark.parametrize(
+    ("mxnet", "there", "loader", "missing"),
+    [
+        (CU112, (), ("libcuda.so.1",), ()),
+        (CU112, (), (), ("libcuda.so.1",)),
+        (CU102, (CUDA_102, CUDNN), ("libcuda.so.1",), ()),
+        (CU102, (CUDA_102,), ("libcuda.so.1",), ("libcudnn.so.8", "libnccl.so.2")),
+        (CU102, (CUDA_102,), ("libcudnn.so.8", "libnccl.so.2"), ("libcuda.so.1",)),
+        ("mxnet==1.7.0.post2", (), (), ()),
+    ],
+)
+def test_what_is_missing(
+    mxnet: str, there: tuple[tuple[str, ...], ...], loader: tuple[str, ...], missing: tuple[str, ...]
+) -> None:
+    facts = replace(FACTS, cuda_dirs=dirs(*there), libraries=frozenset(loader))
+    assert find_cuda(facts, mxnet).missing == missing
+
+
+def test_every_wheel_knows_its_own_libcudart() -> None:
+    for wheel in WHEELS:
+        assert cuda_of(wheel.requirement) == wheel.cuda
+        if wheel.cuda is not None:
+            place = ("/usr/local/cuda/lib64", *wheel.needs)
+            found = find_cuda(replace(FACTS, cuda_dirs=dirs(place)), wheel.requirement)
+            assert found.library_dirs == ("/usr/local/cuda/lib64",)
+            assert found.missing == ("libcuda.so.1",)
+
+
+def test_what_is_missing_is_explained() -> None:
+    said = explain_missing_libraries(["libcudart.so.9.0", "libcublas.so.9.0"], CU90)
+    for part in (
+        "libcudart.so.9.0, libcublas.so.9.0",
+        "CUDA 9.0",
+        "/usr/local/cuda-9.0",
+        "mxnet-cu112==1.9.1",
+        "[bootstrap] setup",
+    ):
+        assert part in said
+    assert "driver" not in said
+    assert "cuDNN or NCCL for CUDA 10.2" in explain_missing_libraries(["libcudnn.so.8"], CU102)
+    driver = explain_missing_libraries(["libcuda.so.1"], CU112)
+    assert "no NVIDIA driver" in driver
+    assert "/usr/local" not in driver
+    both = explain_missing_libraries(["libcudart.so.9.0", "libcuda.so.1"], CU90)
+    assert "/usr/local/cuda-9.0" in both
+    assert "no NVIDIA driver" in both
+    assert "[bootstrap] setup" in explain_missing_libraries(["libodd.so.1"], "mxnet==1.9.1")
+
+
+def test_warnings_are_for_those_who_have_a_gpu_or_want_one() -> None:
+    assert find_warnings(FACTS, "mxnet==1.7.0.post2") == ()
+    assert find_warnings(replace(FACTS, libraries=frozenset(["libcuda.so.1"])), CU112) == ()
+    (said,) = find_warnings(replace(FACTS, displays=("NVIDIA", "NVIDIA")), "mxnet==1.7.0.post2")
+    assert "2 NVIDIA GPU(s), and no driver" in said
+    (said,) = find_warnings(replace(FACTS, displays=("AMD",)), "mxnet==1.7.0.post2")
+    assert "AMD" in said
+    (said,) = find_warnings(FACTS, CU90)
+    assert "libcudart.so.9.0" in said
+
+
+def build(path: Path, *, needs: tuple[Path, ...] = (), says: str | None = None) -> None:
+    """A real shared library that needs others, by their names alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = path.name.replace(".", "_").replace("-", "_")
+    source = f'const char *say_{name}(void) {{ return "{says}"; }}\n'
+    links = [word for need in needs for word in (f"-L{need.parent}", f"-l:{need.name}")]
+    command = ["cc", "-shared", "-fPIC", "-o", str(path), f"-Wl,-soname,{path.name}", "-x", "c", "-", "-x", "none"]
+    # The needed may be gone when it is loaded: that is what is tested.
+    command += ["-Wl,--no-as-needed", *links, "-Wl,--unresolved-symbols=ignore-all"]
+    subprocess.run(command, input=source, text=True, check=True)
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Path:
+    """An environment whose libmxnet.so needs a library of CUDA 10.2, which needs another one, and the driver's."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    cuda = tmp_path / "cuda-10.2"
+    build(cuda / "libcublasLt.so.10")
+    build(cuda / "libcublas.so.10", needs=(cuda / "libcublasLt.so.10",))
+    build(tmp_path / "driver" / "libcuda.so.1")
+    site = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    build(site / "mxnet" / "libmxnet.so", needs=(cuda / "libcublas.so.10", tmp_path / "driver" / "libcuda.so.1"))
+    return tmp_path / "env"
+
+
+def check(env: Path, *dirs: Path, setup_env: str = "") -> tuple[list[str], list[str]]:
+    """The lines of .preload and .unresolved."""
+    program = NODE_PROGRAMS / "check_libraries.py"
+    subprocess.run([sys.executable, str(program), str(env), "k1", setup_env, *map(str, dirs)], check=True)
+    return (env / ".preload").read_text().splitlines(), (env / ".unresolved").read_text().splitlines()
+
+
+def test_the_loader_itself_is_asked(env: Path, tmp_path: Path) -> None:
+    cuda = tmp_path / "cuda-10.2"
+    assert check(env) == ([], ["checked k1", "libcublas.so.10", "libcuda.so.1"])
+    preload, unresolved = check(env, cuda)
+    assert unresolved == ["checked k1", "libcuda.so.1"]
+    assert sorted(preload) == [str(cuda / "libcublas.so.10"), str(cuda / "libcublasLt.so.10")]
+    (cuda / "libcublasLt.so.10").unlink()
+    assert check(env, cuda)[1] == ["checked k1", "libcublasLt.so.10", "libcuda.so.1"]
+
+
+def test_what_set_up_commands_put_into_ld_library_path_counts(env: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.env"
+    kept.write_text(
+        '{"set": {}, "unset": [], "prepend": {"LD_LIBRARY_PATH": ["%s"]}, "append": {}}' % (tmp_path / "cuda-10.2")
+    )
+    assert check(env, setup_env=str(kept))[1] == ["checked k1", "libcuda.so.1"]
+
+
+def test_an_environment_without_mxnet_misses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    assert check(tmp_path / "env") == ([], ["checked k1"])
+
+
+def test_mxnet_finds_its_libraries_when_it_is_imported_by_hand(env: Path, tmp_path: Path) -> None:
+    """No LD_LIBRARY_PATH: the module that our environments import has loaded them before."""
+    check(env, tmp_path / "cuda-10.2", tmp_path / "driver")
+    site = env / "lib" / "python3.11" / "site-packages"
+    (site / "mxnet" / "__init__.py").write_text(
+        "import ctypes, os\nctypes.CDLL(os.path.join(os.path.dirname(__file__), 'libmxnet.so'))\n"
+    )
+    (site / "numpy.py").write_text("")
+    code = f"import sys; sys.prefix = {str(env)!r}; import _cluster_compat; import mxnet; print('there')"
+    environment = {"PYTHONPATH": f"{site}:{NODE_PROGRAMS}", "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "there\n", done.stderr
+    (env / ".preload").write_text("")
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "libcublas.so.10" in done.stderr

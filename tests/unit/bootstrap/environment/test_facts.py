@@ -1,0 +1,241 @@
+"""facts.sh by the real shell, and what is read out of its lines."""
+
+import hashlib
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootstrap.environment.facts import (
+    CUDA_LIBRARIES,
+    Checked,
+    FoundPython,
+    LibraryDir,
+    NodeFacts,
+    parse_facts,
+    render_facts_script,
+)
+from foundation.errors import ClusterError
+from node_facts import SYSTEM_PATH, run_shell
+
+TEXT = """\
+machine=x86_64
+system=Ubuntu 22.04.5 LTS
+glibc=2.35
+cores=4
+configured=3.9 /opt/my python/bin/python3
+python=3.5 /usr/bin/python3
+python=3.10 /usr/bin/python3.10
+disk_free_kib=50000000
+home=/home/ubuntu
+missing=libgomp.so.1
+missing=libquadmath.so.0
+display=NVIDIA
+gpu=8.6, 535.104.05, NVIDIA A10G
+gpu=8.6, 535.104.05, NVIDIA A10G
+library=libcuda.so.1
+cuda=/usr/local/cuda-10.2/lib64 libcudart.so.10.2 libcublas.so.10
+file=aa
+file=bb
+env=cc
+setup=dd
+pythons=ee
+unresolved=cc checked 12ab
+unresolved=cc libcudart.so.9.0
+unresolved=ff checked 34cd
+cluster_key=ssh-ed25519 AAAA cluster-internal demo
+known_host=10.0.0.4 ssh-ed25519 A
+known_host=10.0.0.5 ssh-ed25519 B
+authorized=restrict,from="10.0.0.4" ssh-ed25519 AAAA cluster-internal
+"""
+MINIMAL = "machine=x86_64\ncores=1\npython=3.11 /usr/bin/python3\ndisk_free_kib=1\nhome=/h\n"
+
+
+def look(home: Path, *, python: str = "auto", path: str = SYSTEM_PATH) -> NodeFacts:
+    done = run_shell(render_facts_script(python), home, path=path)
+    assert done.returncode == 0, done.stderr
+    return parse_facts(done.stdout, node="here")
+
+
+def make_program(path: Path, body: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def test_facts_are_read() -> None:
+    facts = parse_facts(TEXT, node="node-1")
+    assert facts.gpus == (("8.6", "NVIDIA A10G"), ("8.6", "NVIDIA A10G"))
+    assert (facts.driver, facts.displays) == ("535.104.05", ("NVIDIA",))
+    assert (facts.glibc, facts.cores, facts.disk_free_kib) == ((2, 35), 4, 50_000_000)
+    assert (facts.python, facts.python_version) == ("/usr/bin/python3.10", (3, 10))  # 3.5 cannot run our programs
+    assert [python.version for python in facts.pythons] == [(3, 5), (3, 10)]
+    assert facts.configured == FoundPython(path="/opt/my python/bin/python3", version=(3, 9))
+    assert (facts.files, facts.envs, facts.trees) == ({"aa", "bb"}, {"cc"}, set())
+    assert (facts.setups, facts.pythons_ready) == ({"dd"}, {"ee"})
+    assert facts.authorized == ('restrict,from="10.0.0.4" ssh-ed25519 AAAA cluster-internal',)
+    assert facts.cluster_key == "ssh-ed25519 AAAA cluster-internal demo"
+    known_hosts = b"10.0.0.4 ssh-ed25519 A\n10.0.0.5 ssh-ed25519 B\n"
+    assert facts.known_hosts_sha256 == hashlib.sha256(known_hosts).hexdigest()
+    assert facts.missing_libraries == ("libgomp.so.1", "libquadmath.so.0")
+    assert facts.libraries == {"libcuda.so.1"}
+    names = frozenset(["libcudart.so.10.2", "libcublas.so.10"])
+    assert facts.cuda_dirs == (LibraryDir(path="/usr/local/cuda-10.2/lib64", names=names),)
+    assert facts.checked == {
+        "cc": Checked(key="12ab", unresolved=("libcudart.so.9.0",)),
+        "ff": Checked(key="34cd", unresolved=()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "gpu"),
+    [
+        ("9.0, 550.1, NVIDIA H100 80GB HBM3", ("9.0", "NVIDIA H100 80GB HBM3")),
+        (", 450.1, Tesla V100-SXM2-16GB", ("7.0", "Tesla V100-SXM2-16GB")),
+        (", 450.1, Tesla T4", ("7.5", "Tesla T4")),
+        (", 450.1, Unheard of, 2", ("", "Unheard of, 2")),
+    ],
+)
+def test_gpus_of_drivers_old_and_new(line: str, gpu: tuple[str, str]) -> None:
+    assert parse_facts(f"{MINIMAL}gpu={line}\n", node="n").gpus == (gpu,)
+
+
+@pytest.mark.parametrize("lines", ["", "python=3.5 /usr/bin/python3\n"])
+def test_a_node_without_python_is_named(lines: str) -> None:
+    with pytest.raises(ClusterError, match="node-7: no working Python 3") as raised:
+        parse_facts(lines, node="node-7")
+    assert "apt-get install -y python3" in (raised.value.hint or "")
+
+
+@given(st.text(max_size=200))
+def test_whatever_a_node_says_beside_it_does_no_harm(text: str) -> None:
+    """A profile that prints, a host name with odd characters."""
+    said = "".join(f"x{line}\n" for line in text.splitlines())
+    assert parse_facts(said + MINIMAL, node="n") == parse_facts(MINIMAL, node="n")
+
+
+def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
+    for name in (
+        "files/aa/x.whl",
+        "env/bb/.complete",
+        "tree/cc/.complete",
+        "tree/dd/unfinished",
+        "python/ee/.complete",
+        "setup/ff.done",
+        "setup/gg.json",
+    ):
+        path = tmp_path / ".cluster" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / ".cluster" / "env" / "bb" / ".unresolved").write_text("checked k\nlibx.so.1\n")
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "authorized_keys").write_text("ssh-ed25519 U me\nrestrict ssh-ed25519 C cluster-internal\n")
+    for _ in range(2):  # by looking, and by what was kept
+        facts = look(tmp_path)
+        assert facts.home == str(tmp_path)
+        assert facts.python_version >= (3, 6)
+        assert facts.disk_free_kib > 0
+        assert facts.cores == os.cpu_count()
+        assert (facts.files, facts.envs, facts.trees) == ({"aa"}, {"bb"}, {"cc"})
+        assert (facts.pythons_ready, facts.setups) == ({"ee"}, {"ff"})
+        assert facts.checked == {"bb": Checked(key="k", unresolved=("libx.so.1",))}
+        assert facts.authorized == ("restrict ssh-ed25519 C cluster-internal",)
+        assert facts.machine == os.uname().machine
+
+
+def count_programs(home: Path) -> list[str]:
+    """The programs that facts.sh starts, by the real shell's own trace."""
+    text = render_facts_script("auto")
+    traced = run_shell(f"set -x\n{text}", home)
+    commands = {line.lstrip("+ ").split(" ")[0] for line in traced.stderr.splitlines() if line.startswith("+")}
+    external = {"uname", "getconf", "ldconfig", "tr", "sed", "awk", "grep", "cut", "df", "flock", "nvidia-smi", "touch"}
+    external |= {"mv", "mkdir", "cat", "basename", "dirname", "sha256sum", "ls", "rm", "/usr/bin/python3", "python3"}
+    return sorted(commands & external)
+
+
+def test_a_second_look_starts_two_programs(tmp_path: Path) -> None:
+    first = look(tmp_path)
+    assert count_programs(tmp_path) == ["df", "flock"]
+    assert replace(look(tmp_path), disk_free_kib=0) == replace(first, disk_free_kib=0)
+
+
+def test_what_changes_is_looked_at_anew(tmp_path: Path) -> None:
+    own = tmp_path / "bin"
+    make_program(own / "nvidia-smi", "exit 9")
+    path = f"{own}:{SYSTEM_PATH}"
+    assert look(tmp_path, path=path).gpus == ()
+    make_program(own / "nvidia-smi", 'case "$1" in *compute_cap*) echo "8.6, 535.1, NVIDIA A10G" ;; esac')
+    assert look(tmp_path, path=path).gpus == ()  # kept: nothing that is watched has changed
+    known = tmp_path / ".cluster" / "known"
+    lines = known.read_text().splitlines()
+    known.write_text("\n".join([lines[0].replace("stamp=", "stamp=of another boot "), *lines[1:]]) + "\n")
+    assert look(tmp_path, path=path).gpus == (("8.6", "NVIDIA A10G"),)
+    os.utime(known, (1, 1))  # older than the folders of programs
+    make_program(own / "nvidia-smi", 'case "$1" in *compute_cap*) exit 2 ;; *) echo "450.1, Tesla T4" ;; esac')
+    facts = look(tmp_path, path=path)
+    assert (facts.gpus, facts.driver) == ((("7.5", "Tesla T4"),), "450.1")
+
+
+def test_a_driver_that_is_late_at_boot_is_found_by_the_next_look(tmp_path: Path) -> None:
+    device = tmp_path / "devices" / "0000:00:1e.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    own = tmp_path / "bin"
+    make_program(own / "nvidia-smi", "exit 9")
+    script = render_facts_script("auto").replace("/sys/bus/pci/devices", str(device.parent))
+    for answer, gpus in (("exit 9", []), ("echo '8.6, 535.1, NVIDIA A10G'", [("8.6", "NVIDIA A10G")])):
+        make_program(own / "nvidia-smi", answer)
+        facts = parse_facts(run_shell(script, tmp_path, path=f"{own}:{SYSTEM_PATH}").stdout, node="here")
+        assert facts.displays == ("NVIDIA",)
+        assert list(facts.gpus) == gpus
+
+
+def test_a_named_python_is_tried_and_a_broken_one_is_not_believed(tmp_path: Path) -> None:
+    named = tmp_path / "it's $(my) python"
+    named.symlink_to("/usr/bin/python3")
+    found = look(tmp_path, python=str(named)).configured
+    assert found is not None
+    assert found.path == str(named)
+    named.unlink()
+    make_program(named, "echo 3.11; exit 1")
+    assert look(tmp_path, python=str(named)).configured is None
+
+
+def test_cuda_is_found_where_conda_puts_it(tmp_path: Path) -> None:
+    folder = tmp_path / "miniconda3" / "pkgs" / "cudatoolkit-10.2.89-h8f6ccaa_8" / "lib"
+    folder.mkdir(parents=True)
+    for name in ("libcudart.so.10.2", "libcublas.so.10", "libnpps.so.10"):
+        (folder / name).touch()
+    names = frozenset(["libcudart.so.10.2", "libcublas.so.10"])
+    assert look(tmp_path).cuda_dirs == (LibraryDir(path=str(folder), names=names),)
+    assert {"libcudart.so.9.0", "libcudnn.so.8", "libnvToolsExt.so.1", "libcuda.so.1"} < set(CUDA_LIBRARIES)
+
+
+def test_facts_wait_for_a_set_up_that_a_killed_command_has_left_running(tmp_path: Path) -> None:
+    (tmp_path / ".cluster").mkdir()
+    # As agent.py holds it: for as long as any of its scripts runs.
+    with subprocess.Popen(
+        ["/bin/sh", "-c", "cd .cluster; exec 9<.; flock 9; echo; read -r _; mkdir -p env/aa; : >env/aa/.complete"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as set_up:
+        assert set_up.stdin is not None
+        assert set_up.stdout is not None
+        set_up.stdout.readline()
+        env = {"HOME": str(tmp_path), "PATH": SYSTEM_PATH}
+        with subprocess.Popen(
+            ["/bin/sh", "-c", render_facts_script("auto")], env=env, stdout=subprocess.PIPE, text=True
+        ) as looking:
+            with pytest.raises(subprocess.TimeoutExpired):
+                looking.wait(timeout=0.5)
+            set_up.stdin.write("\n")
+            set_up.stdin.close()
+            facts = parse_facts(looking.communicate()[0], node="here")
+    assert facts.envs == {"aa"}

@@ -1,0 +1,203 @@
+"""Wheels that are looked for, and not fetched: the real pip, asking a package index over HTTP."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from bootstrap.environment import package_index
+from bootstrap.environment.bundle import fetch_bundle, find_pins
+from bootstrap.environment.file_cache import BundleFile, describe_file, find_kept, remember
+from bootstrap.environment.package_index import (
+    UNPACKED_TIMES,
+    FoundWheel,
+    NoUrlError,
+    _describe,
+    bring_here,
+    find_unpacked_bytes,
+    parse_report,
+)
+from foundation.errors import ClusterError
+from foundation.progress import Event, silent
+from index_server import Index, make_wheel, serve_index
+from node_facts import TARGET
+
+THING = "thing-1.0+cu1-py3-none-any.whl"
+PART = "part-2.0-py3-none-any.whl"
+UV = f"uv-{version('uv')}-py3-none-any.whl"
+WANTED = replace(TARGET, requirements=("thing==1.0+cu1",))
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """thing needs part."""
+    folder = tmp_path / "wheels"
+    make_wheel(folder, THING, {"thing.py": b"x = 1\n" * 1000, "big": random.Random(1).randbytes(5000)}, requires="part")
+    make_wheel(folder, PART, {"part.py": b"y = 2\n"})
+    make_wheel(folder, UV, {"uv.py": b""})
+    with serve_index(folder) as served:
+        use_index(served, monkeypatch)
+        yield served
+
+
+def use_index(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pip ask that index alone."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple/")
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_wheels_are_known_without_being_fetched(tmp_path: Path, index: Index) -> None:
+    cache = tmp_path / "cache"
+    found = fetch_bundle(WANTED, cache=cache, report=silent, fetch="auto")
+    wheels = [file for file in found.files if file.urls]
+    assert [file.name for file in wheels] == [PART, THING, UV]
+    for file in wheels:
+        described = describe_file(index.folder / file.name)
+        assert (file.sha256, file.size_bytes, file.unpacked_bytes) == (
+            described.sha256, described.size_bytes, described.unpacked_bytes
+        )  # fmt: skip
+        assert not file.path.exists()
+        assert index.asked_for(file.urls[0].removeprefix(index.url)) == ["bytes=-524288"]
+    asked = len(index.asked)
+    assert fetch_bundle(WANTED, cache=cache, report=silent, fetch="head") == found
+    assert len(index.asked) == asked
+
+
+def test_the_environment_is_the_same_whoever_fetches_the_wheels(tmp_path: Path, index: Index) -> None:
+    ways = {
+        fetch: fetch_bundle(WANTED, cache=tmp_path / fetch, report=silent, fetch=fetch)
+        for fetch in ("here", "head", "auto")
+    }
+    assert len({bundle.digest for bundle in ways.values()}) == 1
+    assert all(file.path.exists() for file in ways["here"].files)
+
+
+def test_what_is_here_already_is_taken(tmp_path: Path, index: Index) -> None:
+    here = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent)
+    assert fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="auto") == here
+
+
+def test_versions_stay_when_the_nodes_fetch_what_was_here_before(tmp_path: Path, index: Index) -> None:
+    here = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent)
+    make_wheel(index.folder, "part-3.0-py3-none-any.whl", {"part.py": b"y = 3\n"})
+    head = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="head")
+    assert head.digest == here.digest
+    assert [bool(file.urls) for file in head.files] == [True, True, True, False]
+
+
+def test_what_was_found_before_is_brought_here(tmp_path: Path, index: Index) -> None:
+    head = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="head")
+    make_wheel(index.folder, "part-3.0-py3-none-any.whl", {"part.py": b"y = 3\n"})
+    here = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="here")
+    assert here == head
+    for file in here.files:
+        assert describe_file(file.path).sha256 == file.sha256
+
+
+@pytest.mark.parametrize(
+    ("refusal", "hashes", "said"),
+    [((401, b""), True, "cannot be had from its URL alone, 127.0.0.1: HTTP Error 401"), (None, False, "SHA-256")],
+)
+def test_an_index_that_is_of_no_use_to_nodes(
+    tmp_path: Path, index: Index, refusal: tuple[int, bytes] | None, *, hashes: bool, said: str
+) -> None:
+    index.refusal, index.hashes = refusal, hashes
+    if refusal is None:
+        assert not any(fetch_bundle(WANTED, cache=tmp_path / "a", report=silent, fetch="auto").files[0].urls)
+    with pytest.raises(NoUrlError) as raised:
+        fetch_bundle(WANTED, cache=tmp_path / "b", report=silent, fetch="head")
+    assert said in raised.value.message
+
+
+def test_wheels_of_a_folder_come_from_here(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "own"
+    make_wheel(own, PART, {"part.py": b"mine"})
+    (index.folder / PART).unlink()
+    monkeypatch.setenv("PIP_FIND_LINKS", str(own))
+    found = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="head")
+    part, thing = found.files[:2]
+    assert (part.urls, part.path.read_bytes()) == ((), (own / PART).read_bytes())
+    assert len(thing.urls) == 1
+    (own / PART).unlink()
+    assert fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="head") == found
+    part.path.unlink()
+    with pytest.raises(ClusterError, match="pip could not fetch"):
+        fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="head")
+
+
+@pytest.fixture
+def thing(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> BundleFile:
+    """A wheel that the index has, and this machine not yet."""
+    monkeypatch.setattr(package_index, "FIRST_PAUSE_S", 0.01)
+    described = describe_file(index.folder / THING)
+    wheel = FoundWheel(url=f"{index.url}/files/{THING.replace('+', '%2B')}", sha256=described.sha256)
+    found = _describe(wheel, tmp_path / "cache")
+    assert replace(found, path=described.path, urls=()) == described
+    index.asked.clear()
+    return found
+
+
+def test_a_server_without_ranges(tmp_path: Path, index: Index, thing: BundleFile) -> None:
+    index.ranges = False
+    file = _describe(FoundWheel(url=thing.urls[0], sha256=thing.sha256), tmp_path)
+    assert (file.size_bytes, file.unpacked_bytes) == (thing.size_bytes, UNPACKED_TIMES * thing.size_bytes)
+
+
+@pytest.mark.parametrize("trouble", ["none", "failing", "cutting"])
+def test_a_file_is_brought_here(index: Index, thing: BundleFile, trouble: str) -> None:
+    if trouble != "none":
+        setattr(index, trouble, 2)
+    events: list[Event] = []
+    for _ in range(2):
+        bring_here(thing, report=events.append)
+        assert describe_file(thing.path).sha256 == thing.sha256
+    assert len(index.asked) == (1 if trouble == "none" else 3)
+    assert [event.kind for event in events] == ["start", "done"]
+
+
+def test_a_file_that_is_not_what_it_should_be_stays_away(tmp_path: Path, index: Index, thing: BundleFile) -> None:
+    index.flip = True
+    with pytest.raises(ClusterError, match=r"thing-1.0\+cu1.* could not be fetched: .* has the SHA-256") as raised:
+        bring_here(thing, report=silent)
+    assert raised.value.hint is not None
+    assert [path for path in (tmp_path / "cache" / "wheels").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("damaged", ["", "[", "[{}]", "{}x", '[{"name": 1}]'])
+def test_a_list_that_is_cut_short_is_none(tmp_path: Path, thing: BundleFile, damaged: str) -> None:
+    cache = tmp_path / "cache"
+    remember(cache, "bundles/x", [thing])
+    assert find_kept(cache, "bundles/x", report=silent) == (thing,)
+    (cache / "bundles" / "x.json").write_text(damaged)
+    assert find_kept(cache, "bundles/x", report=silent) is None
+
+
+def test_the_end_of_a_wheel_says_what_it_unpacks_to(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, THING, {f"{n}.py": random.Random(n).randbytes(3000) for n in range(20)})
+    data = wheel.read_bytes()
+    assert find_unpacked_bytes(data[-10_000:]) == describe_file(wheel).unpacked_bytes
+    assert find_unpacked_bytes(data[-100:]) is None
+    assert find_unpacked_bytes(b"") is None
+
+
+def test_parse_report() -> None:
+    items = [
+        {"download_info": {"url": "https://x/a.whl", "archive_info": {"hashes": {"sha256": "12"}}}},
+        {"download_info": {"url": "https://x/b.whl", "archive_info": {}}},
+    ]
+    assert parse_report({"install": items}) == (
+        FoundWheel(url="https://x/a.whl", sha256="12"),
+        FoundWheel(url="https://x/b.whl", sha256=""),
+    )
+
+
+def test_find_pins() -> None:
+    names = ("a_b-1.0.post2-py2.py3-none-any.whl", "c-2.0+cu1-1-cp311-cp311-manylinux1_x86_64.whl")
+    assert find_pins([BundleFile(path=Path(name), sha256="", size_bytes=0) for name in names]) == (
+        "a_b==1.0.post2", "c==2.0+cu1"
+    )  # fmt: skip

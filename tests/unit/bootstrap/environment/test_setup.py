@@ -1,0 +1,244 @@
+"""The user's set-up commands in the real login shell, and apt's locks held by real processes."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootstrap.config import BootstrapConfig
+from bootstrap.environment.plan import render_commands, setup_digest
+from foundation.errors import ConfigError
+from foundation.settings import check
+from node_facts import NODE_PROGRAMS, SYSTEM_PATH
+
+sys.path.insert(0, str(NODE_PROGRAMS))
+# They run by themselves on the nodes, so they are found by path here.
+import apt_lock
+import run_setup
+import setup_env
+
+
+def setup(home: Path, *commands: str, silence_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run commands as a node does, in a home of their own."""
+    digest = setup_digest(commands)
+    assert digest is not None
+    folder = home / ".cluster" / "setup"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{digest}.json").write_text(render_commands(commands))
+    program = NODE_PROGRAMS / "run_setup.py"
+    return subprocess.run(
+        [sys.executable, str(program), str(folder), digest, str(silence_s)],
+        env={"HOME": str(home), "PATH": SYSTEM_PATH, "LANG": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def kept(home: Path, *commands: str) -> dict[str, object]:
+    digest = setup_digest(commands)
+    assert digest is not None
+    found: dict[str, object] = setup_env.read(str(home / ".cluster"), digest)
+    return found
+
+
+def test_commands_share_one_login_shell_and_what_they_export_is_kept(tmp_path: Path) -> None:
+    (tmp_path / ".profile").write_text(
+        "module() { export LD_LIBRARY_PATH=/opt/$2/lib:$LD_LIBRARY_PATH; }\n"
+        "export LD_LIBRARY_PATH=/opt/base/lib FROM_PROFILE=1\n"
+    )
+    commands = (
+        "module load cuda",
+        "cd /; here=$PWD",
+        'export HERE="$here" ODD="a \'b\'\n$c" PATH="$HOME/bin:$PATH:/opt/last"; unset FROM_PROFILE',
+        "not_exported=1",
+    )
+    done = setup(tmp_path, *commands)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert kept(tmp_path, *commands) == {
+        "set": {"HERE": "/", "ODD": "a 'b'\n"},
+        "prepend": {"LD_LIBRARY_PATH": ["/opt/cuda/lib"], "PATH": [f"{tmp_path}/bin"]},
+        "append": {"PATH": ["/opt/last"]},
+        "unset": ["FROM_PROFILE"],
+    }
+    digest = setup_digest(commands)
+    folder = tmp_path / ".cluster" / "setup"
+    assert sorted(path.name for path in folder.iterdir()) == [f"{digest}.done", f"{digest}.env"]
+    assert (folder / f"{digest}.env").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_job_keeps_its_own_paths_in_front_of_nothing_but_gets_these_too() -> None:
+    changes = {
+        "set": {"CUDA_HOME": "/opt/cuda"},
+        "prepend": {"PATH": ["/opt/cuda/bin"], "LD_LIBRARY_PATH": ["/opt/cuda/lib"]},
+        "append": {"PATH": ["/opt/last"]},
+        "unset": ["GONE"],
+    }
+    merged = setup_env.merge({"PATH": "/env/bin:/usr/bin:/opt/last", "GONE": "1", "STAYS": "2"}, changes)
+    assert merged == {
+        "PATH": "/opt/cuda/bin:/env/bin:/usr/bin:/opt/last",
+        "LD_LIBRARY_PATH": "/opt/cuda/lib",
+        "CUDA_HOME": "/opt/cuda",
+        "STAYS": "2",
+    }
+    assert setup_env.merge(merged, changes) == merged
+
+
+paths = st.lists(st.sampled_from(["/a", "/b", "/c", "/d"]), unique=True, max_size=4)
+
+
+@given(paths, paths)
+def test_what_commands_put_before_and_behind_a_path_comes_out_again(own: list[str], more: list[str]) -> None:
+    new = [word for word in more if word not in own]
+    for value in (new + own, own + new):
+        changes = run_setup.compare({"PATH": ":".join(own)}, {"PATH": ":".join(value)})
+        assert setup_env.merge({"PATH": ":".join(own)}, changes).get("PATH", "") == ":".join(value)
+
+
+@pytest.mark.parametrize(
+    ("commands", "code", "said"),
+    [
+        (
+            ("echo fine", "echo so; sh -c 'exit 7'", "touch $HOME/reached"),
+            7,
+            "setup command 2 of 3 ended with exit code 7",
+        ),
+        (("false; touch $HOME/reached",), 1, "setup command 1 of 1 ended with exit code 1: false; touch"),
+        (("no_such_program_at_all", "touch $HOME/reached"), 127, "setup command 1 of 2 ended with exit code 127"),
+        (("echo 'unbalanced", "touch $HOME/reached"), 1, "setup command 1 of 2 ended with exit code"),
+        (("exit 0", "touch $HOME/reached"), 1, "setup command 1 of 2 has left the shell by `exit`"),
+        (("kill -9 $$", "touch $HOME/reached"), 1, "setup command 1 of 2 was killed by signal 9"),
+        (("read -r answer", "touch $HOME/reached"), 1, "setup command 1 of 2 ended with exit code 1"),
+    ],
+)
+def test_the_first_command_that_fails_ends_it_and_is_named(
+    tmp_path: Path, commands: tuple[str, ...], code: int, said: str
+) -> None:
+    done = setup(tmp_path, *commands)
+    assert done.returncode == code or (code == 1 and done.returncode in {1, 2})
+    assert said in done.stdout.splitlines()[-1]
+    assert not (tmp_path / "reached").exists()
+    assert not list((tmp_path / ".cluster" / "setup").glob("*.done"))
+    assert not list((tmp_path / ".cluster" / "setup").glob(".run-*"))
+
+
+def test_a_profile_that_fails_is_not_taken_for_a_command(tmp_path: Path) -> None:
+    (tmp_path / ".profile").write_text("exit 3\n")
+    done = setup(tmp_path, "true")
+    assert done.returncode == 3
+    assert "the login shell ended before the first setup command" in done.stdout
+
+
+ODD = [
+    "it's",
+    '"quoted"',
+    "$(touch $HOME/reached)",
+    "`touch $HOME/reached`",
+    "a\nb",
+    "ünï cödé €",
+    "\\n",
+    "-n",
+    "%s",
+    "!x",
+]
+
+
+def test_whatever_is_in_a_command_means_what_it_means_in_a_shell(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    commands = tuple(f"printf '%s\\0' {run_setup.shlex.quote(word)} >>{out}" for word in ODD)
+    done = setup(tmp_path, *commands)
+    assert done.returncode == 0, done.stdout
+    assert out.read_text().split("\0")[:-1] == ODD
+    assert not (tmp_path / "reached").exists()
+
+
+def test_a_silent_command_is_ended_and_one_that_leaves_something_behind_is_not_waited_for(tmp_path: Path) -> None:
+    done = setup(tmp_path, "sleep 600", silence_s=0.5)
+    assert done.returncode == 1
+    assert "setup command 1 of 1 said nothing for 0 s and was ended: sleep 600" in done.stdout
+    done = setup(tmp_path, "sleep 600 & echo $! >$HOME/pid")
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert done.returncode == 0
+
+
+def test_going_back_to_an_earlier_list_runs_it_again(tmp_path: Path) -> None:
+    for command in ("true 1", "true 2"):
+        assert setup(tmp_path, command).returncode == 0
+    (done,) = (tmp_path / ".cluster" / "setup").glob("*.done")
+    assert done.name == f"{setup_digest(['true 2'])}.done"
+
+
+def test_a_list_is_named_by_its_content() -> None:
+    assert setup_digest([]) is None
+    assert setup_digest(["a", "b"]) == setup_digest(("a", "b"))
+    assert len({setup_digest(["a", "b"]), setup_digest(["b", "a"]), setup_digest(["a b"]), setup_digest(["a"])}) == 4
+
+
+@pytest.mark.parametrize("setup", [[""], ["  "], ["a\0b"]])
+def test_commands_that_no_shell_can_run_are_refused(setup: list[str]) -> None:
+    with pytest.raises(ConfigError, match="setup"):
+        check(BootstrapConfig, {"setup": setup}, source="cluster.toml")
+
+
+@pytest.mark.parametrize("python", ["auto", "3.9", "3.10", "3.12", "/usr/bin/python3"])
+def test_pythons_that_can_be_named(python: str) -> None:
+    assert check(BootstrapConfig, {"python": python}, source="cluster.toml").python == python
+
+
+@pytest.mark.parametrize("python", ["3.7", "3.13", "3", "3.1", "python3", "", "3.11.2"])
+def test_pythons_that_cannot_be_named(python: str) -> None:
+    with pytest.raises(ConfigError, match="python"):
+        check(BootstrapConfig, {"python": python}, source="cluster.toml")
+
+
+HOLD = (
+    "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+)
+
+
+def test_others_who_install_packages_are_waited_for_and_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "lock-frontend"
+    lock.touch()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert not apt_lock.wait([str(lock)], 0.1)
+        said = capfd.readouterr().out
+        assert f"process {other.pid}" in said
+        assert str(lock) in said
+        waiting = subprocess.Popen(
+            [sys.executable, str(NODE_PROGRAMS / "apt_lock.py"), "60", str(lock), str(tmp_path / "not there")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert waiting.stdout is not None
+        assert "waiting for" in waiting.stdout.readline()
+        other.stdin.close()
+        assert waiting.wait() == 0
+        waiting.stdout.close()
+    assert apt_lock.wait([str(lock)], 0)
+
+
+def test_a_free_lock_is_left_alone(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    assert apt_lock.wait([str(lock)], 60)
+    with lock.open("r+") as stream:
+        fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_commands_reach_the_node_as_they_are() -> None:
+    assert json.loads(render_commands(ODD)) == ODD

@@ -1,0 +1,353 @@
+"""MXNet from source: what is decided, and the script that builds, run here with a small repository."""
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.config import BootstrapConfig
+from bootstrap.environment.cuda import cuda_of, find_cuda, find_warnings
+from bootstrap.environment.facts import LibraryDir, NodeFacts
+from bootstrap.environment.plan import InstallPackages, MakeEnvironment, SendFile, plan_node
+from bootstrap.environment.script import render_script
+from bootstrap.environment.source_build import (
+    SourceBuild,
+    check_fit,
+    check_told,
+    choose_build,
+    choose_packages,
+    find_ref,
+    label_built,
+    parse_requirements,
+    plan_tools,
+    render_build,
+    render_tell,
+)
+from foundation.errors import ClusterError, ConfigError
+from foundation.settings import check
+from node_facts import BUNDLE, FACTS, PYTHON, run_shell
+from source_repository import FILES, commit, git, write_repository
+
+GPU = replace(
+    FACTS,
+    gpus=(("8.6", "NVIDIA A10G"),),
+    displays=("NVIDIA",),
+    cuda_dirs=(
+        LibraryDir(path="/usr/local/cuda-11.2/lib64", names=frozenset({"libcudart.so.11.0"})),
+        LibraryDir(path="/usr/local/cuda/lib64", names=frozenset({"libcudart.so.11.0", "libcublas.so.11"})),
+    ),
+)
+URL = "https://example.com/mxnet.git"
+SMALL = ("USE_S3=0", "USE_OPENCV=0", "USE_BLAS=none")
+
+
+def choose(facts: NodeFacts = FACTS, *options: str, ref: str = "v1.7.x", url: str = URL) -> SourceBuild:
+    return choose_build(facts, ref=ref, url=url, options=options)
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "packages", "cuda_path"),
+    [
+        (FACTS, (), ["libopencv-dev", "libcurl4-openssl-dev", "libssl-dev", "libopenblas-dev", "liblapack-dev"], None),
+        (FACTS, SMALL, [], None),
+        (FACTS, ("USE_OPENCV=0", "USE_BLAS=mkl"), ["libcurl4-openssl-dev", "libssl-dev"], None),
+        (GPU, SMALL, [], "/usr/local/cuda"),
+        (GPU, (*SMALL, "USE_CUDA=0"), [], None),
+        (GPU, (*SMALL, "USE_CUDA_PATH=/usr/local/cuda-11.2"), [], "/usr/local/cuda-11.2"),
+    ],
+)
+def test_options_decide_what_is_needed(
+    facts: NodeFacts, options: tuple[str, ...], packages: list[str], cuda_path: str | None
+) -> None:
+    build = choose(facts, *options)
+    assert dict(build.options)["USE_DIST_KVSTORE"] == "1"
+    assert [debian for debian, _ in choose_packages(build)] == packages
+    assert build.cuda_path == cuda_path
+    assert build.cudart == ("libcudart.so.11.0" if facts is GPU else None)
+
+
+def test_whatever_changes_the_wheel_has_a_key_of_its_own() -> None:
+    builds = [
+        choose(),
+        choose(FACTS, "USE_S3=0"),
+        choose(ref="v1.6.x"),
+        choose(url=URL + "/other"),
+        choose(replace(FACTS, glibc=(2, 35))),
+        choose(replace(FACTS, system="Ubuntu 22.04.4 LTS")),
+        choose(GPU),
+    ]
+    assert len({build.key for build in builds}) == len(builds)
+    assert choose(FACTS, "USE_S3=1").key == choose().key
+    assert choose(replace(FACTS, disk_free_kib=1)).key == choose().key
+
+
+def test_what_was_built_is_known_by_a_label() -> None:
+    build = choose(GPU)
+    assert label_built(build, "mxnet-1.7.0-1_cu112_0a1b2c3d4e5f-py3-none-linux_x86_64.whl") == "source@v1.7.x+cu112"
+    assert label_built(build, "mxnet-1.7.0-1_cpu_0a1b2c3d4e5f-py3-none-linux_x86_64.whl") == "source@v1.7.x"
+    assert cuda_of("source@v1.7.x+cu112") == (11, 2)
+    assert cuda_of("source@v1.7.x") is None
+    assert find_cuda(GPU, "source@v1.7.x+cu112").library_dirs == (
+        "/usr/local/cuda-11.2/lib64",
+        "/usr/local/cuda/lib64",
+    )
+    assert find_warnings(FACTS, "source@v1.7.x") == ()
+    assert find_ref("source@v1.7.x") == "v1.7.x"
+    assert find_ref("mxnet==1.9.1") is None
+
+
+def test_what_a_built_wheel_needs_is_read_without_its_extras() -> None:
+    metadata = "Name: mxnet\nRequires-Dist: numpy <2\nRequires-Dist: onnx ; extra == 'onnx'\n\nRequires-Dist: no\n"
+    assert parse_requirements(metadata) == ("numpy <2",)
+
+
+@pytest.mark.parametrize(
+    ("told", "good"),
+    [
+        ({"name": "mxnet-1-1_cpu_0-py3-none-linux_x86_64.whl", "sha256": "0" * 64}, True),
+        ({"name": "../mxnet.whl", "sha256": "0" * 64}, False),
+        ({"name": "mxnet.whl", "sha256": "0" * 63}, False),
+        ({}, False),
+    ],
+)
+def test_a_node_cannot_name_files_as_it_likes(*, told: dict[str, object], good: bool) -> None:
+    assert check_told(told) is good
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"), [({}, True), ({"glibc": (2, 39)}, True), ({"glibc": (2, 35)}, False), ({"machine": "i"}, False)]
+)
+def test_a_wheel_is_for_nodes_like_the_one_that_built_it(*, change: dict[str, object], fits: bool) -> None:
+    facts = replace(FACTS, **change)  # type: ignore[arg-type]
+    if fits:
+        check_fit(choose(), facts, node="node-1")
+        return
+    with pytest.raises(ClusterError, match=r"node-1: .* for x86_64 and glibc 2.36 or later; here"):
+        check_fit(choose(), facts, node="node-1")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "good"),
+    [
+        ("mxnet", "source@v1.7.x", True),
+        ("mxnet", "source@", False),
+        ("mxnet", "source@--upload-pack=x", False),
+        ("mxnet", "source@v1.7.x;x", False),
+        ("build_options", ["USE_CUDA=1", "CUDA_ARCH=-gencode arch=compute_70,code=sm_70"], True),
+        ("build_options", ["use=1"], False),
+        ("build_options", ["X=$(shell x)"], False),
+        ("build_options", ["X=1\ninstall:"], False),
+        ("build_options", ["--eval=x"], False),
+        ("source_url", "https://example.com/a/mxnet.git", True),
+        ("source_url", "file:///opt/mxnet", True),
+        ("source_url", "https://me:secret@example.com/mxnet.git", False),
+        ("source_url", "ext::sh -c x", False),
+        ("source_url", "-u", False),
+    ],
+)
+def test_values_that_mean_something_else_are_refused(*, key: str, value: object, good: bool) -> None:
+    if good:
+        check(BootstrapConfig, {key: value}, source="cluster.toml")
+        return
+    with pytest.raises(ConfigError, match=key):
+        check(BootstrapConfig, {key: value}, source="cluster.toml")
+
+
+def test_a_head_gets_what_makes_wheels_once() -> None:
+    build = choose()
+    steps = plan_tools(FACTS, build, BUNDLE, PYTHON)
+    assert [type(step) for step in steps] == [InstallPackages, *[SendFile] * len(BUNDLE.files), MakeEnvironment]
+    there = replace(FACTS, envs=frozenset({BUNDLE.digest}))
+    assert [type(step) for step in plan_tools(there, build, BUNDLE, PYTHON)] == [InstallPackages]
+
+
+def test_every_node_gets_what_the_library_is_linked_with() -> None:
+    def plan(facts: NodeFacts) -> list[type]:
+        steps = plan_node(
+            facts,
+            bundle=BUNDLE,
+            python=PYTHON,
+            setup=None,
+            trees=(),
+            cluster="c",
+            is_head=False,
+            node="n",
+            packages=choose_packages(choose()),
+        )
+        return [type(step) for step in steps]
+
+    assert plan(FACTS)[0] is InstallPackages
+    assert InstallPackages not in plan(replace(FACTS, envs=frozenset({BUNDLE.digest})))
+
+
+def make_programs(folder: Path, **programs: str) -> Path:
+    for name, text in programs.items():
+        path = folder / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(("apt_code", "code"), [(0, 0), (100, 1)])
+def test_packages_that_are_missing_are_installed(tmp_path: Path, apt_code: int, code: int) -> None:
+    (tmp_path / ".cluster").mkdir()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    make_programs(
+        programs,
+        sudo='shift; exec "$@"',
+        apt_get=f'echo "$*" >>{tmp_path}/apt; exit {apt_code}',
+        dpkg_query='case "$*" in *libthere*) echo install ok installed;; esac',
+        python3="exit 0",
+    )
+    step = InstallPackages(packages=(("libthere-dev", "there"), ("libgone-dev", "gone")))
+    done = run_shell(
+        render_script([step], python=str(programs / "python3")), tmp_path, path=f"{programs}:/usr/bin:/bin"
+    )
+    assert done.returncode == code, done.stderr
+    asked = (tmp_path / "apt").read_text()
+    if code == 0:
+        assert "install -y --no-install-recommends libgone-dev\n" in asked
+    else:
+        assert "MXNet needs libgone-dev, and that could not be installed" in done.stderr
+
+
+class Head:
+    """A home folder in which the build's script runs; its Python with setuptools is that of the tests."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.root = home / ".cluster"
+        (self.root / "env").mkdir(parents=True)
+        python = self.root / "env" / "python"
+        python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        python.chmod(0o755)
+
+    def build(self, build: SourceBuild, *, setup: str | None = None) -> subprocess.CompletedProcess[str]:
+        text = render_build(build, python="env/python", node_python=sys.executable, setup=setup)
+        return run_shell(text, self.home, path=os.defpath)
+
+    def kill_in_the_middle(self, build: SourceBuild, *, hold: Path) -> None:
+        """Build, and kill all of it when make writes to the pipe `hold`."""
+        os.mkfifo(hold)
+        text = render_build(build, python="env/python", node_python=sys.executable, setup=None)
+        env = {"HOME": str(self.home), "PATH": os.defpath}
+        with subprocess.Popen(["/bin/sh", "-c", text], env=env, start_new_session=True) as process:
+            hold.read_text()
+            os.killpg(process.pid, signal.SIGKILL)
+        hold.unlink()
+
+    def tell(self, build: SourceBuild) -> dict[str, str]:
+        done = run_shell(render_tell(build, node_python=sys.executable), self.home, path=os.defpath)
+        assert done.returncode == 0, done.stderr
+        told: dict[str, str] = json.loads(done.stdout or "{}")
+        return told
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("it's $(odd)")
+    write_repository(folder)
+    return folder
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Head:
+    return Head(tmp_path / "home")
+
+
+def test_the_wheel_is_as_those_on_pypi_and_works_unless_it_is_damaged(head: Head, repository: Path) -> None:
+    build = choose(FACTS, *SMALL, url=f"file://{repository}")
+    assert head.tell(build) == {}
+    setup = {"set": {"BUILDER": "it's"}, "prepend": {}, "append": {}, "unset": []}
+    (head.root / "setup").mkdir()
+    (head.root / "setup" / "abc.env").write_text(json.dumps(setup))
+    done = head.build(build, setup="abc")
+    assert done.returncode == 0, done.stderr
+    assert "compiling for none, S3 0, by it's" in done.stdout
+    assert list((head.root / "building").iterdir()) == []
+    told = head.tell(build)
+    commit_id = git(repository, "rev-parse", "--short=12", "HEAD")
+    assert told["name"] == f"mxnet-1.7.0-1_cpu_{commit_id}-py3-none-linux_{os.uname().machine}.whl"
+    path = head.root / "files" / told["sha256"] / told["name"]
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == told["sha256"]
+    with zipfile.ZipFile(path) as wheel:
+        names = set(wheel.namelist())
+        record = wheel.read("mxnet-1.7.0.dist-info/RECORD").decode()
+        assert "numpy" in parse_requirements(wheel.read("mxnet-1.7.0.dist-info/METADATA").decode())[0]
+    expected = {"mxnet/libmxnet.so", "mxnet/tools/launch.py", "dmlc_tracker/tracker.py", "mxnet/libinfo.py"}
+    assert expected <= names
+    assert not any(".data/" in name for name in names)
+    assert all(name in record for name in names)
+
+    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps", "--target"]
+    wheel = head.root / "built" / build.key / told["name"]
+    subprocess.run([*command, str(head.home / "target"), str(wheel)], check=True)
+    code = "import mxnet; from dmlc_tracker import tracker; print(mxnet.answer, tracker.PORT)"
+    env = {"PYTHONPATH": str(head.home / "target"), "PATH": os.defpath}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["41", "9091"]
+
+    data = bytearray(wheel.read_bytes())
+    data[100] ^= 1
+    wheel.write_bytes(data)
+    assert head.tell(build) == {}
+    assert not wheel.exists()
+
+
+def test_what_failed_goes_on_and_what_was_killed_begins_anew(head: Head, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_repository(repository)
+    makefile = repository / "Makefile"
+    makefile.write_text(
+        f"{makefile.read_text()}\ttest ! -p {tmp_path}/hold || echo >{tmp_path}/hold\n"
+        f"\ttest ! -p {tmp_path}/hold || sleep 600\n\ttest -e {tmp_path}/fine\n"
+    )
+    commit(repository)
+    build = choose(FACTS, *SMALL, url=f"file://{repository}")
+    done = head.build(build)
+    assert done.returncode != 0
+    assert head.tell(build) == {}
+    place = head.root / "building" / build.key
+    kept = place / "source" / "kept"
+    kept.touch()
+    assert head.build(build).returncode != 0
+    assert kept.exists()
+    head.kill_in_the_middle(build, hold=tmp_path / "hold")
+    assert head.tell(build) == {}
+    assert kept.exists()
+    (tmp_path / "fine").touch()
+    assert head.build(build).returncode == 0
+    assert head.tell(build)["name"].startswith("mxnet-1.7.0-1_cpu_")
+    assert not kept.exists()
+
+
+def test_a_source_without_launch_py_is_refused(head: Head, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_repository(repository)
+    assert "tools/launch.py" in FILES
+    (repository / "tools" / "launch.py").unlink()
+    commit(repository)
+    done = head.build(choose(FACTS, *SMALL, url=f"file://{repository}"))
+    assert done.returncode == 1
+    assert "no tools/launch.py" in done.stderr
+
+
+def test_gpus_need_a_compiler_for_them(head: Head, repository: Path, tmp_path: Path) -> None:
+    cuda = tmp_path / "cuda"
+    build = choose(GPU, *SMALL, f"USE_CUDA_PATH={cuda}", url=f"file://{repository}")
+    done = head.build(build)
+    assert done.returncode == 1
+    assert f"there is no {cuda}/bin/nvcc" in done.stderr
+    (cuda / "bin").mkdir(parents=True)
+    make_programs(cuda / "bin", nvcc="echo 'Cuda compilation tools, release 11.2, V11.2.152'")
+    assert head.build(build).returncode == 0
+    assert "-1_cu112_" in head.tell(build)["name"]

@@ -1,0 +1,118 @@
+"""Which Python and which wheels a node gets."""
+
+from dataclasses import replace
+
+import pytest
+
+from bootstrap.environment.facts import FoundPython, NodeFacts
+from bootstrap.environment.pythons import ChosenPython, choose_python
+from bootstrap.environment.wheels import choose_wheels, platform_tags
+from foundation.errors import ClusterError
+from node_facts import FACTS, PYTHON, TARGET
+from provision.oracle.mxnet_wheels import CPU_WHEEL, GPU_WHEEL
+
+
+def found(*versions: str) -> tuple[FoundPython, ...]:
+    """Pythons as facts.sh finds them; "3.6!" is the image's own python3."""
+    pythons = []
+    for text in versions:
+        major, minor = text.rstrip("!").split(".")
+        path = "/usr/bin/python3" if text.endswith("!") else f"/usr/local/bin/python{text}"
+        pythons.append(FoundPython(path=path, version=(int(major), int(minor))))
+    return tuple(pythons)
+
+
+@pytest.mark.parametrize(
+    ("there", "setting", "version", "path"),
+    [
+        (("3.11!",), "auto", (3, 11), "/usr/bin/python3"),
+        (("3.9!", "3.11"), "auto", (3, 9), "/usr/bin/python3"),
+        (("3.12!",), "auto", (3, 12), "/usr/bin/python3"),
+        (("3.13!", "3.10"), "auto", (3, 10), "/usr/local/bin/python3.10"),
+        (("3.6!", "3.9", "3.12"), "auto", (3, 9), "/usr/local/bin/python3.9"),
+        (("3.14!",), "auto", (3, 11), None),
+        (("3.7!",), "auto", (3, 11), None),
+        (("3.11!", "3.9"), "3.9", (3, 9), "/usr/local/bin/python3.9"),
+        (("3.11!",), "3.11", (3, 11), "/usr/bin/python3"),
+        (("3.11!",), "3.10", (3, 10), None),
+        (("3.1!", "3.11"), "3.11", (3, 11), "/usr/local/bin/python3.11"),
+    ],
+)
+def test_a_python_is_chosen(there: tuple[str, ...], setting: str, version: tuple[int, int], path: str | None) -> None:
+    facts = replace(FACTS, pythons=found(*there))
+    assert choose_python(facts, setting=setting, node="n") == ChosenPython(version=version, path=path)
+
+
+@pytest.mark.parametrize(
+    ("change", "setting", "said"),
+    [
+        ({}, "/opt/python", '/opt/python": no Python works there'),
+        ({"configured": FoundPython(path="/opt/p", version=(3, 7))}, "/opt/p", "is Python 3.7; MXNet works with 3.9"),
+        ({"configured": FoundPython(path="/opt/p", version=(3, 13))}, "/opt/p", "is Python 3.13"),
+        ({"pythons": found("3.7!"), "glibc": (2, 12)}, "auto", "no Python 3.9 to 3.12, and the one .* it is 2.12"),
+        ({"glibc": (2, 12)}, "3.10", "no Python 3.10, and the one"),
+    ],
+)
+def test_pythons_that_will_not_do_are_refused(change: dict[str, object], setting: str, said: str) -> None:
+    with pytest.raises(ClusterError, match=said):
+        choose_python(replace(FACTS, **change), setting=setting, node="n")  # type: ignore[arg-type]
+
+
+def test_the_python_decides_which_environment_it_is() -> None:
+    def target(python: ChosenPython) -> object:
+        return choose_wheels(FACTS, python=python, mxnet="auto", packages=[], node="n")
+
+    managed = target(ChosenPython(version=(3, 11), path=None))
+    named = target(ChosenPython(version=(3, 11), path="/opt/p", named=True))
+    elsewhere = target(ChosenPython(version=(3, 11), path="/usr/local/bin/python3"))
+    assert elsewhere == target(PYTHON)  # nodes that have theirs in other places still share their files
+    assert len({managed, named, elsewhere}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "version", "mxnet", "first", "numpy"),
+    [
+        ({}, (3, 11), "auto", CPU_WHEEL.requirement, "numpy<1.24"),
+        ({}, (3, 9), "auto", CPU_WHEEL.requirement, "numpy<1.24"),
+        ({}, (3, 12), "auto", CPU_WHEEL.requirement, "numpy<2"),
+        ({"gpus": (("8.6", "A10G"),)}, (3, 11), "auto", GPU_WHEEL.requirement, "numpy<1.24"),
+        ({"gpus": (("7.5", "T4"),)}, (3, 11), "auto", GPU_WHEEL.requirement, "numpy<1.24"),
+        ({"gpus": (("7.0", "V100"),)}, (3, 11), "auto", GPU_WHEEL.requirement, "numpy<1.24"),
+        ({"gpus": (("8.9", "L4"),)}, (3, 11), "auto", GPU_WHEEL.requirement, "numpy<1.24"),
+        ({"gpus": (("9.0", "H100"),)}, (3, 11), "mxnet==1.9.1", "mxnet==1.9.1", "numpy<1.24"),
+        ({"gpus": (("", "Unheard of"),)}, (3, 11), GPU_WHEEL.requirement, GPU_WHEEL.requirement, "numpy<1.24"),
+        ({"displays": ("AMD",)}, (3, 11), "auto", CPU_WHEEL.requirement, "numpy<1.24"),
+    ],
+)
+def test_wheels_are_chosen_for_the_node(
+    change: dict[str, object], version: tuple[int, int], mxnet: str, first: str, numpy: str
+) -> None:
+    facts: NodeFacts = replace(FACTS, **change)  # type: ignore[arg-type]
+    python = ChosenPython(version=version, path="/usr/bin/python3")
+    target = choose_wheels(facts, python=python, mxnet=mxnet, packages=["six==1.16.0"], node="node-0")
+    assert target.requirements[:2] == (first, numpy)
+    assert target.requirements[-1] == "six==1.16.0"
+    assert any("cudnn" in name for name in target.requirements) == (first == GPU_WHEEL.requirement)
+
+
+@pytest.mark.parametrize(
+    ("change", "mxnet", "said"),
+    [
+        ({"machine": "aarch64"}, "auto", "aarch64"),
+        ({"gpus": (("9.0", "NVIDIA H100"),)}, "auto", "no MXNet wheel has code for NVIDIA H100"),
+        ({"gpus": (("3.7", "Tesla K80"),)}, "auto", '"auto" has no MXNet wheel for Tesla K80'),
+        ({"gpus": (("7.5", "T4"),)}, "mxnet-cu90==1.6.0.post0", "CUDA 9.0 came before the T4"),
+        ({"gpus": (("", "Unheard of"),)}, "auto", "does not tell the compute capability of the Unheard of"),
+    ],
+)
+def test_nodes_that_no_wheel_runs_on_are_refused(change: dict[str, object], mxnet: str, said: str) -> None:
+    facts: NodeFacts = replace(FACTS, **change)  # type: ignore[arg-type]
+    with pytest.raises(ClusterError, match=said):
+        choose_wheels(facts, python=PYTHON, mxnet=mxnet, packages=[], node="node-0")
+
+
+def test_platform_tags_end_at_the_nodes_glibc() -> None:
+    tags = platform_tags(replace(TARGET, glibc=(2, 17)))
+    assert tags[0] == "manylinux_2_17_x86_64"
+    assert {"manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"} <= set(tags)
+    assert "manylinux2014_x86_64" not in platform_tags(replace(TARGET, glibc=(2, 12)))

@@ -1,0 +1,336 @@
+"""What is said of a node that cannot be reached, and of a key that cannot be used; how words reach a shell. No node."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import fabric
+import paramiko
+import pytest
+
+import bootstrap.ssh.connection
+import bootstrap.ssh.explain
+from bootstrap.ssh.connection import connect, make_transport, wait_for_connection
+from bootstrap.ssh.explain import (
+    IMAGE_USERS,
+    Probe,
+    command_error,
+    explain,
+    explain_console,
+    explain_refused_key,
+    find_accepted_user,
+    may_be_booting,
+    next_step,
+)
+from bootstrap.ssh.host import Host, Output, render_ssh_command
+from bootstrap.ssh.host_keys import Console, FirstContact, HostKeyPins
+from bootstrap.ssh.login_keys import load_private_key
+from foundation.errors import ClusterError, ConnectError
+from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
+
+HOST = Host(name="node-1", instance_id="i-1", address="198.18.0.2", private_ip="10.0.0.5", user="ubuntu", is_head=False)
+BOOTED = ("ip-10-0-0-5 login: ",)
+
+
+@pytest.mark.parametrize("key", ["!!!!", "AAAA", "AAAAC3NzaC1lZDI1NTE5AAAAIQ=="])
+def test_a_damaged_pin_is_named_and_nothing_is_trusted(tmp_path: Path, key: str) -> None:
+    pins = HostKeyPins(tmp_path / "known_hosts")
+    pins.pin(HOST.instance_id, "ssh-ed25519", key)
+    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: ())
+    with pytest.raises(ClusterError, match=r"the host key of i-1 \(node-1\) is damaged"):
+        connect(HOST, private_key=tmp_path / "key", contact=FirstContact(HOST.instance_id, pins=pins, console=console))
+
+
+def test_packets_leave_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
+        make_transport(sock)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_command_that_a_signal_ended_is_told_from_one_that_failed() -> None:
+    killed = command_error(HOST, "sleep 9", Output(stdout="", stderr="", exit_code=-1))
+    assert killed.message.startswith("node-1: killed by a signal: sleep 9")
+
+
+def key() -> paramiko.PKey:
+    return paramiko.ECDSAKey.generate()
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "may_pass"),
+    [
+        (OSError(errno.EHOSTUNREACH, "x"), "no route", True),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "x"), "connection refused", True),
+        (TimeoutError("timed out"), "no answer on port 22", True),
+        (paramiko.AuthenticationException("no"), "does not accept the cluster's key for user ubuntu", True),
+        (paramiko.SSHException("kex"), "ssh failed: kex", True),
+        (paramiko.SSHException("Error reading SSH protocol banner"), "no sshd answers there", True),
+        (paramiko.SSHException("No existing session"), "no sshd answers there", True),
+        (paramiko.SSHException("no answer while logging in"), "ssh failed: no answer while logging in", True),
+        (OSError(errno.ENETUNREACH, "x"), "no route", True),
+        (PermissionError(errno.EPERM, "x"), "this machine's own firewall", True),
+        (paramiko.BadAuthenticationType("no", ["password"]), "its sshd accepts no keys, only: password", True),
+        (EOFError(), "ssh failed: EOFError", True),
+        (
+            paramiko.ssh_exception.NoValidConnectionsError(
+                {("h", 22): ConnectionRefusedError(errno.ECONNREFUSED, "x")}
+            ),
+            "connection refused",
+            True,
+        ),
+        (paramiko.BadHostKeyException("h", key(), key()), "host key has changed", False),
+    ],
+)
+def test_a_failed_connection_says_why(error: Exception, said: str, *, may_pass: bool) -> None:
+    text = explain(HOST, error)
+    assert said in text
+    assert "node-1 (i-1, ubuntu@198.18.0.2)" in text
+    assert may_be_booting(error) is may_pass
+
+
+def test_a_failed_command_shows_host_command_code_and_last_lines() -> None:
+    output = Output(stdout="".join(f"line {n}\n" for n in range(50)), stderr="the end\n", exit_code=3)
+    message = command_error(HOST, "make it", output).message
+    assert message.startswith("node-1: exit code 3 from: make it\n")
+    assert message.splitlines()[-1] == "  | the end"
+    assert len(message.splitlines()) == 11
+
+
+def test_a_full_disk_has_its_own_hint() -> None:
+    output = Output(stdout="", stderr="mkdir: cannot create directory 'x': No space left on device\n", exit_code=1)
+    hint = command_error(HOST, "facts.sh", output).hint
+    assert hint is not None
+    assert "cluster exec --node node-1 -- df -h" in hint
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (TimeoutError("timed out"), "cluster allow"),
+        (OSError(errno.EHOSTUNREACH, "x"), "VPN"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "x"), "aws ec2 reboot-instances --instance-ids i-1"),
+        (
+            paramiko.ssh_exception.NoValidConnectionsError({("h", 22): OSError(errno.EHOSTUNREACH, "x")}),
+            "VPN",
+        ),
+        (paramiko.BadHostKeyException("h", key(), key()), "cluster down, then cluster up"),
+        (paramiko.SSHException("kex"), "cluster status"),
+    ],
+)
+def test_every_cause_has_a_next_step(error: Exception, wanted: str) -> None:
+    assert wanted in next_step(HOST, error)
+
+
+@pytest.mark.parametrize(
+    ("lines", "booted", "said"),
+    [
+        ((), False, "  as far as its console shows, it is still booting\n  its console is still empty"),
+        (
+            ("[ 3.1] Freeing memory",),
+            False,
+            "it is still booting\n  its console's last lines:\n  | [ 3.1] Freeing memory",
+        ),
+        (BOOTED, True, "  its console's last lines:\n  | ip-10-0-0-5 login: "),
+        (("x", "[ 20.1] cloud-init[9]: Cloud-init v. 24.4 finished at Sat", "eth0: up"), True, "  | eth0: up"),
+    ],
+)
+def test_the_console_says_whether_it_has_booted(lines: tuple[str, ...], said: str, *, booted: bool) -> None:
+    text, found = explain_console(lines)
+    assert (text.endswith(said), found) == (True, booted)
+    assert ("still booting" in text) is not booted
+
+
+def test_an_address_that_is_not_routed_is_told_for_real(tmp_path: Path) -> None:
+    """In a network namespace of its own, where there is no route at all: of an ordinary user, no root is needed."""
+    private_key = tmp_path / "key"
+    key().write_private_key_file(str(private_key))
+    program = (
+        "import sys; from pathlib import Path; from test_connection import *\n"
+        f"print(reach_nothing(Path({str(private_key)!r})))"
+    )
+    done = subprocess.run(
+        ["unshare", "--user", "--net", sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare failed" in done.stderr:
+        pytest.skip("this machine allows no user namespaces")
+    assert "node-1 (i-1, ubuntu@198.18.0.2): there is no route to that address\n  its console" in done.stdout, (
+        done.stderr
+    )
+
+
+def reach_nothing(private_key: Path) -> ConnectError:
+    """What is said where there is no route."""
+    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: BOOTED)
+    pins = HostKeyPins(private_key.parent / "known_hosts")
+    with pytest.raises(ConnectError) as caught:
+        wait_for_connection(HOST, private_key=private_key, pins=pins, console=console, timeout_s=0.1)
+    return caught.value
+
+
+def test_one_that_is_shut_out_after_its_key_was_refused_is_told_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from OpenSSH 9.8 on, which this machine may not have: so the connections are stand-ins."""
+    private_key = tmp_path / "key"
+    key().write_private_key_file(str(private_key))
+    causes = [paramiko.AuthenticationException("no")]
+
+    def connect_in_vain(_host: Host, **_: object) -> None:
+        cause = causes.pop(0) if causes else paramiko.SSHException("Error reading SSH protocol banner")
+        raise ConnectError("refused") from cause
+
+    monkeypatch.setattr(bootstrap.ssh.connection, "connect", connect_in_vain)
+    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: BOOTED)
+    pins = HostKeyPins(tmp_path / "known_hosts")
+    with pytest.raises(ConnectError, match="does not accept the cluster's key for user ubuntu, others could not"):
+        wait_for_connection(HOST, private_key=private_key, pins=pins, console=console, timeout_s=0.2)
+
+
+def wait_for_login(login: Login, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ConnectError:
+    """What is said of a real server here that does so at every login."""
+    private_key = folder / "key"
+    key().write_private_key_file(str(private_key))
+    console = Console(
+        find_fingerprints=lambda _: frozenset({HOST_KEY.fingerprint}),
+        find_last_lines=lambda _: BOOTED,
+    )
+    host, pins, make = replace(HOST, address="127.0.0.1"), HostKeyPins(folder / "known_hosts"), fabric.Connection
+    with silent_sshd(login) as port:
+        monkeypatch.setattr(fabric, "Connection", lambda *words, **options: make(*words, **{**options, "port": port}))
+        with pytest.raises(ConnectError) as caught:
+            wait_for_connection(host, private_key=private_key, pins=pins, console=console, timeout_s=1.0)
+    return caught.value
+
+
+@pytest.mark.parametrize("login", ["silent", "hangs up"])
+def test_a_login_that_nobody_answers_is_not_called_a_refused_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Login
+) -> None:
+    be_impatient(monkeypatch)
+    error = wait_for_login(login, tmp_path, monkeypatch)
+    assert error.message.startswith("node-1 (i-1, ubuntu@127.0.0.1): ssh failed: no answer while logging in\n")
+    assert "authorized_keys" not in f"{error.message} {error.hint}"
+
+
+def test_a_key_that_is_refused_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap.ssh.explain, "PROBE_TIMEOUT_S", 600.0)
+    error = wait_for_login("refuses", tmp_path, monkeypatch)
+    assert "does not accept the cluster's key for user ubuntu, nor for any user that images usually have" in (
+        error.message
+    )
+
+
+def refusing(accepting: str | None = None, output: str = "", broken: str | None = None) -> tuple[Probe, list[str]]:
+    """Tries all users on a node that accepts one of them, and hangs up at another one."""
+    tried = []
+
+    def try_user(user: str) -> Output:
+        tried.append(user)
+        if user == accepting:
+            return Output(stdout=output, stderr="", exit_code=0)
+        raise ConnectError("no") from (EOFError() if user == broken else paramiko.AuthenticationException())
+
+    return find_accepted_user("ubuntu", try_user), tried
+
+
+def test_the_users_of_images_are_tried_until_one_is_accepted() -> None:
+    probe, tried = refusing("ec2-user")
+    assert (probe, tried) == (Probe(accepted="ec2-user", complete=True), ["ec2-user"])
+    probe, tried = refusing()
+    assert (probe, tried) == (Probe(accepted=None, complete=True), [user for user in IMAGE_USERS if user != "ubuntu"])
+    probe, tried = refusing(broken="admin")
+    assert (probe, tried) == (Probe(accepted=None, complete=False), ["ec2-user", "admin"])
+    named = 'Please login as the user "svc" rather than the user "root".'
+    assert refusing("root", output=named)[0] == Probe(accepted="svc", complete=True)
+
+
+def test_a_refused_key_is_shown(tmp_path: Path) -> None:
+    refused = key()
+    told, hint = explain_refused_key(HOST, Probe(accepted=None, complete=False), key=refused, path=tmp_path / "id")
+    assert "others could not be tried to the end" in told
+    assert f"{refused.get_name()} {refused.fingerprint} in {tmp_path / 'id'}" in told
+    assert "authorized_keys" in hint
+    told, hint = explain_refused_key(HOST, Probe(accepted="admin", complete=True), key=refused, path=tmp_path / "id")
+    assert hint == 'set [provision] user = "admin" in cluster.toml'
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "hint"),
+    [
+        ("missing", "the cluster's private key is not there", "run this where the cluster was made"),
+        ("passphrase", "this private key has a passphrase", "ssh-keygen -p -N '' -f "),
+        ("damaged", "damaged, or not a private key", "run this where"),
+        ("public", "damaged, or not a private key", "run this where"),
+        ("empty", "damaged, or not a private key", "run this where"),
+        ("folder", "the private key cannot be read: Is a directory", "run this where"),
+        ("0644", "others than you may read this private key (mode 0644)", "chmod 600 "),
+    ],
+)
+def test_a_private_key_that_cannot_be_used_is_refused_with_a_reason(
+    tmp_path: Path, state: str, said: str, hint: str
+) -> None:
+    path = tmp_path / "id"
+    phrase = "secret" if state == "passphrase" else ""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", phrase, "-f", str(path)], check=True)
+    if phrase == "" and state != "missing":
+        assert load_private_key(path).get_base64() == path.with_suffix(".pub").read_text().split()[1]
+    match state:
+        case "missing":
+            path.unlink()
+        case "damaged":
+            path.write_bytes(path.read_bytes()[:200])
+        case "public":
+            path.write_bytes(path.with_suffix(".pub").read_bytes())
+        case "empty":
+            path.write_bytes(b"")
+        case "folder":
+            path.unlink()
+            path.mkdir(mode=0o700)
+        case "0644":
+            path.chmod(0o644)
+    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: ())
+    with pytest.raises(ClusterError) as caught:
+        wait_for_connection(HOST, private_key=path, pins=HostKeyPins(tmp_path / "pins"), console=console)
+    assert caught.value.message == f"{path}: {said}"
+    assert (caught.value.hint or "").startswith(hint)
+
+
+def test_a_login_that_names_another_user_says_so() -> None:
+    said = 'Please login as the user "ubuntu" rather than the user "root".\n\n'
+    error = command_error(replace(HOST, user="root"), "id", Output(stdout=said, stderr="", exit_code=142))
+    assert error.hint == 'set [provision] user = "ubuntu" in cluster.toml'
+
+
+def test_ssh_reads_its_words_as_they_are_meant(tmp_path: Path) -> None:
+    """By ssh itself: what it would do, with a path that has all that it could take for something else."""
+    folder = tmp_path / 'a "b" %h \\ c'
+    folder.mkdir()
+    pins, private_key = folder / "known_hosts", folder / "id"
+    words = render_ssh_command(HOST, private_key=private_key, known_hosts=pins)
+    shown = subprocess.run([words[0], "-G", *words[1:]], capture_output=True, text=True, check=True).stdout
+    options = dict(line.split(" ", 1) for line in shown.splitlines() if " " in line)
+    wanted = {
+        "hostname": "198.18.0.2",
+        "user": "ubuntu",
+        "identityagent": "none",
+        "identitiesonly": "yes",
+        "hostkeyalias": "i-1",
+        "stricthostkeychecking": "true",
+        "globalknownhostsfile": "/dev/null",
+        "forwardagent": "no",
+        "forwardx11": "no",
+        "updatehostkeys": "false",
+        "preferredauthentications": "publickey",
+    }
+    assert {name: options.get(name) for name in wanted} == wanted
+    assert "proxycommand" not in options
+    assert options["identityfile"].replace("%%", "%") == str(private_key)
+    assert options["userknownhostsfile"].replace("%%", "%") == str(pins)

@@ -1,0 +1,167 @@
+"""`cluster exec` without nodes: its output, its exit code, and the node's program run here."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootstrap.ssh.execute import PROGRAM, STOP_TIMEOUT_S, Ending, choose_exit_code, render_launcher
+from bootstrap.ssh.node_program import read_modules
+from cluster.commands.shell import render_failures
+from cluster.views.node_output import KEPT_BYTES, Collector, LinePrinter
+from foundation.errors import ConnectError
+
+
+def ending(node: str, code: int | None, at: float = 0.0, **more: int) -> Ending:
+    error = ConnectError(f"{node}: gone", hint="cluster status") if code is None else None
+    return Ending(node=node, exit_code=code, ended_at=at, error=error, **more)
+
+
+@pytest.mark.parametrize(
+    ("endings", "code"),
+    [
+        ((), 0),
+        ((ending("a", 0), ending("b", 0)), 0),
+        ((ending("a", 3, 2.0), ending("b", 7, 1.0), ending("c", 0, 0.5)), 7),
+        ((ending("a", 3, 1.0), ending("b", 7, 1.0)), 3),
+        ((ending("a", 3, 1.0), ending("b", None)), 1),
+    ],
+)
+def test_the_exit_code_is_that_of_the_process_that_failed_first(endings: Sequence[Ending], code: int) -> None:
+    assert choose_exit_code(endings) == code
+
+
+def test_every_failure_is_named_and_every_hint_once() -> None:
+    endings = [ending("a", 0), ending("b", 137, signal=9), ending("c", None), ending("d", None), ending("e", 4)]
+    assert render_failures(endings).splitlines() == [
+        "error: the command failed on 4 of 5 nodes:",
+        "  b: ended by SIGKILL (exit code 137)",
+        "  c: gone",
+        "  d: gone",
+        "  e: exit code 4",
+        "  try: cluster status",
+    ]
+    assert render_failures(endings[:1]) == ""
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.binary(max_size=40)), max_size=20))
+def test_output_is_cut_into_whole_lines_however_it_arrives(pieces: list[tuple[str, bytes]]) -> None:
+    source, sink = os.pipe()
+    printer = LinePrinter(stdout=sink, stderr=sink)
+    for node, data in pieces:
+        if data:
+            printer.take(node, "stdout", data)
+    for node in ("a", "b"):
+        printer.take(node, "stdout", b"")
+    os.close(sink)
+    with open(source, "rb") as stream:
+        shown = stream.read()
+    for node in ("a", "b"):
+        mark = f"[{node}] ".encode()
+        whole = b"".join(data for name, data in pieces if name == node)
+        lines = [line.removeprefix(mark) for line in shown.split(b"\n") if line.startswith(mark)]
+        assert lines == (whole.removesuffix(b"\n").split(b"\n") if whole else [])
+
+
+def test_the_end_of_a_flood_is_kept() -> None:
+    collector = Collector()
+    for _ in range(5):
+        collector.take("a", "stdout", b"x" * KEPT_BYTES)
+    collector.take("a", "stdout", b"end\xff")
+    text = collector.text("a", "stdout")
+    assert (len(text), text[-4:], collector.is_cut("a")) == (KEPT_BYTES, "end\N{REPLACEMENT CHARACTER}", True)
+    assert (collector.text("b", "stderr"), collector.is_cut("b")) == ("", False)
+
+
+FOLDER = Path(__file__).parents[4] / "bootstrap" / "node"
+
+
+def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[tuple[bytes, bytes]], int]:
+    """The node's program, run here by the shell command that starts it there; its frames, and its exit code."""
+    program = read_modules(PROGRAM)
+    with subprocess.Popen(
+        ["sh", "-c", before.decode() + render_launcher()],
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(program + json.dumps({"words": words}).encode() + b"\n")
+        process.stdin.flush()
+        data = process.stdout.read().partition(b"\0cluster exec\0")[2]
+    frames = []
+    while data:
+        size = int.from_bytes(data[1:5], "big")
+        frames.append((data[:1], data[5 : 5 + size]))
+        data = data[5 + size :]
+    return frames, process.returncode
+
+
+def test_the_nodes_program_runs_a_command_in_the_newest_environment(tmp_path: Path) -> None:
+    for number, name in enumerate(("old", "new", "unfinished")):
+        folder = tmp_path / ".cluster" / "env" / name
+        (folder / "bin").mkdir(parents=True)
+        (folder / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl" / "lib").mkdir(parents=True)
+        if name != "unfinished":
+            (folder / ".complete").touch()
+            os.utime(folder / ".complete", (number, number))
+    script = 'echo "$PATH"; echo "$LD_LIBRARY_PATH"; pwd; echo oh >&2; exit 3'
+    frames, code = run_program(["sh", "-c", script], tmp_path, before=b"echo a login shell talks;")
+    new = tmp_path / ".cluster" / "env" / "new"
+    said = b"".join(data for letter, data in frames if letter == b"o").decode().splitlines()
+    libraries = new / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl" / "lib"
+    assert said == [f"{new}/bin:/usr/bin:/bin", str(libraries), str(tmp_path)]
+    assert b"".join(data for letter, data in frames if letter == b"e") == b"oh\n"
+    assert frames[-1][0] == b"x"
+    assert json.loads(frames[-1][1]) == {"exit": 3, "signal": None, "left": []}
+    assert code == 0
+
+
+# In a process of its own, whose descendants and dead children are all the test's, and whose clock only goes on when it
+# is told to. `tell` stands in for a sudo that takes as long as it may; what it has ended is waited for.
+END_ALL = """
+import os, subprocess, sys
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import exec_command, process_tree
+tell, now, is_dying = process_tree.tell, 0.0, False
+
+def sleep(seconds):
+    global now
+    now += seconds
+    if is_dying:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+def tell_slowly(pids, number):
+    global now, is_dying
+    now += process_tree.ROOT_TIMEOUT_S if pids else 0
+    if pids and number.name not in sys.argv[2:]:
+        tell(pids, number)
+        is_dying = True
+
+exec_command.time = process_tree.time = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+process_tree.tell = tell_slowly
+child = subprocess.Popen(["sleep", "60"])
+status, left = exec_command.end_all(child.pid, None)
+print(status, len(left), round(now))
+os.kill(child.pid, 9) if left else None
+"""
+
+
+@pytest.mark.parametrize(
+    ("unheeded", "said"),
+    [((), "15 0 5"), (("SIGTERM",), "9 0 12"), (("SIGTERM", "SIGKILL"), "0 1 14")],
+)
+def test_the_grace_begins_when_the_command_has_been_told(unheeded: Sequence[str], said: str) -> None:
+    """said: the status, how many are left, and after how many seconds; execute.py waits longer than any of these."""
+    words = [sys.executable, "-c", END_ALL, str(FOLDER), *unheeded]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (said, "")
+    assert int(said.rpartition(" ")[2]) < STOP_TIMEOUT_S

@@ -1,0 +1,187 @@
+"""The first contact with a node, over real ssh: a server in this process, whose console says what a test wants."""
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import paramiko
+import pytest
+
+import bootstrap.ssh.connection
+import bootstrap.ssh.host_keys
+from bootstrap.ssh.host_keys import LONGEST_PAUSE_S, Console, FirstContact, HostKeyPins, UnverifiedHostKey
+from first_contact_node import OTHER, Node, node  # noqa: F401 - a fixture
+from foundation.errors import AwsError, ClusterError, ConnectError
+
+NONE: frozenset[str] = frozenset()
+
+
+def test_a_key_that_the_console_shows_is_pinned_and_the_console_is_left_alone_from_then_on(node: Node) -> None:
+    node.shown = [node.own]
+    with node.reached():
+        assert node.happened == ["look", "auth"]
+    assert node.pins.find("i-1") == (node.key.get_name(), node.key.get_base64())
+    assert node.pins.path.parent.stat().st_mode & 0o077 == 0
+    with node.reached():
+        assert node.happened == ["look", "auth", "auth"]
+
+
+def test_nothing_is_sent_until_the_console_shows_the_key(node: Node) -> None:
+    node.shown = [NONE, NONE, node.own]
+    with node.reached():
+        assert node.happened == ["look", "look", "look", "auth"]
+
+
+def test_another_key_than_the_consoles_is_refused_with_both_after_a_second_look(node: Node) -> None:
+    node.shown = [OTHER]
+    error = node.refused()
+    assert node.happened == ["look", "look"]
+    assert "this may not be the machine that was launched. Nothing was sent to it." in error.message
+    assert f"presented: {node.key.get_name()} {node.key.fingerprint}" in error.message
+    assert f"console:   {min(OTHER)}" in error.message
+    assert node.pins.find("i-1") is None
+
+
+def test_keys_that_cloud_init_made_anew_are_accepted(node: Node) -> None:
+    node.shown = [OTHER, frozenset({"SHA256:" + "y" * 43}), node.own]
+    with node.reached():
+        assert node.happened == ["look", "look", "look", "auth"]
+
+
+def test_an_image_that_prints_no_keys_is_said_to_be_one_and_can_be_pinned_by_hand(node: Node) -> None:
+    node.shown = [NONE]
+    node.lines = ("[   12.3] Reached target", "node login: ")
+    error = node.refused(timeout_s=0.3)
+    assert "auth" not in node.happened
+    for words in (
+        "shows no host keys' fingerprints",
+        "It is still booting, or its image's cloud-init does not print them, or it did so too long ago",
+        f"presented: {node.key.get_name()} {node.key.fingerprint}",
+        "its console's last lines:\n  | [   12.3] Reached target\n  | node login: ",
+    ):
+        assert words in error.message
+    assert "ssh-keygen -lf /etc/ssh/ssh_host_ecdsa_key.pub" in str(error.hint)
+    assert str(node.pins.path).replace("'", "'\"'\"'") in str(error.hint)
+    [line] = [line for line in error.message.splitlines() if "its line:" in line]
+    node.pins.path.parent.mkdir()
+    node.pins.path.write_text(line.partition("its line:")[2].strip() + "\n")
+    node.happened.clear()
+    with node.reached():
+        assert node.happened == ["auth"]
+
+
+def test_a_console_that_may_not_be_read_ends_it_and_leaves_no_connection(node: Node) -> None:
+    def denied(instance_id: str) -> frozenset[str]:
+        raise AwsError(f"AWS says no to {instance_id}", hint="ec2:GetConsoleOutput")
+
+    console = Console(find_fingerprints=denied, find_last_lines=lambda _: ())
+    with pytest.raises(AwsError, match="AWS says no to i-1"), node.reached(console=console):
+        pass
+    assert node.happened == []
+    assert not open_connections()
+
+
+def test_a_refused_connection_is_hung_up(node: Node) -> None:
+    node.shown = [OTHER]
+    node.refused()
+    assert not open_connections()
+
+
+def open_connections() -> list[paramiko.Transport]:
+    """This side's connections that nobody has hung up."""
+    transports = [thread for thread in threading.enumerate() if isinstance(thread, paramiko.Transport)]
+    return [transport for transport in transports if transport.is_active() and not transport.server_mode]
+
+
+@pytest.mark.parametrize(
+    ("find_last_lines", "said"),
+    [
+        (lambda _: (), "  its console is still empty"),
+        (lambda _: ("a", "b"), "  its console's last lines:\n  | a\n  | b"),
+    ],
+)
+def test_a_node_that_does_not_answer_is_quoted(
+    node: Node, monkeypatch: pytest.MonkeyPatch, find_last_lines: Callable[[str], tuple[str, ...]], said: str
+) -> None:
+    unused = socket.create_server(("127.0.0.1", 0))
+    address = unused.getsockname()
+    unused.close()
+    monkeypatch.setattr(paramiko.SSHClient, "_families_and_addresses", lambda *_: [(socket.AF_INET, address)])
+    console = Console(find_fingerprints=node.look, find_last_lines=find_last_lines)
+    with pytest.raises(ConnectError) as caught, node.reached(timeout_s=0.2, console=console):
+        pass
+    assert "connection refused on port 22" in caught.value.message
+    assert caught.value.message.endswith(said)
+    assert node.happened == []
+
+
+def test_a_node_that_lets_nobody_in_leads_to_the_address_that_may_have_changed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall's silence, as a listener has it whose queue is full."""
+    monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 1)  # Fabric takes whole seconds only
+    node.lines = ("node login: ",)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
+        address = silent.getsockname()
+        monkeypatch.setattr(paramiko.SSHClient, "_families_and_addresses", lambda *_: [(socket.AF_INET, address)])
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.settimeout(0)
+            one.connect_ex(address)
+        error = node.refused(timeout_s=0.1)
+        for one in waiting:
+            one.close()
+    assert "no answer on port 22" in error.message
+    assert error.message.endswith("| node login: ")
+    assert "cluster allow" in str(error.hint)
+
+
+def test_a_console_that_cannot_be_read_does_not_hide_what_is_wrong(node: Node) -> None:
+    def broken(instance_id: str) -> tuple[str, ...]:
+        raise ClusterError(f"no console of {instance_id}")
+
+    node.shown = [NONE]
+    console = Console(find_fingerprints=node.look, find_last_lines=broken)
+    with pytest.raises(ConnectError) as caught, node.reached(timeout_s=0.1, console=console):
+        pass
+    assert "shows no host keys' fingerprints" in caught.value.message
+    assert caught.value.message.endswith("its console cannot be read: no console of i-1")
+
+
+class Clock:
+    """bootstrap.ssh.host_keys's time: it stands still until it is told."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_the_console_is_looked_at_once_in_a_pause_however_often_a_node_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(bootstrap.ssh.host_keys, "time", clock)
+    looks: list[float] = []
+
+    def look(_: str) -> frozenset[str]:
+        looks.append(clock.now)
+        return NONE
+
+    contact = FirstContact(
+        "i-1",
+        pins=HostKeyPins(tmp_path / "known_hosts"),
+        console=Console(find_fingerprints=look, find_last_lines=lambda _: ()),
+    )
+    key = paramiko.ECDSAKey.generate()
+    while clock.now < 1300:
+        with pytest.raises(UnverifiedHostKey):
+            contact.missing_host_key(paramiko.SSHClient(), "h", key)
+        clock.now += 0.1
+    pauses = [after - before for before, after in itertools.pairwise(looks)]
+    assert 0.3 <= pauses[0] <= 0.8
+    assert max(pauses) <= LONGEST_PAUSE_S * 1.25 + 0.2
+    assert min(pauses[8:]) >= LONGEST_PAUSE_S * 0.75
+    assert len({round(pause, 1) for pause in pauses[8:]}) > 1

@@ -1,0 +1,274 @@
+"""Hosts that are not the cluster's, on this machine: who is one, what is remembered, what is done there and undone."""
+
+import os
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.login_keys import authorized_line
+from bootstrap.ssh.other_hosts import (
+    Memory,
+    Remembered,
+    by_hand,
+    check_addresses,
+    choose_others,
+    no_such_host,
+    remember,
+    render_let_in,
+    render_release,
+)
+from bootstrap.ssh.user_ssh import Spec
+from foundation.errors import ClusterError, ConfigError
+from job_world import CODE_DIR, PROJECT_DIR, cpus, node, plan, with_files
+from train.engines import ENGINES
+from train.job.config import DataConfig, TrainConfig
+
+NODES = [one.host for one in cpus(2)]
+LAB = Host(
+    name="lab:2222",
+    instance_id="lab:2222",
+    address="lab.example.org",
+    private_ip="10.9.0.1",
+    user="alice",
+    is_head=False,
+    port=2222,
+    spec="alice@lab:2222",
+)
+MARK = "cluster-internal-demo-0011aabb"
+LINE = authorized_line("ssh-ed25519 AAAA x", head_ip="10.0.0.4,198.18.0.0", mark=MARK)
+MINE = "ssh-ed25519 MINE me@home"
+
+
+@pytest.mark.parametrize(
+    ("lines", "launcher", "chosen"),
+    [
+        (["node-0", "10.0.0.5", "node-1:22"], "mpi", []),
+        (["node-0", "lab"], "ssh", [Spec(host="lab")]),
+        (["alice@lab:2222", "lab.example.org", "10.1.2.3"], "ssh",
+         [Spec(host="lab", user="alice", port=2222), Spec(host="lab.example.org"), Spec(host="10.1.2.3")]),
+        (["lab", "node-1", "lab"], "ssh", [Spec(host="lab")]),
+        (["node-1:2222"], "ssh", []),  # a node's port is checked where the job is placed
+    ],
+)  # fmt: skip
+def test_what_is_no_node_is_a_host_of_the_users_own(lines: list[str], launcher: str, chosen: list[Spec]) -> None:
+    assert (
+        list(choose_others(lines, NODES, launcher=launcher, why_not=ENGINES[launcher].is_for_nodes_alone).values())
+        == chosen
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "launcher", "said"),
+    [
+        (["lab"], "mpi", r'train.launcher = "mpi" goes with nodes of the cluster alone.*lab'),
+        (["node-0", "lab"], "local", r'train.launcher = "local" goes with nodes'),
+        (["me@node-1"], "ssh", '"me@node-1" is node-1 of this cluster'),
+        (["198.18.0.1"], "ssh", '"198.18.0.1" is node-1 of this cluster'),
+        (["lab:99999"], "ssh", "is neither a node nor"),
+        (["$(id)"], "ssh", "is neither a node nor"),
+    ],
+)
+def test_lines_that_make_no_sense_are_refused(lines: list[str], launcher: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said.replace("$(", r"\$\(") if "$" in said else None) as caught:
+        choose_others(lines, NODES, launcher=launcher, why_not=ENGINES[launcher].is_for_nodes_alone)
+    assert caught.value.hint
+
+
+def test_a_typo_of_a_nodes_name_gets_the_name_that_was_meant() -> None:
+    error = no_such_host("node-l", "node-l", NODES)
+    assert error.message == (
+        'train.hosts: "node-l" is no node of this cluster, and no host that this machine knows; did you mean "node-1"?'
+    )
+    assert "node-0 (10.0.0.4), node-1 (10.0.0.5)" in (error.hint or "")
+    assert "HostName gone.example.org" in no_such_host("lab", "gone.example.org", NODES).message
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([replace(LAB, private_ip="127.0.0.1")], "where no node reaches it"),
+        ([LAB, replace(LAB, spec="lab")], '"lab" and alice@lab:2222 are the same host'),
+        ([replace(LAB, private_ip="10.0.0.5")], "and node-1 are the same host"),
+        ([LAB, replace(LAB, spec="b", private_ip="10.9.0.2")], None),
+    ],
+)
+def test_each_has_an_address_of_its_own(others: list[Host], said: str | None) -> None:
+    if said is None:
+        check_addresses(others, NODES)
+        return
+    with pytest.raises(ConfigError, match=said):
+        check_addresses(others, NODES)
+
+
+# -- what is remembered ----------------------------------------------------------------------------------------------
+
+
+def test_hosts_are_remembered_until_they_are_forgotten(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "demo" / "other_hosts.json", cluster="demo")
+    assert memory.read()[1] == ()
+    memory.keep([remember(LAB, key=("ssh-ed25519", "K"))])
+    mark, _ = memory.read()
+    assert mark.startswith("cluster-internal-demo-")
+    memory.keep([remember(LAB, jobs=("j1",)), remember(replace(LAB, spec="b"), jobs=("j1",))])
+    memory.keep([remember(LAB, jobs=("j2",))])
+    first, second = memory.read()[1]
+    assert first == Remembered(
+        spec=LAB.spec, address="10.9.0.1", port=2222, key=("ssh-ed25519", "K"), jobs=("j1", "j2")
+    )
+    assert second.key is None
+    assert memory.read()[0] == mark
+    assert memory.path.stat().st_mode & 0o077 == 0
+    memory.forget([LAB.spec])
+    assert [entry.spec for entry in memory.read()[1]] == ["b"]
+    memory.forget(["b"])
+    assert not memory.path.parent.exists()
+
+
+def test_none_is_lost_when_several_are_reached_at_once(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "demo" / "other_hosts.json", cluster="demo")
+    threads = [
+        threading.Thread(target=memory.keep, args=([remember(replace(LAB, spec=f"lab{i}"))],)) for i in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(memory.read()[1]) == 16
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"mark": "x"}', '{"mark": "x", "hosts": [{"spec": 1}]}'])
+def test_a_damaged_memory_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other_hosts.json"
+    path.write_text(text)
+    with pytest.raises(ClusterError, match="damaged"):
+        Memory(path, cluster="demo").read()
+
+
+# -- what is done there ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".cluster" / "env").mkdir(parents=True)
+    (tmp_path / ".cluster" / "env").chmod(0o500)
+    return tmp_path
+
+
+def run(script: str, home: Path) -> str:
+    """As a host's shell runs it."""
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    done = subprocess.run(["/bin/sh", "-c", script], env=env, check=True, capture_output=True, text=True, timeout=20)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def write_keys(home: Path, text: str) -> Path:
+    keys = home / ".ssh" / "authorized_keys"
+    keys.parent.mkdir(exist_ok=True)
+    keys.write_text(text)
+    return keys
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, ""),
+        (f"{MINE}\n", f"{MINE}\n"),
+        (MINE, f"{MINE}\n"),  # its last line does not end
+        (f"restrict ssh-ed25519 OLD {MARK}\n{MINE}\n", f"{MINE}\n"),  # of the head that was
+    ],
+)
+def test_the_head_is_let_in_once_and_the_users_lines_stay(home: Path, before: str | None, after: str) -> None:
+    if before is not None:
+        write_keys(home, before)
+    assert run(render_let_in(LINE, mark=MARK), home) == "changed\n"
+    keys = home / ".ssh" / "authorized_keys"
+    assert keys.read_text() == f"{after}{LINE}\n"
+    assert keys.stat().st_mode & 0o077 == 0
+    assert run(render_let_in(LINE, mark=MARK), home) == ""
+    assert run(render_release(MARK), home) == ""
+    assert keys.read_text() == after
+    assert not (home / ".cluster").exists()
+    assert run(render_release(MARK), home) == ""
+
+
+def test_a_link_stays_one(home: Path) -> None:
+    keys = write_keys(home, "")
+    keys.rename(home / "keys")
+    keys.symlink_to(home / "keys")
+    run(render_let_in(LINE, mark=MARK), home)
+    assert keys.is_symlink()
+    assert (home / "keys").read_text() == f"{LINE}\n"
+
+
+@pytest.mark.parametrize("other", ["cluster-internal-demo-99999999", "cluster-internal"])
+def test_another_clusters_line_and_files_stay(home: Path, other: str) -> None:
+    theirs = f"restrict ssh-ed25519 B {other}"
+    keys = write_keys(home, f"{theirs}\n")
+    run(render_let_in(LINE, mark=MARK), home)
+    assert keys.read_text() == f"{theirs}\n{LINE}\n"
+    assert run(render_release(MARK), home) == "kept\n"
+    assert keys.read_text() == f"{theirs}\n"
+    assert (home / ".cluster" / "env").is_dir()
+
+
+def test_what_is_to_be_typed_does_the_same(home: Path) -> None:
+    keys = write_keys(home, f"{MINE}\n{LINE}\n")
+    typed = by_hand(Spec(host="lab", user="alice", port=2222), MARK)
+    assert typed.startswith("ssh -p 2222 alice@lab '")
+    (home / ".cluster" / "env").chmod(0o700)
+    run(f'ssh() {{ shift 3; eval "$1"; }}; {typed}', home)
+    assert keys.read_text() == f"{MINE}\n"
+    assert not (home / ".cluster").exists()
+
+
+# -- a job there -----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_has_the_paths_that_a_host_of_the_users_own_has() -> None:
+    there = "/home/alice/.cluster"
+    lab = replace(
+        node(5),
+        host=LAB,
+        facts=replace(node(5).facts, home="/home/alice"),
+        python=f"{there}/env/cd/bin/python",
+        code_dir=f"{there}/tree/cd",
+        project_dir=f"{there}/tree/ef",
+    )
+    nodes = [*with_files(cpus(2)), lab]
+    config = TrainConfig(hosts=("node-1", LAB.spec, LAB.spec), args=("--x",), sync_dst_dir="~/run")
+    order = plan(config, nodes, script=f"{PROJECT_DIR}/my/train.py").order(secrets={})
+    assert order.hostfile == ("10.0.0.5", "10.9.0.1:2222", "10.9.0.1:2222")
+    assert [host.name for host in order.hosts] == ["node-0", "node-1", "lab:2222"]
+    assert order.hosts[1].place is None
+    other = order.hosts[2].place
+    assert other is not None
+    assert (order.hosts[2].instance_id, other.user, other.port) == ("", "alice", 2222)
+    assert other.python == f"{there}/env/cd/bin/python"
+    assert other.code_dir == f"{there}/tree/cd"
+    assert other.command == (other.python, "/home/alice/run/my/train.py", "--x", "--kv-store", "dist_sync")
+    assert (other.cwd, other.sync_dst_dir) == (f"{there}/tree/ef", "/home/alice/run")
+    shipped = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes).order(secrets={}).hosts[2].place
+    assert shipped is not None
+    assert shipped.command[1] == f"{there}/tree/cd/train/scripts/train_mnist.py"
+    assert CODE_DIR not in str(shipped)
+    typed = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes, command=("python", "a b")).order(secrets={})
+    assert typed.hosts[2].place is not None
+    assert typed.hosts[2].place.command == ("python", "a b")
+
+
+def test_another_library_and_what_is_not_renewed_are_warned_of() -> None:
+    lab = replace(node(5, gpus=1), host=LAB)
+    job = plan(
+        TrainConfig(hosts=("node-0", LAB.spec), gpus="none"),
+        [*cpus(1), lab],
+        data=DataConfig(url="s3://b/x/", mode="stage"),
+        nodes_credentials=True,
+    )
+    said = "\n".join(job.warnings)
+    assert "lab:2222 gets mxnet-cu" in said
+    assert "lab:2222: without the cluster's instance profile" in said

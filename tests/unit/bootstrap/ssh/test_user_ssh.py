@@ -1,0 +1,182 @@
+"""The user's own ssh set-up: where it leads, whom it knows, and what is said of what fails."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.user_ssh import (
+    Route,
+    Spec,
+    UnknownHostKey,
+    connect,
+    explain,
+    find_known_keys,
+    find_route,
+    load_ssh_config,
+    parse_spec,
+)
+from foundation.errors import ClusterError, ConnectError
+from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
+
+KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+SHOWN = f"{KEY.get_name()} {KEY.get_base64()}"
+HOST = Host(
+    name="lab",
+    instance_id="lab",
+    address="lab.example.org",
+    private_ip="10.9.0.1",
+    user="alice",
+    is_head=False,
+    port=2222,
+    spec="lab",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("lab", Spec(host="lab")),
+        ("10.0.0.7:22", Spec(host="10.0.0.7", port=22)),
+        ("first.last@lab_1.example.org:2222", Spec(host="lab_1.example.org", user="first.last", port=2222)),
+        ("", None),
+        ("-oProxyCommand=id", None),
+        ("a@-lab", None),
+        ("-a@lab", None),
+        ("lab:0", None),
+        ("lab:65536", None),
+        ("a@b@c", None),
+        ("lab;id", None),
+        ("lab\nlab", None),
+    ],
+)
+def test_a_line_of_a_hostfile(text: str, spec: Spec | None) -> None:
+    assert parse_spec(text) == spec
+
+
+def write_config(home: Path, **files: str) -> paramiko.SSHConfig:
+    for name, text in files.items():
+        path = home / ".ssh" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return load_ssh_config(home, system=home / "etc" / "ssh_config")
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "route"),
+    [
+        ("", Spec(host="lab", user="bob"), Route(hostname="lab", user="bob", port=22, proxied=False)),
+        ("Host lab\n HostName 10.9.0.1\n User al\n Port 2222", Spec(host="lab"),
+         Route(hostname="10.9.0.1", user="al", port=2222, proxied=False)),
+        ("Host lab\n User al\n Port 2222", Spec(host="lab", user="bob", port=24),
+         Route(hostname="lab", user="bob", port=24, proxied=False)),
+        ("Host lab\n User al\n ProxyJump jump\nHost jump\n HostName 10.1.1.1", Spec(host="lab"),
+         Route(hostname="lab", user="al", port=22, proxied=True)),
+        ("Host lab\n User al\n ProxyCommand nc %h %p", Spec(host="lab"),
+         Route(hostname="lab", user="al", port=22, proxied=True)),
+        ("Host *.lab\n User al\nMatch host x.lab\n Port 7", Spec(host="x.lab"),
+         Route(hostname="x.lab", user="al", port=7, proxied=False)),
+    ],
+)  # fmt: skip
+def test_where_ssh_config_leads(tmp_path: Path, text: str, spec: Spec, route: Route) -> None:
+    assert find_route(spec, write_config(tmp_path, config=text)) == route
+
+
+def test_included_files_count_where_they_are_named(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("Host lab\n Port 99\n")
+    config = write_config(
+        tmp_path,
+        **{
+            "config": f"Include conf.d/*.conf\ninclude {tmp_path}/elsewhere\nInclude config\nInclude gone\n",
+            "conf.d/a.conf": "Host lab\n User al\n",
+            "conf.d/b.txt": "Host lab\n User no\n",
+        },
+    )
+    assert find_route(Spec(host="lab"), config) == Route(hostname="lab", user="al", port=99, proxied=False)
+
+
+@pytest.mark.parametrize("text", ["Garbage\n", "Host lab\n Port ssh\n"])
+def test_a_configuration_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ClusterError):
+        find_route(Spec(host="lab"), write_config(tmp_path, config=text))
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "known"),
+    [
+        ([f"lab {SHOWN} comment"], "lab", True),
+        ([f"LAB,10.9.0.1 {SHOWN}"], "lab", True),
+        ([f"lab {SHOWN}"], "[lab]:2222", False),
+        ([f"[lab]:2222 {SHOWN}"], "[lab]:2222", True),
+        ([f"[lab]:2222 {SHOWN}"], "lab", False),
+        ([f"*.example.org {SHOWN}"], "lab.example.org", True),
+        ([f"*.example.org,!lab.example.org {SHOWN}"], "lab.example.org", False),
+        ([f"[*.org]:2222 {SHOWN}"], "[lab.org]:2222", True),
+        ([f"{paramiko.HostKeys.hash_host('lab')} {SHOWN}"], "lab", True),
+        ([f"{paramiko.HostKeys.hash_host('lab')} {SHOWN}"], "bal", False),
+        ([f"lab {SHOWN}", f"@revoked * {SHOWN}"], "lab", False),
+        ([f"@cert-authority * {SHOWN}"], "lab", False),
+        (["lab", "lab ssh-rsa", "lab ssh-rsa !!!", "lab ssh-new AAAA", "# lab", "", f"lab {SHOWN}"], "lab", True),
+    ],
+)
+def test_whom_known_hosts_know(lines: list[str], name: str, *, known: bool) -> None:
+    assert [key.get_base64() for key in find_known_keys(lines, name)] == ([KEY.get_base64()] if known else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "hint"),
+    [
+        (UnknownHostKey("[lab.example.org]:2222", KEY), "its host key is not in your known_hosts", "ssh lab, once"),
+        (UnknownHostKey("jump", KEY), "the host key of jump, which is on the way, is not in", "ssh lab, once"),
+        (paramiko.BadHostKeyException("[lab.example.org]:2222", OTHER, KEY), "is another one than your known_hosts",
+         "ssh-keygen -R '[lab.example.org]:2222'"),
+        (paramiko.PasswordRequiredException("x"), "has a passphrase", "ssh-add"),
+        (paramiko.AuthenticationException("x"), "takes none of your keys for user alice", "ssh lab true"),
+        (TimeoutError("x"), "no answer on port 2222 within", "ssh lab true"),
+        (ConnectionRefusedError(111, "x"), "connection refused on port 2222", "ssh lab true"),
+        (OSError(113, "No route to host"), "ssh failed: No route to host", "ssh lab true"),
+        (paramiko.SSHException("kex"), "ssh failed: kex", "ssh lab true"),
+        (EOFError(), "ssh failed: EOFError", "ssh lab true"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_host_that_cannot_be_reached(error: Exception, said: str, hint: str) -> None:
+    told, what_to_type = explain(HOST, Spec(host="lab"), error)
+    assert told.startswith("lab (alice@lab.example.org port 2222): ")
+    assert said in told
+    assert hint in what_to_type
+
+
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [
+        ("silent", "ssh failed: no answer while logging in"),
+        ("hangs up", "ssh failed: no answer while logging in"),
+        ("refuses", "ssh answers, but takes none of your keys for user alice"),
+        ("hangs up after two", "ssh answers, but takes none of your keys for user alice"),
+    ],
+)
+def test_a_login_that_nobody_answers_is_told_from_keys_that_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
+) -> None:
+    """sshd hangs up on those who try too many keys (MaxAuthTries): they have been refused."""
+    if login == "silent":
+        be_impatient(monkeypatch)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for number in range(4):
+        path = tmp_path / f"key-{number}"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    identities = "".join(f" IdentityFile {tmp_path}/key-{number}\n" for number in range(4))
+    config = write_config(
+        tmp_path,
+        config=f"Host *\n IdentityAgent none\n UserKnownHostsFile {tmp_path}/known\n GlobalKnownHostsFile /dev/null\n"
+        f"{identities}",
+    )
+    with silent_sshd(login) as port:
+        (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {HOST_KEY.get_name()} {HOST_KEY.get_base64()}\n")
+        host = replace(HOST, address="127.0.0.1", port=port)
+        with pytest.raises(ConnectError) as caught:
+            connect(host, spec=Spec(host="127.0.0.1", user="alice", port=port), config=config)
+    assert caught.value.message == f"lab (alice@127.0.0.1 port {port}): {said}"

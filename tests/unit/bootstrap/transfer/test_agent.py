@@ -1,0 +1,354 @@
+"""Set-ups by bootstrap.distribute and real agents: who is killed, what fails, and what the others have in the end."""
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent_steps import Nodes, RawAgent, entry, hold, script
+from bootstrap.environment.file_cache import BundleFile, describe_file
+from bootstrap.ssh.node_program import parse_message
+from bootstrap.transfer.distribute import SetUp, failure
+from foundation.errors import ClusterError, ConnectError, NodeCommandError
+from waits import until
+
+SIZE = 3 << 20
+HALF = SIZE // 2
+SLACK = 500_000
+"""For the agents' own code and what was on its way to one that was killed."""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> BundleFile:
+    path = tmp_path_factory.mktemp("files") / "big.bin"
+    path.write_bytes(random.Random(2).randbytes(SIZE))
+    return describe_file(path)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> BundleFile:
+    path = tmp_path_factory.mktemp("files") / "small.bin"
+    path.write_bytes(b"small")
+    return describe_file(path)
+
+
+def at_half_time(nodes: Nodes, file: BundleFile) -> None:
+    """All that was let through has reached every node."""
+    assert nodes.gate.reached.wait(20)
+    reached = nodes.all[0].arriving_bytes(file)
+    until(lambda: all(node.arriving_bytes(file) >= reached for node in nodes.all), "half of it does not get through")
+
+
+def kill(nodes: Nodes, *victims: int) -> None:
+    for victim in victims:
+        nodes.all[victim].agent.process.kill()
+
+
+@pytest.mark.parametrize("victims", [(), (0,), (2,), (4,), (0, 1), (2, 3), (0, 2, 4), (0, 1, 2, 3)])
+def test_killed_at_half_time(tmp_path: Path, file: BundleFile, small: BundleFile, victims: tuple[int, ...]) -> None:
+    with Nodes(tmp_path, 5, gate_bytes=HALF) as nodes:
+        nodes.start(*nodes.all, files=(file, small))
+        at_half_time(nodes, file)
+        kill(nodes, *victims)
+        nodes.gate.open()
+        errors = nodes.join()
+        assert sorted(errors) == [f"node-{victim}" for victim in victims]
+        for name, error in errors.items():
+            assert isinstance(error, ConnectError)
+            assert name in error.message
+        for number, node in enumerate(nodes.all):
+            assert (node.has(file) and node.has(small)) is (number not in victims)
+        assert nodes.uploaded_bytes() < SIZE + SLACK
+
+
+def test_killed_and_run_again(tmp_path: Path, file: BundleFile) -> None:
+    with Nodes(tmp_path, 3, gate_bytes=HALF) as nodes:
+        nodes.start(*nodes.all, files=(file,))
+        at_half_time(nodes, file)
+        kill(nodes, 0, 1, 2)
+        nodes.gate.open()
+        assert len(nodes.join()) == 3
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.start(*nodes.all, files=(file,))
+        assert nodes.join() == {}
+        assert all(node.has(file) for node in nodes.all)
+        assert nodes.uploaded_bytes() < HALF + SLACK
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.data())
+def test_killed_at_any_time(tmp_path_factory: pytest.TempPathFactory, file: BundleFile, data: st.DataObject) -> None:
+    victims = data.draw(st.lists(st.integers(0, 4), unique=True, max_size=4))
+    after = data.draw(st.integers(0, SIZE - 1))
+    with Nodes(tmp_path_factory.mktemp("nodes"), 5, gate_bytes=after) as nodes:
+        nodes.start(*nodes.all, files=(file,))
+        kill(nodes, *victims)
+        nodes.gate.open()
+        errors = nodes.join()
+        assert sorted(errors) == [f"node-{victim}" for victim in sorted(victims)]
+        assert all(node.has(file) for number, node in enumerate(nodes.all) if number not in victims)
+
+
+def test_who_joins_late_takes_from_the_others(tmp_path: Path, file: BundleFile) -> None:
+    with Nodes(tmp_path, 3, gate_bytes=HALF) as nodes:
+        first, second, late = nodes.all
+        nodes.start(first, second, files=(file,))
+        assert nodes.gate.reached.wait(20)
+        nodes.start(late, files=(file,))
+        nodes.gate.open()
+        assert nodes.join() == {}
+        assert late.has(file)
+        assert nodes.uploaded_bytes() < SIZE + SLACK
+
+
+def test_who_lacks_nothing_helps_out(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
+    """Before the uplink is used, and only then."""
+    with Nodes(tmp_path, 3) as nodes:
+        idle, taker, other = nodes.all
+        hold(idle.home, file.path.read_bytes(), file.name)
+        nodes.distribution.offer(idle, SetUp(python=sys.executable, files=(), holds={file.sha256}))
+        nodes.start(taker, other, files=(small, file))
+        assert nodes.join() == {}
+        assert taker.has(file) and other.has(small)  # noqa: PT018
+        assert nodes.uploaded_bytes() < SLACK
+        assert len(idle.channels) == 1
+
+
+def test_each_takes_what_it_lacks_from_whom_it_can(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
+    """The first has the big one already: the uplink carries the small one alone, though it comes first."""
+    with Nodes(tmp_path, 3) as nodes:
+        has, taker, other = nodes.all
+        hold(has.home, file.path.read_bytes(), file.name)
+        nodes.start(has, files=(), holds={file.sha256})
+        nodes.start(taker, files=(small, file))
+        nodes.start(other, files=(file, small))
+        assert nodes.join() == {}
+        assert all(node.has(file) for node in nodes.all)
+        assert nodes.uploaded_bytes() < SLACK
+
+
+def test_disk_full(tmp_path: Path, file: BundleFile) -> None:
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.all[0].limit = "ulimit -f 1000"
+        nodes.start(*nodes.all, files=(file,))
+        errors = nodes.join()
+        assert list(errors) == ["node-0"]
+        assert "node-0" in str(errors["node-0"])
+        assert "File too large" in str(errors["node-0"])
+        assert [node.has(file) for node in nodes.all] == [False, True, True]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_damaged_on_this_machine(tmp_path: Path, file: BundleFile, damage: str) -> None:
+    path = tmp_path / file.name
+    data = bytearray(file.path.read_bytes())
+    data[HALF] ^= 1
+    path.write_bytes(data[: HALF if damage == "truncate" else None])
+    damaged = BundleFile(path=path, sha256=file.sha256, size_bytes=file.size_bytes)
+    if damage == "remove":
+        path.unlink()
+    with Nodes(tmp_path, 4) as nodes:
+        nodes.start(*nodes.all, files=(damaged,))
+        errors = nodes.join()
+        assert len(errors) == 4
+        assert all(isinstance(error, ClusterError) and str(path) in error.message for error in errors.values()), errors
+        assert not path.exists()
+        assert not any(any((node.home / ".cluster" / "files").rglob("*.bin")) for node in nodes.all)
+    with Nodes(tmp_path, 4) as nodes:
+        nodes.start(*nodes.all, files=(file,))
+        assert nodes.join() == {}
+        assert all(node.has(file) for node in nodes.all)
+
+
+def test_what_a_profile_prints_is_no_message(tmp_path: Path, small: BundleFile) -> None:
+    with Nodes(tmp_path, 1) as nodes:
+        nodes.all[0].profile = "echo Welcome; echo 7; echo {; echo; echo '[1]'"
+        nodes.start(*nodes.all, files=(small,))
+        assert nodes.join() == {}
+
+
+def test_no_such_python(tmp_path: Path) -> None:
+    with Nodes(tmp_path, 1) as nodes:
+        nodes.all[0].profile = "echo 'no python here' >&2; exit 127"
+        nodes.start(*nodes.all, files=())
+        error = nodes.join()["node-0"]
+        assert isinstance(error, NodeCommandError)
+        assert "no python here" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "lines"),
+    [
+        ("echo one; echo two >&2; exit 3", 3, ["one", "two"]),
+        ("i=0; while [ $i -lt 9999 ]; do echo $i; i=$((i+1)); done; false", 1, [str(n) for n in range(9979, 9999)]),
+        ("head -c 3000000 /dev/zero | tr '\\0' x; exit 1", 1, ["x" * 1000]),
+        ("printf '10%%\\r50%%\\r100%%\\r'; exit 1", 1, ["100%"]),
+        ("printf '\\377\\n'; exit 1", 1, ["\ufffd"]),
+        ("exit 1", 1, []),
+        ("kill -9 $$", 137, ["Killed"]),
+        ("cat; pwd -P; false", 1, ["HOME"]),
+        ("sleep 60 & exit 4", 4, []),  # what is left running holds nothing up
+        (": >begun; exec sleep 60", -9, ["(it said nothing for 0.2 s, and was ended)"]),
+    ],
+)
+def test_a_script_that_fails(
+    home: Path, start: Callable[..., RawAgent], text: str, code: int, lines: list[str]
+) -> None:
+    agent = start(home, tasks=[script(text, silence_s=0.2 if "begun" in text else 60)])
+    failed = agent.hear("listening", "arrived", "begun", "failed")
+    shown = [str(home.resolve()) if line == "HOME" else line for line in lines]
+    assert (failed["what"], failed["exit_code"], failed["output"]) == ("a script", code, shown)
+    assert agent.process.wait() == 1
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "node"
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., RawAgent]]:
+    agents: list[RawAgent] = []
+
+    def start_agent(home: Path, *files: dict[str, Any], **options: Any) -> RawAgent:
+        agents.append(RawAgent(home, *files, **options))
+        return agents[-1]
+
+    yield start_agent
+    for agent in agents:
+        agent.end()
+
+
+def test_scripts_run_in_order_until_one_fails(home: Path, start: Callable[..., RawAgent]) -> None:
+    texts = ["echo a >>log", "echo b >>log", "echo c >>log; false", "echo d >>log"]
+    tasks = [script(text) for text in texts]
+    agent = start(home, tasks=tasks)
+    agent.hear("listening", "arrived")
+    assert [agent.hear("begun") for _ in range(3)] == [0, 1, 2]
+    agent.hear("failed")
+    assert (home / "log").read_text() == "a\nb\nc\n"
+
+
+@pytest.mark.parametrize("when", ["before the order", "locked out", "before the peers", "in an upload", "done"])
+def test_it_ends_when_its_stdin_does(home: Path, start: Callable[..., RawAgent], when: str) -> None:
+    data = b"x" * (1 << 20)
+    other = start(home)
+    other.hear("listening", "arrived", "done")
+    if when == "done":
+        assert other.hang_up() == 0
+        return
+    if when != "locked out":
+        other.hang_up()
+    agent = start(home, entry(data))
+    if when in ("before the peers", "in an upload"):
+        agent.hear("listening")
+    if when == "in an upload":
+        agent.take_from()
+        agent.hear("stuck")
+        agent.upload(data, until=1000)
+    assert agent.hang_up() == 0
+    assert not list(home.glob(".cluster/files/*"))
+
+
+def test_a_script_is_not_cut_short(home: Path, start: Callable[..., RawAgent]) -> None:
+    """By the end of the user's machine; and the next command waits for it, even when the agent itself was killed."""
+    for kill_it in (False, True):
+        agent = start(home, tasks=[script("echo begun >log; while [ ! -e go ]; do sleep 0.05; done; echo whole >>log")])
+        agent.hear("listening", "arrived", "begun")
+        until(lambda: (home / "log").exists() and (home / "log").read_text() == "begun\n", "it does not begin")
+        assert agent.process.stdin is not None
+        if kill_it:
+            agent.send(signal.SIGKILL)
+        else:
+            agent.process.stdin.close()
+        later = start(home, tasks=[script("echo after >>log")])
+        (home / "go").touch()
+        later.hear("listening", "arrived", "begun", "done")
+        assert (home / "log").read_text() == "begun\nwhole\nafter\n"
+        assert agent.process.wait() == (-9 if kill_it else 0)
+        later.hang_up()
+        for name in ("log", "go"):
+            (home / name).unlink()
+
+
+def test_what_a_script_leaves_running_locks_nobody_out(home: Path, start: Callable[..., RawAgent]) -> None:
+    agent = start(home, tasks=[script("sleep 60 >/dev/null 2>&1 & echo $! >pid")])
+    agent.hear("listening", "arrived", "begun", "done")
+    agent.hang_up()
+    start(home, lock_timeout_s=0.1).hear("listening")
+    os.kill(int((home / "pid").read_text()), signal.SIGKILL)
+
+
+def test_another_set_up_of_this_node(home: Path, start: Callable[..., RawAgent]) -> None:
+    running = start(home, entry(b"some"))
+    running.hear("listening")
+    locked_out = start(home, lock_timeout_s=0.1)
+    assert "another set-up of this node" in locked_out.hear("failed")["what"]
+    assert locked_out.process.wait() == 1
+    waiting = start(home)
+    running.send()
+    waiting.hear("listening")
+
+
+@pytest.mark.parametrize("said", [b"garbage\n", b"\xff\xfe\n", b"[1, 2]x\n", b"7\n", b"\n"])
+def test_garbage_on_the_control_channel(home: Path, start: Callable[..., RawAgent], said: bytes) -> None:
+    agent = start(home, entry(b"some"))
+    agent.hear("listening")
+    agent.write(said)
+    assert "no message" in agent.hear("failed")["what"]
+    assert agent.process.wait() == 1
+    assert agent.errors() == ""
+
+
+def test_a_home_that_cannot_be_written(home: Path, start: Callable[..., RawAgent]) -> None:
+    home.mkdir()
+    (home / ".cluster").write_text("a file")
+    assert start(home).hear("failed")["what"].startswith(str(home))
+
+
+def test_it_says_regularly_that_it_is_there(home: Path) -> None:
+    agent = RawAgent(home, entry(b"some"))
+    try:
+        assert agent.process.stdout is not None
+        agent.hear("listening")
+        until(lambda: "alive" in str(agent._said.queue), "it is silent")
+    finally:
+        agent.end()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [(b'{"done": true}', {"done": True}), (b"Welcome", None), (b"7", None), (b"", None), (b"\xff", None)],
+)
+def test_parse_message(line: bytes, message: dict[str, Any] | None) -> None:
+    assert parse_message(line) == message
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "hint"),
+    [
+        ({"what": "x: No space left on device", "exit_code": None, "output": []}, "node-1: x: No space", "free some"),
+        ({"what": "x", "exit_code": None, "output": []}, "node-1: x", "the same command again"),
+        ({"what": "s", "exit_code": 2, "output": ["a", "b"]}, "exit code 2 from: s\n  | a\n  | b", None),
+        ({"what": "s", "exit_code": -9, "output": []}, "killed by signal 9: s\n  | (it printed nothing)", None),
+    ],
+)
+def test_what_is_told_of_a_failure(said: dict[str, Any], text: str, hint: str | None) -> None:
+    error = failure("node-1", said)
+    assert text in error.message
+    assert (error.hint or "").startswith(hint or "")
+
+
+def test_nothing_is_left_of_an_agent(home: Path, start: Callable[..., RawAgent]) -> None:
+    agent = start(home, tasks=[script("exit 0")])
+    agent.hear("listening", "arrived", "begun", "done")
+    children = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children").read_text()
+    assert children == ""
+    assert agent.hang_up() == 0

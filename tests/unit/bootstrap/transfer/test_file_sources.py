@@ -1,0 +1,208 @@
+"""Where nodes have their files from: real agents, a package index over HTTP, and this machine."""
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_steps import LocalNode, Nodes
+from bootstrap.config import Distribute, Fetch
+from bootstrap.environment.file_cache import BundleFile, describe_file
+from bootstrap.transfer.distribute import Distribution
+from bootstrap.transfer.sources import Sources
+from cluster.config import parse_config
+from foundation.errors import ClusterError, ConfigError, ConnectError
+from foundation.progress import Event, silent
+from index_server import Index, make_wheel, serve_index
+from waits import until
+
+SIZE = 9_000_000  # three ranges
+SLACK = 500_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    make_wheel(folder, "thing-1.0-py3-none-any.whl", {"data": random.Random(8).randbytes(SIZE)})
+    (folder / "own.bin").write_bytes(random.Random(9).randbytes(1000))
+    return folder
+
+
+@pytest.fixture
+def index(folder: Path) -> Iterator[Index]:
+    with serve_index(folder) as served:
+        yield served
+
+
+@pytest.fixture
+def own(folder: Path) -> BundleFile:
+    """A file that lies here, and nowhere else."""
+    return describe_file(folder / "own.bin")
+
+
+@pytest.fixture
+def wheel(folder: Path, index: Index, tmp_path: Path) -> BundleFile:
+    """A wheel that is in the index, and not here."""
+    described = describe_file(folder / "thing-1.0-py3-none-any.whl")
+    path = tmp_path / "cache" / described.name
+    return replace(described, path=path, urls=(f"{index.url}/files/{described.name}",))
+
+
+def make_nodes(
+    root: Path, count: int, *, distribute: Distribute = "chain", fetch: Fetch = "auto"
+) -> tuple[Nodes, list[Event]]:
+    nodes = Nodes(root, count)
+    events: list[Event] = []
+    sources = Sources(report=events.append, distribute=distribute, fetch=fetch)
+    nodes.distribution = Distribution(report=silent, sources=sources)
+    return nodes, events
+
+
+def asked_bytes(index: Index) -> int:
+    """What nodes have asked the index for, but for their probes; what this machine asks for has no range."""
+    total = 0
+    for wanted in index.asked_for(".whl"):
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        count = int(last) - int(first) + 1 if first else SIZE
+        total += count if count > 1 else 0
+    return total
+
+
+def assert_all_have(nodes: list[LocalNode], *files: BundleFile) -> None:
+    assert all(node.has(file) for node in nodes for file in files)
+
+
+@pytest.mark.parametrize("fetch", ["auto", "head"])
+def test_the_first_node_takes_wheels_from_the_index(
+    tmp_path: Path, index: Index, wheel: BundleFile, own: BundleFile, fetch: Fetch
+) -> None:
+    nodes, events = make_nodes(tmp_path, 3, fetch=fetch)
+    with nodes:
+        nodes.start(*nodes.all, files=(wheel, own))
+        assert nodes.join() == {}
+        assert_all_have(nodes.all, wheel, own)
+        assert nodes.uploaded_bytes() < SLACK
+    assert asked_bytes(index) == wheel.size_bytes
+    assert not wheel.path.exists()
+    assert events == []
+
+
+def test_what_is_here_already_is_uploaded(tmp_path: Path, index: Index, wheel: BundleFile, folder: Path) -> None:
+    wheel.path.parent.mkdir()
+    wheel.path.write_bytes((folder / wheel.name).read_bytes())
+    nodes, _ = make_nodes(tmp_path, 2)
+    with nodes:
+        nodes.start(*nodes.all, files=(wheel,))
+        assert nodes.join() == {}
+        assert_all_have(nodes.all, wheel)
+        assert SIZE < nodes.uploaded_bytes() < SIZE + SLACK
+    assert index.asked == []
+
+
+def test_nodes_without_a_way_out_get_wheels_through_this_machine(
+    tmp_path: Path, index: Index, wheel: BundleFile, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the nodes the index is silent: it takes longer than they wait, and this machine waits for it."""
+    monkeypatch.setattr("bootstrap.transfer.sources.PROBE_S", 0.2)
+    index.delay_s = 0.6
+    other = describe_file(make_wheel(folder, "other-1.0-py3-none-any.whl", {"x": b"x"}))
+    other = replace(other, path=tmp_path / "cache2" / other.name, urls=(f"{index.url}/files/{other.name}",))
+    nodes, events = make_nodes(tmp_path, 3)
+    with nodes:
+        nodes.start(*nodes.all, files=(wheel, other))
+        assert nodes.join() == {}
+        assert_all_have(nodes.all, wheel, other)
+        assert SIZE < nodes.uploaded_bytes() < SIZE + SLACK
+    assert [event.kind for event in events] == ["info", "start", "done", "start", "done"]
+    assert "no answer in 0.2 s" in events[0].what or "timed out" in events[0].what
+    assert len(index.asked_for("other-1.0-py3-none-any.whl")) == 1  # it is not tried again in vain
+
+
+def test_what_the_index_gives_a_node_is_damaged(
+    tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node says so; what this machine is given is damaged as well."""
+    monkeypatch.setattr("bootstrap.environment.package_index.FIRST_PAUSE_S", 0.01)
+    index.flip = True
+    nodes, events = make_nodes(tmp_path, 1)
+    with nodes:
+        nodes.start(*nodes.all, files=(wheel,))
+        (error,) = nodes.join().values()
+    assert isinstance(error, ClusterError)
+    assert "could not be fetched" in error.message
+    assert "its SHA-256 is not" in events[0].what
+    assert not wheel.path.exists()
+
+
+def test_a_first_node_that_dies_on_the_way_is_taken_over_from(
+    tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index answers nobody before it is dead."""
+    is_dead, find_file = threading.Event(), index.find_file
+
+    def wait_and_find(path: str) -> bytes | None:
+        is_dead.wait()
+        return find_file(path)
+
+    monkeypatch.setattr(index, "find_file", wait_and_find)
+    nodes, _ = make_nodes(tmp_path, 3, fetch="head")
+    with nodes:
+        nodes.start(*nodes.all, files=(wheel,))
+        until(lambda: index.asked_for(".whl"), "nobody asks for it")
+        nodes.all[0].agent.process.kill()
+        nodes.all[0].agent.process.wait()
+        is_dead.set()
+        errors = nodes.join()
+        assert list(errors) == ["node-0"]
+        assert isinstance(errors["node-0"], ConnectError)
+        assert_all_have(nodes.all[1:], wheel)
+        assert nodes.uploaded_bytes() < SLACK
+
+
+def test_each_node_takes_wheels_from_the_index(
+    tmp_path: Path, index: Index, wheel: BundleFile, own: BundleFile
+) -> None:
+    nodes, _ = make_nodes(tmp_path, 3, distribute="pypi")
+    with nodes:
+        nodes.start(*nodes.all, files=(own, wheel))
+        assert nodes.join() == {}
+        assert_all_have(nodes.all, wheel, own)
+        assert nodes.uploaded_bytes() < SLACK
+    assert asked_bytes(index) == 3 * wheel.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [({"distribute": "pypi"}, 'distribute = "pypi"'), ({"fetch": "head"}, 'fetch = "head"')],
+)
+def test_an_index_that_nodes_cannot_use(
+    tmp_path: Path, index: Index, wheel: BundleFile, options: dict[str, Any], key: str
+) -> None:
+    index.refusal = (403, b"")
+    nodes, _ = make_nodes(tmp_path, 1, **options)
+    with nodes:
+        nodes.start(*nodes.all, files=(wheel,))
+        (error,) = nodes.join().values()
+    assert isinstance(error, ClusterError)
+    assert error.message.startswith(f"node-0: [bootstrap] {key}, and {wheel.name} could not be taken from there: ")
+    assert "HTTP 403" in error.message
+    assert error.hint is not None
+    assert error.hint.startswith("set [bootstrap] ")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"distribute": "s3"}, 'bootstrap.distribute = "s3": '),
+        ({"distribute": "ftp"}, 'bootstrap.distribute = "ftp": '),
+        ({"fetch": "there"}, 'bootstrap.fetch = "there": '),
+    ],
+)
+def test_what_cluster_toml_may_not_say(keys: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config({"name": "demo", "bootstrap": keys}, source="cluster.toml")
+    assert raised.value.message.startswith(f"cluster.toml: {said}")

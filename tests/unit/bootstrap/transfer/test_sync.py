@@ -1,0 +1,249 @@
+"""What [bootstrap] sync and exclude choose, and how it is read."""
+
+import hashlib
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.transfer.sync import Found, find_files, read_found
+from bootstrap.transfer.tree import Tree
+from cluster.config import parse_config
+from foundation.errors import ClusterError, ConfigError
+from foundation.progress import Event, silent
+from node_dir import NodeDir, content_of, start_placer, wanted_content
+
+
+def fill(root: Path, *paths: str) -> Path:
+    """Files with their own paths as content; what ends with / is a folder."""
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith("/"):
+            (root / path).mkdir(exist_ok=True)
+        else:
+            (root / path).write_text(path)
+    return root
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    paths = ["cluster.toml", "train.py", "my/train.py", "my/net/model.py", "my/data/a.rec", "my/data/b.txt", "my/logs/"]
+    paths += ["data/big.rec", "my/.git/config", "my/net/__pycache__/model.pyc", "my/x.pyc", "my/sub/.git"]
+    return fill(tmp_path / "project", *paths, ".ssh/id_rsa", ".aws/credentials", ".cluster/ssh/id_ed25519")
+
+
+def find(project: Path, sync: tuple[str, ...], exclude: tuple[str, ...] = ()) -> Found:
+    return find_files(project, sync=sync, exclude=exclude)
+
+
+def read(project: Path, *sync: str, exclude: tuple[str, ...] = ()) -> Tree:
+    found = find(project, sync or (".",), exclude)
+    return read_found(found, project_dir=project, report=silent)
+
+
+MY = ["my/data/a.rec", "my/data/b.txt", "my/logs/", "my/net/model.py", "my/sub/", "my/train.py"]
+
+
+@pytest.mark.parametrize(
+    ("sync", "exclude", "chosen"),
+    [
+        ((), (), []),
+        (("my/",), (), MY),
+        (("./my",), (), MY),
+        (("my/", "my", "my/net/", "my/train.py"), (), MY),
+        (("train.py",), (), ["train.py"]),
+        (("my/logs",), (), ["my/logs/"]),
+        ((".",), ("my/",), ["cluster.toml", "data/big.rec", "train.py"]),
+        ((".",), (), ["cluster.toml", "data/big.rec", *MY, "train.py"]),
+        (("my",), ("*.rec", "data/"), ["my/logs/", "my/net/model.py", "my/sub/", "my/train.py"]),
+        (("my",), ("/data/",), MY),
+        (("my",), ("data/*", "logs"), MY[:2] + MY[3:]),
+        (("my",), ("my/data/*", "!b.txt"), [path for path in MY if path != "my/data/a.rec"]),
+        (("my",), ("data/", "!my/data/b.txt"), [path for path in MY if "/data/" not in path]),
+        (("my/net",), ("*", "!my/", "!net/", "!*.py"), ["my/net/model.py"]),
+        (("my",), ("# not a comment is needed", "*.rec", "!.git", "!*.pyc"), MY[1:]),
+    ],
+)
+def test_what_is_sent(project: Path, sync: tuple[str, ...], exclude: tuple[str, ...], chosen: list[str]) -> None:
+    found = find(project, sync, exclude)
+    assert sorted([*found.files, *(f"{path}/" for path in found.folders)]) == sorted(chosen)
+    assert found.left_out == []
+
+
+PATTERNS = ["*.rec", "data/", "/data", "my/*", "**/net", "my/**/b.txt", "[a-m]*.py", "!train.py", "*", "!my/", "net/**"]
+PATTERNS += [
+    "\\!x",
+    "logs/",
+    "*.py ",
+    "?.rec",
+    "my/data/a.rec",
+    "!*.rec",
+    "!*/",
+    "my/**",
+    "my/net",
+    "!my/net",
+    "*/",
+    "/my/data/*",
+    "!/my/data/b.txt",
+    "da*",
+]
+
+
+@pytest.mark.parametrize("first", PATTERNS)
+def test_patterns_mean_what_they_mean_to_git(project: Path, first: str) -> None:
+    """Every pattern, and every pair of them."""
+    subprocess.run(("rm", "-r", "my/.git", "my/sub"), cwd=project, check=True)
+    subprocess.run(("git", "init", "-q", "."), cwd=project, check=True)
+    left_out = {
+        "my/net/__pycache__/model.pyc",
+        "my/x.pyc",
+        ".ssh/id_rsa",
+        ".aws/credentials",
+        ".cluster/ssh/id_ed25519",
+    }
+    for second in ["", *PATTERNS]:
+        exclude = project.parent / "exclude"
+        exclude.write_text(f"{first}\n{second}\n")
+        command = ("git", "ls-files", "-o", "-z", f"--exclude-from={exclude}")
+        listed = subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout
+        wanted = set(listed.split("\0")) - left_out - {""}
+        assert set(find(project, (".",), (first, second)).files) == wanted, second
+
+
+@pytest.mark.parametrize(
+    ("sync", "exclude", "said"),
+    [
+        (("no-such/",), (), "there is no such file or folder in"),
+        (("data/",), ("data/",), "nothing of it would be sent: data is left out"),
+        (("my/net/model.py",), ("net",), "nothing of it would be sent: my/net is left out"),
+        ((".ssh",), (), r"nothing of it would be sent: \.ssh is left out"),
+    ],
+)
+def test_entries_of_which_nothing_would_be_sent_are_refused(
+    project: Path, sync: tuple[str, ...], exclude: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"bootstrap.sync.*{said}"):
+        find(project, sync, exclude)
+
+
+@pytest.mark.parametrize("below", ["", "work"])
+def test_a_whole_home_folder_is_refused(project: Path, below: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(project / below))
+    (project / below).mkdir(exist_ok=True)
+    with pytest.raises(ConfigError, match="your whole home folder, keys and passwords too"):
+        find(project, (".",))
+    assert "my/train.py" in find(project, ("my",)).files
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sync": ["/abs"]}, r'bootstrap.sync\[0\] = "/abs": must be relative to the folder of cluster.toml'),
+        ({"sync": ["x", "~/x"]}, r"bootstrap.sync\[1\].*must be relative"),
+        ({"sync": ["../x"]}, "must lie in the folder of cluster.toml"),
+        ({"sync": ["x/../../y"]}, "must lie in the folder of cluster.toml"),
+        ({"sync": [""]}, "not a path"),
+        ({"sync": ["a\0b"]}, "not a path"),
+        ({"sync": "my/"}, "bootstrap.sync"),
+        ({"exclude": ["*.rec", "!"]}, r'bootstrap.exclude\[1\] = "!": not a pattern'),
+        ({"exclude": [""]}, "excludes nothing"),
+        ({"exclude": ["/"]}, "excludes nothing"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_config({"name": "x", "bootstrap": settings}, source="cluster.toml")
+
+
+def test_links_are_followed_within_the_project(project: Path) -> None:
+    (project / "my" / "link.py").symlink_to("../train.py")
+    (project / "my" / "latest").symlink_to("net", target_is_directory=True)
+    tree = read(project, "my/link.py", "my/latest")
+    assert [(file.path, file.source) for file in tree.files] == [
+        ("my/latest/model.py", project / "my/net/model.py"),
+        ("my/link.py", project / "train.py"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "exclude", "said"),
+    [
+        (lambda path: path.symlink_to("nowhere"), (), "is a link that leads nowhere"),
+        (lambda path: path.symlink_to("x"), (), "is a link that leads nowhere"),
+        (lambda path: path.symlink_to("../my"), (), "is a link to a folder that it lies in"),
+        (lambda path: path.symlink_to("../.ssh/id_rsa"), (), "is a link to what is left out"),
+        (lambda path: path.symlink_to("../data/big.rec"), ("data/",), "is a link to what is left out"),
+        (os.mkfifo, (), "is neither a file nor a folder"),
+        (lambda path: socket.socket(socket.AF_UNIX).bind(str(path)), (), "is neither a file nor a folder"),
+    ],
+)
+def test_what_cannot_be_sent_and_is_not_needed_is_left_out_with_a_word(
+    project: Path, make: Callable[[Path], None], exclude: tuple[str, ...], said: str
+) -> None:
+    make(project / "my" / "x")
+    found = find(project, ("my", "my/net"), exclude)
+    assert "my/x" not in found.files
+    events: list[Event] = []
+    read_found(found, project_dir=project, report=events.append)
+    assert [(event.kind, event.what) for event in events] == [("warn", f"not sent: 'my/x' {said}")]
+
+
+def test_a_link_that_leads_outside_is_refused_unless_it_is_excluded(project: Path) -> None:
+    (project / "my" / "x").symlink_to("/etc/passwd")
+    with pytest.raises(ClusterError, match="my/x' is a link that leads out of the folder") as caught:
+        find(project, ("my",))
+    assert caught.value.hint is not None
+    assert "[bootstrap] exclude" in caught.value.hint
+    assert "my/x" not in find(project, ("my",), ("/my/x",)).files
+
+
+def test_a_name_that_is_not_utf_8_is_refused_unless_it_is_excluded(project: Path) -> None:
+    with open(os.fsencode(project) + b"/my/b\xe9te", "w"):
+        pass
+    with pytest.raises(ClusterError, match=r"b\\xe9te.*not UTF-8"):
+        find(project, ("my",))
+    assert "my/train.py" in find(project, ("my",), ("b*te",)).files
+
+
+def test_the_name_of_the_mark_is_refused(project: Path) -> None:
+    fill(project, ".complete", "my/.complete")
+    with pytest.raises(ClusterError, match="this name is taken on the nodes"):
+        find(project, (".",))
+    assert "my/.complete" in find(project, ("my",)).files
+
+
+def test_names_that_a_shell_would_take_apart_arrive_as_they_are(project: Path) -> None:
+    names = ["$(touch pwned)", "`id`", "it's", 'a "b" c', "two\nlines", "-rf", "a;b", "é日本", " ", "\\n", "x" * 255]
+    fill(project, *[f"odd/{name}" for name in names])
+    (project / "odd" / "it's").chmod(0o711)
+    tree = read(project, "odd")
+    with start_placer() as placer:
+        node = NodeDir(home=project.parent / "node", cache=project.parent / "cache", placer=placer)
+        assert node.send(tree) == {}
+    assert content_of(node.path(tree)) == wanted_content(tree)
+    assert {file.path for file in tree.files if file.mode == 0o755} == {"odd/it's"}
+
+
+def test_a_file_that_is_written_to_while_it_is_read_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = hashlib.file_digest
+
+    def slow(stream: Any, name: str) -> Any:
+        digest = real(stream, name)
+        with open(stream.name, "a") as other:
+            other.write("more")
+        return digest
+
+    monkeypatch.setattr(hashlib, "file_digest", slow)
+    with pytest.raises(ClusterError, match=r"train\.py' is being written to"):
+        read(project, "my/train.py")
+
+
+def test_a_file_that_is_gone_meanwhile_is_named(project: Path) -> None:
+    found = find(project, ("my",))
+    (project / "my" / "train.py").unlink()
+    with pytest.raises(ClusterError, match=r"my/train\.py' cannot be read: No such file"):
+        read_found(found, project_dir=project, report=silent)

@@ -1,0 +1,91 @@
+"""Trees, and the archives in which they travel."""
+
+import os
+import tarfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bootstrap.transfer.tree import Tree, TreeArchives, TreeFile, make_tree, write_archive
+from foundation.errors import ClusterError
+from node_dir import tree_of
+
+
+def test_a_digest_names_content_paths_and_modes_and_nothing_else() -> None:
+    tree = tree_of({"a": b"1", "b/c": b"2"}, "d")
+    assert tree.digest == tree_of({"b/c": b"2", "a": b"1"}, "d").digest
+    others = [
+        tree_of({"a": b"1", "b/c": b"3"}, "d"),
+        tree_of({"a": b"1", "b/d": b"2"}, "d"),
+        tree_of({"a": b"1", "b/c": b"2"}, "e"),
+        tree_of({"a": b"1", "b/c": b"2"}),
+        tree_of({"a": b"1", "b/c": b"2"}, "d", executable=("a",)),
+    ]
+    assert len({tree.digest, *(other.digest for other in others)}) == 6
+
+
+def test_the_same_tree_is_the_same_bytes_compressed(tmp_path: Path) -> None:
+    tree = tree_of({"a": b"all work and no play\n" * 5000}, "empty")
+    (tmp_path / "again").mkdir()
+    first, again = write_archive(tree, tmp_path), write_archive(tree, tmp_path / "again")
+    assert first.sha256 == again.sha256
+    assert first.size_bytes < 20_000
+
+
+def tree_with(path: Path) -> Tree:
+    """A tree of one file, of which `path` had b"abc" when it was looked at."""
+    file = tree_of({"x.rec": b"abc"}).files[0]
+    return make_tree([TreeFile(path=file.path, sha256=file.sha256, size_bytes=3, mode=0o644, source=path)])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: path.write_bytes(b"abd"), "its content is another now"),
+        (lambda path: path.write_bytes(b"ab"), "it is shorter now"),
+        (lambda _: None, "No such file or directory"),
+        (Path.mkdir, "Is a directory"),
+    ],
+)
+def test_a_file_that_changed_meanwhile_is_not_sent(tmp_path: Path, change: Callable[[Path], object], said: str) -> None:
+    change(tmp_path / "x")
+    with pytest.raises(ClusterError, match=rf"'x\.rec' has changed.*{said}") as caught:
+        write_archive(tree_with(tmp_path / "x"), tmp_path)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("run the command again")
+
+
+def test_what_is_appended_to_a_file_meanwhile_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abcdef")
+    with tarfile.open(write_archive(tree_with(tmp_path / "x"), tmp_path).path) as archive:
+        stream = archive.extractfile("x.rec")
+        assert stream is not None
+        assert stream.read() == b"abc"
+
+
+@pytest.mark.parametrize("in_the_way", [".", "archives"])
+def test_a_folder_that_takes_no_archives_is_named(tmp_path: Path, in_the_way: str) -> None:
+    cache = tmp_path / "cache"
+    (cache / in_the_way).parent.mkdir(exist_ok=True)
+    (cache / in_the_way).touch()
+    tree = tree_of({"a": b"1"})
+    with TreeArchives([tree], cache=cache) as archives, pytest.raises(ClusterError, match="could not be packed there"):
+        archives.write(tree)
+
+
+def test_all_nodes_get_the_same_archive_which_goes_with_the_command(tmp_path: Path) -> None:
+    tree, other = tree_of({"a": b"1"}), tree_of({"c": b"3"})
+    folder = tmp_path / "archives"
+    for name, age_s in (("of one that was killed", 90_000), ("of another command", 10)):
+        (folder / name).mkdir(parents=True)
+        os.utime(folder / name, (time.time() - age_s,) * 2)
+    with TreeArchives([tree, other], cache=tmp_path) as archives:
+        with ThreadPoolExecutor(8) as pool:
+            asked = list(pool.map(archives.write, [tree, other] * 4))
+        assert len({file.path for file, _ in asked}) == len({file.sha256 for file, _ in asked}) == 2
+        assert all(task["keep"] == sorted([tree.digest, other.digest]) for _, task in asked)
+        assert len(list(folder.iterdir())) == 2
+    assert [path.name for path in folder.iterdir()] == ["of another command"]

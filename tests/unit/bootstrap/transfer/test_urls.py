@@ -1,0 +1,113 @@
+"""Files from URLs, as nodes take them: a real server over HTTP, which breaks off, refuses and lies."""
+
+import hashlib
+import random
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from index_server import Index, serve_index
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "bootstrap" / "node"))  # by path, as on the nodes
+
+import store
+import urls
+
+DATA = random.Random(6).randbytes(100_000)
+NAME = "thing-1.0-py3-none-any.whl"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    monkeypatch.setattr(urls, "FIRST_PAUSE_S", 0.01)
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / NAME).write_bytes(DATA)
+    with serve_index(tmp_path / "wheels") as served:
+        yield served
+
+
+def arrive(home: Path, data: bytes = DATA) -> Any:
+    return store.Arriving(str(home), hashlib.sha256(data).hexdigest(), NAME, len(data))
+
+
+def assert_whole(arriving: Any) -> None:
+    assert arriving.whole
+    assert Path(arriving.path).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("trouble", ["none", "failing", "cutting", "no ranges", "no ranges, cutting"])
+def test_a_file_arrives_whole_whatever_the_server_does(tmp_path: Path, index: Index, trouble: str) -> None:
+    index.failing = 3 if trouble == "failing" else 0
+    index.cutting = 3 if "cutting" in trouble else 0
+    index.ranges = "no ranges" not in trouble
+    arriving = arrive(tmp_path / "home")
+    urls.fetch([f"{index.url}/files/{NAME}"], arriving)
+    assert_whole(arriving)
+    if trouble == "none":
+        assert index.asked_for(NAME) == ["bytes=0-99999"]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_what_is_there_already_is_not_taken_again(tmp_path: Path, index: Index, *, ranges: bool) -> None:
+    index.ranges = ranges
+    begun = arrive(tmp_path / "home")
+    begun.append(DATA[:70_001], 0)
+    arriving = arrive(tmp_path / "home")
+    assert arriving.have == 70_001
+    urls.fetch([f"{index.url}/files/{NAME}"], arriving)
+    assert_whole(arriving)
+    if ranges:
+        assert index.asked_for(NAME) == ["bytes=70001-99999"]
+
+
+def test_the_next_url_is_tried_and_what_came_is_kept(tmp_path: Path, index: Index) -> None:
+    arriving = arrive(tmp_path / "home")
+    urls.fetch([f"{index.url}/files/none.whl", "file:///etc/passwd", f"{index.url}/files/{NAME}"], arriving)
+    assert_whole(arriving)
+
+
+def test_what_came_is_damaged(tmp_path: Path, index: Index) -> None:
+    index.flip = True
+    arriving = arrive(tmp_path / "home")
+    with pytest.raises(store.Damaged):
+        urls.fetch([f"{index.url}/files/{NAME}"], arriving)
+    assert (arriving.have, arriving.whole) == (0, False)
+    index.flip = False
+    urls.fetch([f"{index.url}/files/{NAME}"], arriving)
+    assert_whole(arriving)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        ((403, b"no"), "HTTP 403 Forbidden"),
+        ((404, b"not here"), "HTTP 404 Not Found"),
+        ((503, b""), "HTTP 503 Service Unavailable"),
+    ],
+)
+def test_a_refusal_is_told_without_the_secret_in_the_url(
+    tmp_path: Path, index: Index, refusal: tuple[int, bytes], said: str
+) -> None:
+    index.refusal = refusal
+    with pytest.raises(urls.Unreachable) as raised:
+        urls.fetch([f"{index.url}/files/{NAME}?X-Amz-Signature=secret"], arrive(tmp_path / "home"))
+    assert str(raised.value) == f"{index.url}/files/{NAME}: {said}"
+    assert len(index.asked_for("secret")) == (urls.TRIES if refusal[0] == 503 else 1)
+
+
+def test_a_server_that_never_answers_is_given_up_when_it_is_probed(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/files/{NAME}"
+        with pytest.raises(urls.Unreachable, match=r"no answer in 0\.1 s|timed out"):
+            urls.fetch([address], arrive(tmp_path / "home"), 0.1)
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(urls.Unreachable, match="Connection refused"):
+        urls.fetch([f"http://127.0.0.1:{port}/x"], arrive(tmp_path / "home"), 1.0)

@@ -1,0 +1,97 @@
+"""Every command, option and key is documented, and what the documents say exists."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from cluster.commands import COMMANDS
+from cluster.commands.data import COMMANDS as DATA_COMMANDS
+from cluster.config import ClusterConfig
+from foundation.settings import describe_settings
+
+REPOSITORY = Path(__file__).parents[3]
+README = (REPOSITORY / "README.md").read_text()
+CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text()
+COMMAND_LINE = (REPOSITORY / "docs" / "commands.md").read_text()
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    for name, (place, _) in COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        command = getattr(import_module(module), attribute)
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for below in command.list_commands(context):
+                found = command.get_command(context, below)
+                assert found is not None
+                yield f"{name} {below}", found
+        else:
+            yield name, command
+
+
+def keys() -> Iterator[tuple[str, str]]:
+    for name, setting in describe_settings(ClusterConfig).items():
+        if setting.table is None:
+            yield "", name
+        else:
+            yield from ((name, key) for key in describe_settings(setting.table))
+
+
+def section(text: str, heading: str) -> str:
+    return text.partition(heading)[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(("table", "key"), list(keys()))
+def test_every_key_of_cluster_toml_is_documented(table: str, key: str) -> None:
+    heading = f"## [{table}]" if table else "## At the top"
+    assert f"| `{key}` |" in section(CONFIGURATION, heading)
+    assert re.search(rf"^(# )?{key} = ", (REPOSITORY / "cluster.toml").read_text(), re.MULTILINE)
+
+
+def test_no_key_is_documented_that_does_not_exist() -> None:
+    documented = set(re.findall(r"^\| `([a-z0-9_]+)` \|", CONFIGURATION, re.MULTILINE))
+    assert documented == {key for _, key in keys()}
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=[name for name, _ in commands()])
+def test_every_command_and_option_is_documented(name: str, command: click.Command) -> None:
+    assert f"\n## cluster {name}\n" in COMMAND_LINE
+    text = section(COMMAND_LINE, f"## cluster {name}\n")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert f"`{parameter.opts[-1]}" in text or f"`{parameter.opts[0]}" in text, parameter.opts
+
+
+def test_no_command_is_documented_that_does_not_exist() -> None:
+    documented = set(re.findall(r"^## cluster (.+)$", COMMAND_LINE, re.MULTILINE))
+    assert documented == {name for name, _ in commands()}
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_short_help_is_the_commands_own_first_sentence(name: str) -> None:
+    place, short = COMMANDS[name]
+    module, _, attribute = place.partition(":")
+    command = getattr(import_module(module), attribute)
+    assert (command.help or "").startswith(short.rstrip("."))
+
+
+@pytest.mark.parametrize("name", list(DATA_COMMANDS))
+def test_the_short_help_of_datas_commands_is_their_own(name: str) -> None:
+    place, short = DATA_COMMANDS[name]
+    module, _, attribute = place.partition(":")
+    assert getattr(import_module(module), attribute).short_help == short
+
+
+def test_the_readme_names_the_commands_that_matter() -> None:
+    for words in ("make demo", "make test", "cluster up", "cluster train --kv-store dist_sync", "cluster down"):
+        assert words in README
+
+
+@pytest.mark.parametrize("document", [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")], ids=lambda p: p.name)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+        assert (document.parent / target).exists(), target

@@ -1,0 +1,31 @@
+"""What is slow to import stays out of the way of `cluster --help` and of the shell's completion."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SLOW = ("msgspec", "boto3", "paramiko", "rich")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        (["--help"], {}),
+        ([], {"_CLUSTER_COMPLETE": "bash_complete", "COMP_WORDS": "cluster st", "COMP_CWORD": "1"}),
+        ([], {"_CLUSTER_COMPLETE": "bash_complete", "COMP_WORDS": "cluster ", "COMP_CWORD": "1"}),
+    ],
+    ids=["help", "completion of a word", "completion of nothing"],
+)
+def test_help_and_completion_are_without_what_they_do_not_need(words: list[str], environment: dict[str, str]) -> None:
+    program = (
+        "import sys; from cluster.main import cli\n"
+        f"try: cli.main({words}, prog_name='cluster')\n"
+        f"finally: print(*sorted(set(sys.modules) & set({SLOW!r})), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    assert "status" in done.stdout
+    assert done.stderr.split() == []

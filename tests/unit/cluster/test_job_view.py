@@ -1,0 +1,80 @@
+"""The view of a job: what there is room for."""
+
+import pytest
+
+from cluster.views.job_rows import render_view
+from job_events import speed, state, warnings, worker
+from train.follow.events import Event
+from train.follow.progress import Progress
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 64])
+@pytest.mark.parametrize("columns", [10, 20, 60, 200])
+@pytest.mark.parametrize("lines", [1, 8, 24, 50])
+@pytest.mark.parametrize("warned", [False, True])
+def test_the_view_fits_every_window(ranks: int, columns: int, lines: int, *, warned: bool) -> None:
+    progress = Progress()
+    progress.take(warnings(*["2 workers trained 2 separate models"] * warned))
+    progress.take(state("running"))
+    for rank in range(ranks):
+        progress.take(speed(rank, 20, 1000.0 + rank))
+    rows = render_view(progress, title="job mnist", now=110.0, columns=columns, lines=lines)
+    assert max(len(row.text) for row in rows) < columns
+    assert len(rows) <= max(1, lines - 2)
+    assert rows[-1].text.startswith("job mnist"[: columns - 1])
+
+
+def test_with_little_room_the_silent_and_the_slowest_are_shown() -> None:
+    progress = Progress()
+    progress.take(state("running"))
+    for rank in range(64):
+        progress.take(speed(rank, 20, 1000.0 - rank, at=102.0 if rank == 5 else 110.0))
+    rows = render_view(progress, title="job mnist", now=111.0, columns=100, lines=14)
+    assert [row.text.split()[0] for row in rows[1:-2]] == ["5", "61", "62", "63"]
+    assert "9 s" in rows[1].text
+    assert rows[-2].text == "and 60 more, which are faster or have ended"
+
+
+def test_ranks_that_have_ended_say_how() -> None:
+    progress = Progress()
+    for rank, exit_code in enumerate((0, 7)):
+        progress.take(speed(rank, 20, 1000.0))
+        progress.take(Event(kind="process", at=103.0, process=worker(rank, exit_code=exit_code)))
+    rows = render_view(progress, title="job mnist", now=111.0, columns=100, lines=24)
+    assert [row.text.rstrip().split()[6:-2] for row in rows[1:3]] == [["ended"], ["exit", "7"]]
+    assert [row.style for row in rows] == ["dim", "dim", "dim", "bold"]
+
+
+def test_before_the_first_report_there_is_one_row() -> None:
+    progress = Progress()
+    progress.take(state("starting"))
+    progress.take(Event(kind="process", at=100.5, process=worker(0)))
+    assert [row.text for row in render_view(progress, title="job x", now=101.0, columns=80, lines=24)] == [
+        "job x: starting, 1 worker"
+    ]
+
+
+def test_a_warning_stays_in_the_view_until_it_is_withdrawn() -> None:
+    progress = Progress()
+    progress.take(state("running"))
+    progress.take(speed(0, 20, 1000.0))
+    progress.take(warnings("2 workers trained 2 separate models"))
+    rows = render_view(progress, title="job x", now=110.0, columns=80, lines=24)
+    assert (rows[-2].text, rows[-2].style) == ("warning: 2 workers trained 2 separate models", "slow")
+    progress.take(warnings())
+    rows = render_view(progress, title="job x", now=110.0, columns=80, lines=24)
+    assert "warning" not in "".join(row.text for row in rows)
+
+
+def test_a_job_that_hangs_says_for_how_long_until_it_goes_on() -> None:
+    progress = Progress()
+    progress.take(state("running"))
+    progress.take(Event(kind="say", at=200.0, text="no worker", stalled_since=140.0))
+    progress.take(Event(kind="say", at=205.0, text="something else"))
+
+    def shown() -> str:
+        return render_view(progress, title="job x", now=260.0, columns=80, lines=24)[-1].text
+
+    assert shown() == "job x: running 2 min 40 s, no progress for 2 min 0 s"
+    progress.take(Event(kind="say", at=210.0, text="again", stalled_since=0.0))
+    assert shown() == "job x: running 2 min 40 s"

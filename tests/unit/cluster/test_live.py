@@ -1,0 +1,322 @@
+"""What a job looks like on a terminal, and without one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from cluster.app import App
+from cluster.views.live import DRAW_EVERY_S, JobDisplay
+from foundation.progress import Event as Step
+from job_events import line, result, speed, state, warnings
+from project import REPOSITORY
+from terminal import Terminal
+from train.follow.events import Selection
+
+NUMPY = "AttributeError: module 'numpy' has no attribute 'bool'."
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    made = Terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    yield made
+    made.close()
+
+
+@contextmanager
+def display(
+    terminal: Terminal | None = None,
+    *,
+    stdout: TextIO | None = None,
+    plain: bool = False,
+    selection: Selection | None = None,
+) -> Iterator[JobDisplay]:
+    """A display whose stdout and stderr are the terminal, or whose stdout is something else."""
+    with ExitStack() as stack:
+        if terminal is not None:
+            stack.enter_context(redirect_stderr(stack.enter_context(terminal.open())))
+            stack.enter_context(redirect_stdout(stdout or stack.enter_context(terminal.open())))
+        shown = JobDisplay(App(config_path=Path("cluster.toml")), plain=plain, selection=selection, title="job mnist")
+        try:
+            yield shown
+        finally:
+            shown.close()
+
+
+def test_without_a_terminal_every_line_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    with display() as shown:
+        for event in (state("running"), line("[bold]no markup[/]\x1b[2J"), speed(0, 20, 2000.0), line(NUMPY), result()):
+            shown.take(event)
+        shown.say("a message")
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        "[worker 0 node-0] [bold]no markup[/]\x1b[2J",
+        "[worker 0 node-0] Epoch[0] Batch [0-20]\tSpeed: 2000.0 samples/sec\taccuracy=0.25\tcross-entropy=0.125",
+        f"[worker 0 node-0] {NUMPY}",
+    ]
+    hint, message, summary = captured.err.splitlines()
+    assert hint.startswith("hint [worker 0 node-0]: numpy is too new")
+    assert message == "a message"
+    assert summary == "2.00 k samples/s over 1 worker, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
+
+
+def test_a_warning_stands_among_the_lines_and_in_the_messages_and_is_repeated_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with display() as shown:
+        for event in (state("running"), warnings("one", "other"), warnings("one"), speed(0, 20, 2000.0), result()):
+            shown.take(event)
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == "[supervisor node-0] warning: one; other"
+    *said, summary, last = captured.err.splitlines()
+    assert said == ["warning: one", "warning: other"]
+    assert summary.startswith("2.00 k samples/s")
+    assert last == "warning: one"
+
+
+def test_a_warning_is_shown_once_on_a_terminal_and_stays_in_the_view(terminal: Terminal) -> None:
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        shown.take(speed(0, 20, 2000.0))
+        shown.take(warnings("two separate models"))
+        terminal.wait_for(lambda: terminal.screen.text.count("two separate models") == 2)
+        above, *_, row, _ = terminal.settle().splitlines()
+        assert above == row == "warning: two separate models"
+        shown.take(result())
+    assert terminal.settle().splitlines()[-1] == "warning: two separate models"
+
+
+def test_on_a_terminal_speeds_are_in_the_view_alone_and_lines_above_it(terminal: Terminal) -> None:
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        shown.take(line("[bold]first[/] \x1b[2J\x1b]0;title\x07line"))
+        for rank, rate in enumerate((2000.0, 2000.0, 1000.0)):
+            shown.take(speed(rank, 20, rate))
+        shown.take(line(NUMPY, 1))
+        shown.say("a message")
+        terminal.wait_for(lambda: "a message" in terminal.screen.text)
+        first, error, hint, rest, message, header, *rows = terminal.settle().splitlines()
+        assert first == r"[worker 0 node-0] [bold]first[/] \x1b[2J\x1b]0;title\x07line"
+        assert error == f"[worker 1 node-1] {NUMPY}"
+        assert hint.startswith("hint [worker 1 node-1]: numpy is too new")
+        assert rest.lstrip().startswith("packages`")
+        assert message == "a message"
+        assert header.split() == ["rank", "node", "epoch", "batch", "samples/s", "accuracy", "cross-entropy"]
+        assert [row.split() for row in rows[:3]] == [
+            ["0", "node-0", "0", "20", "2.00", "k", "0.25", "0.125"],
+            ["1", "node-1", "0", "20", "2.00", "k", "0.25", "0.125"],
+            ["2", "node-2", "0", "20", "1.00", "k", "slow", "0.25", "0.125"],
+        ]
+        assert rows[3].startswith("job mnist: running ")
+        assert "5.00 k samples/s over 3 workers, 1 of them slow, epoch 0, accuracy 0.25" in rows[3]
+        shown.take(result())
+    lines = terminal.settle().splitlines()
+    assert lines[:5] == [first, error, hint, rest, message]
+    assert lines[5:] == ["5.00 k samples/s over 3 workers, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"]
+    assert "Speed" not in terminal.raw
+
+
+def test_plain_is_plain_on_a_terminal_too(terminal: Terminal) -> None:
+    with display(terminal, plain=True) as shown:
+        shown.take(state("running"))
+        shown.take(speed(0, 20, 2000.0))
+        shown.take(line("text \x1b[2Jon"))
+    text = terminal.settle()
+    assert text.splitlines()[0].startswith("[worker 0 node-0] Epoch[0] Batch [0-20]")
+    assert text.splitlines()[2] == r"[worker 0 node-0] text \x1b[2Jon"
+    assert "\x1b[J" not in terminal.raw
+
+
+@pytest.mark.parametrize(("variable", "value", "forbidden"), [("TERM", "dumb", "\x1b[J"), ("NO_COLOR", "1", "\x1b[1m")])
+def test_a_terminal_is_asked_for_no_more_than_it_can(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, forbidden: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        shown.take(speed(0, 20, 2000.0))
+        shown.take(line("the end"))
+        terminal.wait_for(lambda: "the end" in terminal.screen.text)
+    terminal.settle()
+    assert forbidden not in terminal.raw
+
+
+def test_lines_that_go_to_a_file_are_complete_beside_the_view(terminal: Terminal, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log, display(terminal, stdout=log) as shown:
+        shown.take(state("running"))
+        shown.take(speed(0, 20, 2000.0))
+        shown.take(line(NUMPY))
+        terminal.wait_for(lambda: "hint" in terminal.screen.text)
+        terminal.wait_for(lambda: "job mnist: running" in terminal.screen.text)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert [line.partition("] ")[2][:8] for line in lines] == ["Epoch[0]", NUMPY[:8]]
+    assert NUMPY not in terminal.settle()
+
+
+def test_what_reads_a_pipe_may_print_on_the_terminal_so_there_is_no_view(
+    terminal: Terminal,
+) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as reader:
+        with os.fdopen(writing, "w") as writer, display(terminal, stdout=writer) as shown:
+            shown.take(state("running"))
+            shown.take(speed(0, 20, 2000.0))
+        assert reader.read().startswith("[worker 0 node-0] Epoch[0]")
+    assert terminal.settle().startswith("2.00 k samples/s over 1 worker")
+    assert "\x1b[J" not in terminal.raw
+
+
+def test_what_is_not_selected_is_in_the_view_all_the_same(terminal: Terminal) -> None:
+    with display(terminal, selection=Selection(ranks=frozenset({1}))) as shown:
+        shown.take(state("running"))
+        for rank in (0, 1):
+            shown.take(line(f"of {rank}", rank))
+            shown.take(speed(rank, 20, 2000.0))
+        terminal.wait_for(lambda: "over 2 workers" in terminal.screen.text)
+    assert terminal.settle().splitlines()[0] == "[worker 1 node-1] of 1"
+
+
+def test_the_terminal_is_free_for_a_question(terminal: Terminal) -> None:
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        shown.take(speed(0, 20, 2000.0))
+        shown.take(line("before"))
+        terminal.wait_for(lambda: "job mnist" in terminal.screen.text)
+        with shown.paused():
+            assert terminal.settle() == "[worker 0 node-0] before"
+            shown.take(line("meanwhile"))
+            time.sleep(2 * DRAW_EVERY_S)
+            assert terminal.settle() == "[worker 0 node-0] before"
+            os.write(terminal.theirs, b"Stop the job?\n")
+        terminal.wait_for(lambda: "job mnist" in terminal.screen.text)
+        text = terminal.settle()
+    assert text.splitlines()[:3] == ["[worker 0 node-0] before", "Stop the job?", "[worker 0 node-0] meanwhile"]
+
+
+def test_a_step_that_was_left_running_is_not_drawn_into_the_view(terminal: Terminal) -> None:
+    with terminal.open() as stream, redirect_stdout(stream), redirect_stderr(stream):
+        app = App(config_path=Path("cluster.toml"))
+        app.report(Step(kind="start", what="setting up"))
+        terminal.wait_for(lambda: "setting up" in terminal.screen.text)
+        shown = JobDisplay(app)
+        terminal.settle()
+        drawn = len(terminal.raw)
+        shown.take(state("running"))
+        terminal.wait_for(lambda: "job: running" in terminal.screen.text)
+        shown.close()
+    terminal.settle()
+    assert "setting up" not in terminal.raw[drawn:]
+
+
+def test_a_paused_view_can_be_closed(terminal: Terminal) -> None:
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        with shown.paused():
+            shown.take(line("more"))
+            shown.close()
+        shown.say("at last")
+    assert terminal.settle() == "[worker 0 node-0] more\nat last"
+
+
+def test_it_is_drawn_ten_times_a_second_at_most(terminal: Terminal) -> None:
+    began = time.monotonic()
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        for batch in range(5000):
+            shown.take(speed(batch % 4, batch, 2000.0 + batch, at=102.0 + batch))
+    most = (time.monotonic() - began) / DRAW_EVERY_S + 3
+    terminal.settle()
+    assert terminal.raw.count("job mnist: running") <= most
+
+
+def test_a_flood_arrives_whole_and_in_order(terminal: Terminal) -> None:
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        shown.take(speed(0, 20, 2000.0))
+        for number in range(30000):
+            shown.take(line(f"line {number}"))
+    lines = [text for text in terminal.settle().splitlines() if text.startswith("[")]
+    assert lines == [f"[worker 0 node-0] line {number}" for number in range(30000)]
+
+
+def test_rows_of_a_window_that_was_made_narrower_are_taken_away(terminal: Terminal) -> None:
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        for rank in range(2):
+            shown.take(speed(rank, 20, 2000.0))
+        terminal.wait_for(lambda: "over 2 workers" in terminal.screen.text)
+        rows = terminal.settle().splitlines()
+        terminal.resize(40, 30)
+        shown.take(line("text"))
+        terminal.wait_for(lambda: "[worker 0 node-0] text" in terminal.raw)
+    wrapped = sum(-(-len(row) // 40) for row in rows)
+    assert wrapped > len(rows)
+    assert f"\x1b[{wrapped}A\x1b[J" in terminal.raw
+
+
+def test_a_terminal_that_is_gone_is_an_error_of_the_lines() -> None:
+    def flood(shown: JobDisplay) -> None:
+        while True:
+            shown.take(line("text"))
+
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as stream, redirect_stdout(stream), redirect_stderr(stream):
+        shown = JobDisplay(App(config_path=Path("cluster.toml")))
+        os.close(ours)
+        with pytest.raises(OSError, match="Input/output error"):
+            flood(shown)
+        shown.close()
+
+
+FLOOD = """
+import sys
+from pathlib import Path
+from typing import TextIO
+from cluster.app import App
+from cluster.views.live import JobDisplay
+from train.follow.events import Event, Process
+shown = JobDisplay(App(config_path=Path("cluster.toml")))
+worker = Process(number=0, role="worker", host="node-0", rank=0)
+Path(sys.argv[1]).touch()
+try:
+    while True:
+        shown.take(Event(kind="line", at=1.0, process=worker, text="y" * 100))
+except KeyboardInterrupt:
+    Path(sys.argv[2]).touch()
+"""
+
+
+def test_ctrl_c_gets_through_while_the_terminal_stands_still(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()  # nobody reads it: as after Ctrl-S
+    began, interrupted = tmp_path / "began", tmp_path / "interrupted"
+    child = subprocess.Popen(
+        [sys.executable, "-c", FLOOD, began, interrupted],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=REPOSITORY,
+        env=os.environ | {"TERM": "xterm", "PYTHONPATH": str(REPOSITORY)},
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not began.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.5)  # the flood has come to a stop by now; it makes no difference when it has not
+        child.send_signal(signal.SIGINT)
+        child.wait(timeout=30)
+        assert interrupted.exists()
+    finally:
+        child.kill()
+        child.wait()
+        os.close(theirs)
+        os.close(ours)

@@ -1,0 +1,47 @@
+"""What `cluster` says of an error, and its exit code."""
+
+import os
+from collections.abc import Callable
+
+import click
+import pytest
+
+from cluster import main
+from foundation.errors import ConfigError
+
+
+def ask() -> None:
+    click.confirm("Go on?", abort=True)
+
+
+def closes() -> None:
+    """As App does for what a command has opened."""
+    click.get_current_context().find_root().call_on_close(lambda: fail(EOFError()))
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "said"),
+    [
+        (lambda: None, 0, ""),
+        (ask, 130, "interrupted"),
+        (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
+        (lambda: fail(EOFError()), 1, "the connection was lost\n  try: the same command again"),
+        (closes, 1, "the connection was lost\n  try: the same command again"),
+        (lambda: fail(ConfigError("so it is", hint="otherwise")), 2, "so it is\n  try: otherwise"),
+        (lambda: fail(PermissionError(13, "Permission denied", "there")), 1, "there: Permission denied"),
+    ],
+)
+def test_an_error_is_said_in_a_line_and_has_its_code(
+    does: Callable[[], None], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(main.cli, "get_command", lambda _, name: click.Command(name, callback=does))
+    monkeypatch.setattr("sys.argv", ["cluster", "status"])
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # it would outlast the test
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        assert main.run() == code
+    assert capsys.readouterr().err.strip() == (f"error: {said}" if said else "")

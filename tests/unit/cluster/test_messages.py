@@ -1,0 +1,57 @@
+"""What is shown of steps while they run, and after."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from cluster.views.messages import StepDisplay, still_running
+from foundation.progress import Event
+
+
+def begin(what: str, where: str | None = None) -> Event:
+    return Event(kind="start", what=what, where=where)
+
+
+def done(what: str, where: str | None = None) -> Event:
+    return Event(kind="done", what=what, where=where, duration_s=1.25)
+
+
+@pytest.mark.parametrize(
+    ("events", "left"),
+    [
+        ([begin("a")], ("a",)),
+        ([begin("a"), done("a")], ()),
+        ([begin("starting it"), done("it runs")], ()),
+        ([begin("a", "node-0"), begin("b", "node-1"), done("ready", "node-0")], ("node-1: b",)),
+        ([begin("a"), begin("b"), done("a")], ("b",)),
+        ([begin("a"), Event(kind="info", what="a")], ("a",)),
+        ([done("a")], ()),
+        ([begin("x", "node-1"), done("y", "node-0")], ("node-1: x",)),
+        ([begin("a"), begin("a"), done("a")], ("a",)),
+    ],
+)
+def test_steps_run_from_their_beginning_to_their_end(events: list[Event], left: tuple[str, ...]) -> None:
+    running: tuple[str, ...] = ()
+    for event in events:
+        running = still_running(running, event)
+    assert running == left
+
+
+def shown(events: list[Event], *, terminal: bool) -> str:
+    stream = io.StringIO()
+    display = StepDisplay(Console(file=stream, force_terminal=terminal, width=100))
+    for event in events:
+        display.show(event)
+    display.close()
+    return stream.getvalue()
+
+
+def test_without_a_terminal_there_are_plain_lines_of_what_is_done() -> None:
+    events = [begin("launch"), done("launch"), Event(kind="warn", what="[bold]not markup[/]", where="node-0")]
+    assert shown(events, terminal=False) == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
+
+
+def test_a_terminal_is_given_back_with_its_cursor() -> None:
+    text = shown([begin("launch")], terminal=True)
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0

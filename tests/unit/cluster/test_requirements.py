@@ -1,0 +1,35 @@
+"""What pyproject.toml requires, where other files have to agree with it."""
+
+import sys
+import tomllib
+
+import pytest
+
+from foundation.errors import ClusterError
+from project import REPOSITORY
+from train.data import encode
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+
+def test_what_packing_pictures_needs_is_the_extra() -> None:
+    assert list(encode.REQUIREMENTS) == PROJECT["optional-dependencies"]["pack"]
+
+
+@pytest.mark.parametrize("missing", ["cv2", "simplejpeg"])
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ClusterError, match=missing) as caught:
+        encode.check_library()
+    assert caught.value.hint == (
+        f"{sys.executable} -m pip install 'opencv-python-headless>=4.11' 'simplejpeg>=1.8', or --pass-through"
+    )
+
+
+def test_no_requirement_makes_pip_search_through_the_releases_of_s3fs() -> None:
+    """Each of these is pinned by what s3fs requires; one of its own beside it makes pip 23 and 24 fail."""
+    names = {requirement.split(">")[0].split("[")[0] for requirement in PROJECT["dependencies"]}
+    assert "s3fs" in names
+    assert names.isdisjoint({"boto3", "botocore", "aiobotocore", "fsspec"})

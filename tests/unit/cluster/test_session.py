@@ -1,0 +1,66 @@
+"""What the commands share: one set-up of the nodes at a time, and errors of this machine without a traceback."""
+
+import fcntl
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+from foundation.files import one_at_a_time
+from foundation.progress import Event
+from project import CLUSTER
+
+
+def test_a_second_set_up_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
+    told = threading.Event()
+    entered = threading.Event()
+    said: list[Event] = []
+
+    def report(event: Event) -> None:
+        said.append(event)
+        told.set()
+
+    def set_up() -> None:
+        with one_at_a_time(tmp_path, does="is setting up the nodes", report=report):
+            entered.set()
+
+    # The kernel's lock belongs to the open folder, so that a thread stands for another command here.
+    first = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    second = threading.Thread(target=set_up)
+    second.start()
+    assert told.wait(timeout=10)
+    assert not entered.is_set()
+    os.close(first)
+    second.join(timeout=10)
+    assert entered.is_set()
+    assert [event.what for event in said] == ["waiting for another command that is setting up the nodes"]
+
+
+def test_a_full_disk_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text('name = "demo"\n')
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [CLUSTER, "sandbox", "status"],
+            cwd=tmp_path,
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: No space left on device\n"
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text('name = "demo"\n')
+    done = subprocess.run(
+        [CLUSTER, "-c", "cluster.toml/x/cluster.toml", "status"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "cluster.toml/x/cluster.toml: cannot be read: " in done.stderr

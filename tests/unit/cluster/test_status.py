@@ -1,0 +1,295 @@
+"""How a cluster stands, what went wrong with it, what it costs, and how status and list show it."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.views.status import (
+    Status,
+    list_document,
+    render_age,
+    render_clusters,
+    render_nodes,
+    render_owner,
+    render_status,
+    render_usd,
+    status_document,
+)
+from provision.describe import ClusterSummary, describe_clusters
+from provision.files import ClusterFiles
+from provision.model import ClusterState, Node, SecurityGroup
+from provision.status import add_up, find_allocation, find_errors, reckon_cost
+from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node
+
+NOW = LAUNCHED_AT + timedelta(hours=10)
+PRICES = {("on-demand", "c5.xlarge", "us-east-1a"): 0.17, ("spot", "c5.xlarge", "us-east-1a"): 0.05}
+BY_CALL = "Client.UserInitiatedShutdown: User initiated shutdown"
+LOST = "Server.ScheduledStop: Stopped due to scheduled retirement"
+SPOT = "Server.SpotInstanceTermination: Spot instance termination"
+OURS = SecurityGroup(
+    group_id="sg-1", vpc_id="vpc-1", ours=True, ssh_from=(), ssh_open_to=(), open_to_members=True
+)  # fmt: skip
+
+
+def make_state(*nodes: Node, **values: Any) -> ClusterState:
+    return ClusterState(**{"name": NAME, "nodes": nodes, "security_groups": (OURS,), **values})
+
+
+def stopped(index: int, reason: str | None = BY_CALL, **values: Any) -> Node:
+    return make_node(index, **{"state": "stopped", "state_reason": reason, "public_ip": None, **values})
+
+
+STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9), "ran": "0,1893456000,1893459600"}
+
+
+@pytest.mark.parametrize(
+    ("state", "at_work", "wanted", "why"),
+    [
+        (make_state(security_groups=()), None, "none", None),
+        (make_state(), None, "none", None),  # after `resize 0`
+        (make_state(ended={"i-9": BY_CALL}), None, "none", None),
+        (make_state(security_groups=(), ended={"i-9": SPOT}), None, "none", None),  # after `down`
+        (make_state(ended={"i-9": SPOT}), None, "degraded", "0 of the 2 nodes that cluster.toml asks for"),
+        (make_state(make_node(0), make_node(1)), None, "steady", None),
+        (make_state(make_node(0), make_node(1), make_node(2)), None, "steady", None),
+        (make_state(make_node(0), make_node(1), ended={"i-9": SPOT}), None, "steady", None),  # replaced since
+        (make_state(make_node(0)), None, "degraded", "1 of the 2 nodes that cluster.toml asks for"),
+        (make_state(make_node(0), make_node(1)), 77, "resizing", "a command is at work (process 77)"),
+        (make_state(), 77, "resizing", "a command is at work (process 77)"),
+        (make_state(make_node(0), make_node(1, state="pending")), None, "resizing", "node 1 is pending"),
+        (make_state(make_node(0), ending=("i-9",)), None, "resizing", "1 instance is shutting down"),
+        (
+            make_state(make_node(0), ending=("i-9",), ended={"i-9": SPOT}),
+            None,
+            "degraded",
+            "1 of the 2 nodes that cluster.toml asks for",
+        ),
+        (
+            make_state(make_node(0, state="pending", **STARTED_AGAIN), make_node(1, state="pending", **STARTED_AGAIN)),
+            77,
+            "starting",
+            "nodes 0-1 are pending",
+        ),
+        (make_state(make_node(0), make_node(1, state="stopping")), 77, "stopping", "node 1 is stopping"),
+        (make_state(stopped(0), stopped(1)), None, "stopped", "cluster start starts it"),
+        (make_state(stopped(0)), None, "stopped", "cluster start starts it"),
+        (make_state(make_node(0), stopped(1)), None, "degraded", "node 1 is stopped"),
+        (make_state(stopped(0), stopped(1, LOST)), None, "degraded", "nodes 0-1 are stopped"),
+        (make_state(make_node(0), stopped(1, LOST, state="stopping")), None, "degraded", "node 1 is stopping"),
+        (
+            make_state(stopped(0, LOST)),
+            None,
+            "degraded",
+            "node 0 is stopped; 1 of the 2 nodes that cluster.toml asks for",
+        ),
+    ],
+)
+def test_how_a_cluster_stands(state: ClusterState, at_work: int | None, wanted: str, why: str | None) -> None:
+    allocation = find_allocation(state, asked=2, at_work=at_work)
+    assert (allocation.state, allocation.why) == (wanted, why)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "message"),
+    [
+        (LOST, "Server.ScheduledStop", "Stopped due to scheduled retirement"),
+        (SPOT, "Server.SpotInstanceTermination", "Spot instance termination"),
+        ("Client.InstanceInitiatedShutdown: Instance initiated shutdown", "Client.InstanceInitiatedShutdown", None),
+        ("Server.InsufficientInstanceCapacity", "Server.InsufficientInstanceCapacity", None),
+        ("the dog ate it", None, "the dog ate it"),
+    ],
+)
+def test_nodes_that_stopped_or_ended_by_themselves(reason: str, code: str | None, message: str | None) -> None:
+    one, other = find_errors(make_state(stopped(1, reason), ended={"i-9": reason}))
+    assert (one.instance_id, one.name, one.code) == ("i-1", "node-1", code)
+    assert (other.instance_id, other.name, other.code) == ("i-9", None, code)
+    assert one.message == other.message == (message or one.message)
+    assert one.is_spot_interruption is (reason == SPOT)
+
+
+@pytest.mark.parametrize("reason", [BY_CALL, "User initiated (2030-01-01 00:00:00 GMT)", None])
+def test_nodes_that_were_told_to_are_no_errors(reason: str | None) -> None:
+    state = make_state(stopped(0, reason), make_node(1), ended={"i-9": reason or "terminated"})
+    assert find_errors(state) == ()
+
+
+def test_what_a_node_costs() -> None:
+    runs = reckon_cost(make_node(0), prices=PRICES, now=NOW)
+    assert (runs.age_s, runs.running_s, runs.usd_per_hour) == (36000, 36000, 0.17)
+    assert runs.usd_so_far == pytest.approx(1.7)
+    start = int(LAUNCHED_AT.timestamp())
+    rests = reckon_cost(stopped(0, market="spot", ran=f"0,{start},{start + 7200}"), prices=PRICES, now=NOW)
+    assert (rests.age_s, rests.running_s, rests.usd_per_hour) == (36000, 7200, 0)
+    assert rests.usd_so_far == pytest.approx(0.1)
+    unknown = reckon_cost(make_node(0, zone="us-east-1f"), prices=PRICES, now=NOW)
+    assert (unknown.usd_per_hour, unknown.usd_so_far) == (None, None)
+
+
+@pytest.mark.parametrize(("amounts", "total"), [([], 0), ([0.5, 0.25], 0.75), ([0.5, None], None), ([None], None)])
+def test_a_sum_is_known_when_all_of_it_is(amounts: list[float | None], total: float | None) -> None:
+    assert add_up(amounts) == total
+
+
+def make_status(state: ClusterState, **values: Any) -> Status:
+    return Status(**{"state": state, "asked": 2, "now": NOW, "prices": PRICES, **values})
+
+
+def test_status_as_text() -> None:
+    shown = render_status(make_status(make_state(make_node(0), stopped(1, LOST), ended={"i-9": SPOT})))
+    assert shown.splitlines() == [
+        "NODE    ROLE    STATE    TYPE       MARKET     ZONE        PRIVATE    PUBLIC         AGE     INSTANCE",
+        "node-0  head    running  c5.xlarge  on-demand  us-east-1a  10.0.0.10  198.51.100.10  10h00m  i-0",
+        "node-1  worker  stopped  c5.xlarge  on-demand  us-east-1a  10.0.0.11  -              10h00m  i-1",
+        "error  node-1 (i-1) stopped: Stopped due to scheduled retirement (Server.ScheduledStop)",
+        "error  i-9 ended: spot interruption, Spot instance termination (Server.SpotInstanceTermination)",
+        "state  degraded: node 1 is stopped",
+        "price  $0.17 an hour now, $3.40 so far (20.00 node hours; without disks)",
+    ]
+
+
+def test_status_without_nodes_and_without_prices() -> None:
+    assert render_status(make_status(make_state())).splitlines() == [f"cluster {NAME} has no nodes", "state  none"]
+    shown = render_status(make_status(make_state(make_node(0), make_node(1)), prices={}))
+    assert shown.endswith("price  unknown an hour now, unknown so far (20.00 node hours; without disks)")
+    assert render_nodes(make_state(ending=("i-7",))).endswith("; 1 instance is shutting down")
+    assert "3 instances are shutting down" in render_nodes(make_state(ending=("i-7", "i-8", "i-9")))
+
+
+def test_status_as_json() -> None:
+    status = make_status(make_state(make_node(0), stopped(1, LOST), ending=("i-9",)), at_work=77)
+    document = json.loads(json.dumps(status_document(status)))
+    assert document["state"] == "resizing"
+    assert document["node_counts"] == {"running": 1, "stopped": 1}
+    assert (document["asked_nodes"], document["process_at_work"], document["ending"]) == (2, 77, ["i-9"])
+    assert document["nodes"][0]["market"] == "on-demand"
+    [error] = document["errors"]
+    assert error == {
+        "instance_id": "i-1",
+        "node": "node-1",
+        "code": "Server.ScheduledStop",
+        "message": "Stopped due to scheduled retirement",
+        "spot_interruption": False,
+    }
+    cost = document["cost"]
+    assert (cost["at"], cost["usd_per_hour"]) == (NOW.isoformat(), 0.17)
+    assert cost["nodes"]["node-0"]["running_s"] == 36000
+    assert cost["usd_so_far"] == pytest.approx(3.4)
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(None, "unknown"), (0, "$0.00"), (1.239, "$1.24"), (0.1, "$0.10"), (0.0042, "$0.0042")]
+)
+def test_amounts(amount: float | None, text: str) -> None:
+    assert render_usd(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0s"), (42, "42s"), (310, "5m10s"), (11220, "3h07m"), (187200, "2d04h")]
+)
+def test_ages(seconds: float, text: str) -> None:
+    assert render_age(seconds) == text
+
+
+def test_a_command_at_work_is_seen_and_not_disturbed(tmp_path: Path) -> None:
+    files = ClusterFiles(tmp_path / "cluster")
+    assert files.find_command_at_work() is None
+    assert not files.root.exists()  # looking leaves nothing
+    with files.locked():
+        assert files.find_command_at_work() == os.getpid()
+    assert files.find_command_at_work() is None
+    with files.locked():
+        pass
+
+
+def test_a_command_that_is_long_gone_is_not_at_work(tmp_path: Path) -> None:
+    files = ClusterFiles(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    for content in (f"{ended.pid}\n", "", "what?"):
+        (tmp_path / "lock").write_text(content)
+        with (tmp_path / "lock").open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # nobody's: as a process id that was given out again would have it
+            assert files.find_command_at_work() is None
+
+
+# --- list -------------------------------------------------------------------------------------------------------
+
+
+def test_all_clusters_of_the_region_are_listed(world: World) -> None:
+    world.up(make_config(nodes=2))
+    ec2 = world.clients.ec2
+    tags = [{"Key": "cluster:name", "Value": "empty"}, {"Key": "cluster:owner", "Value": "arn:aws:iam::1:user/bob"}]
+    ec2.create_key_pair(KeyName="cluster-empty", TagSpecifications=[{"ResourceType": "key-pair", "Tags": tags}])  # type: ignore[list-item]
+    strange = [{"Key": "cluster:name", "Value": "../etc"}]
+    ec2.create_key_pair(KeyName="strange", TagSpecifications=[{"ResourceType": "key-pair", "Tags": strange}])  # type: ignore[list-item]
+    ec2.create_key_pair(KeyName="other")
+    world.calls.made.clear()
+
+    demo, empty = describe_clusters(ec2, known=lambda _: world.files.known_instances())
+
+    assert len(world.calls.made) == 3
+    assert (demo.name, len(demo.nodes), demo.ending) == (NAME, 2, 0)
+    assert demo.public_key == world.files.find_public_key()
+    assert (demo.owner or "").startswith("arn:aws:")
+    assert (empty.name, empty.nodes, empty.owner) == ("empty", (), "arn:aws:iam::1:user/bob")
+
+
+CLUSTERS = (
+    ClusterSummary(
+        name="demo",
+        nodes=(make_node(0), replace(make_node(1), state="stopped")),
+        owner="arn:aws:iam::123456789012:user/ada",
+    ),
+    ClusterSummary(name="lab", nodes=(make_node(0, instance_type="p9.huge"),), ending=2, owner=None),
+    ClusterSummary(name="rest", owner="arn:aws:sts::123456789012:assumed-role/Admin/eve"),
+)
+
+
+def test_a_list_as_text() -> None:
+    shown = render_clusters(CLUSTERS, region="us-east-1", prices=PRICES, keys_here={"demo"}, now=NOW)
+    assert shown.splitlines() == [
+        "NAME  NODES                       TYPE       AGE     PRICE/h  OWNER    KEY",
+        "demo  1 running, 1 stopped        c5.xlarge  10h00m  $0.17    ada      here",
+        "lab   1 running, 2 shutting-down  p9.huge    10h00m  unknown  unknown  -",
+        "rest  none                        -          -       $0.00    eve      -",
+    ]
+    none = render_clusters((), region="us-east-1", prices={}, keys_here=(), now=NOW)
+    assert none == "no clusters in us-east-1"
+
+
+def test_a_list_as_json() -> None:
+    demo, lab, rest = list_document(CLUSTERS, prices=PRICES, keys_here={"demo"}, now=NOW)
+    assert demo == {
+        "name": "demo",
+        "node_counts": {"running": 1, "stopped": 1},
+        "ending": 0,
+        "instance_types": ["c5.xlarge"],
+        "launched_at": LAUNCHED_AT.isoformat(),
+        "usd_per_hour": 0.17,
+        "owner": "arn:aws:iam::123456789012:user/ada",
+        "key_here": True,
+        "untrusted": [],
+    }
+    assert (lab["usd_per_hour"], lab["ending"], rest["launched_at"], rest["key_here"]) == (None, 2, None, False)
+
+
+@pytest.mark.parametrize(
+    ("arn", "shown"),
+    [
+        ("arn:aws:iam::123456789012:user/team/ada", "ada"),
+        ("arn:aws:iam::123456789012:root", "root"),
+        ("\x1b[31mred", "\x1b[31mred"),
+        ("", "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_an_owner_in_a_word(arn: str | None, shown: str) -> None:
+    assert render_owner(arn) == shown

@@ -1,0 +1,170 @@
+"""What comes from elsewhere is shown on a terminal and obeyed by none; in a pipe it stays as it is."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+import tty
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cluster.app import App
+from cluster.views import terminal
+from cluster.views.messages import StepDisplay
+from cluster.views.node_output import LinePrinter
+from cluster.views.terminal import escape, escape_line, escape_output
+from foundation.progress import Event
+
+TITLE = "\x1b]0;title\x07"
+CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4K\x07"
+CLEAR = "\x1b[2J\x1b[1;1H"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, ünïcode 日本 🙂", "plain, ünïcode 日本 🙂"),
+        ("a\tb\nc\r\nd", "a\tb\nc\nd"),
+        (TITLE, r"\x1b]0;title\x07"),
+        (CLIPBOARD, r"\x1b]52;c;cm0gLXJmIH4K\x07"),
+        (CLEAR, r"\x1b[2J\x1b[1;1H"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("over\rwritten", r"over\rwritten"),
+        ("\x9b2J\x9d0;x\x9c\x7f\x00", r"\x9b2J\x9d0;x\x9c\x7f\x00"),
+        ("\u202etxt.exe\u202c \u2066a\u2069 \u200f", r"\u202etxt.exe\u202c \u2066a\u2069 \u200f"),
+        ("a\u2028b", r"a\u2028b"),
+        ("\udcff \ud800", r"\xff \ud800"),
+    ],
+)
+def test_control_characters_are_shown_escaped(text: str, shown: str) -> None:
+    assert escape(text) == shown
+    assert escape_line(text) == shown.replace("\n", r"\n").replace(r"c\nd", r"c\r\nd")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("a\tb", "a\tb"),
+        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m"),
+        ("\x1b[38;2;1;2;3mtrue\x1b[4:3mcurly", "\x1b[38;2;1;2;3mtrue\x1b[4:3mcurly\x1b[0m"),
+        (f"{CLEAR}cleared", r"\x1b[2J\x1b[1;1Hcleared"),
+        (f"{TITLE}text", r"\x1b]0;title\x07text"),
+        ("\x1bPdcs\x1b\\", r"\x1bPdcs\x1b" + "\\"),
+        ("\x1b[?25l\x1b[>0m\x1b[1", r"\x1b[?25l\x1b[>0m\x1b[1"),
+        ("\x1b[" + "1;" * 40 + "m", r"\x1b[" + "1;" * 40 + "m"),
+        ("a\nb", r"a\nb"),
+        ("10%\r50%\r100%", "100%"),
+        ("of Windows\r", "of Windows"),
+    ],
+)
+def test_output_of_programs_keeps_its_colours_and_its_last_progress(line: str, shown: str) -> None:
+    assert escape_output(line) == shown
+
+
+def read_terminal(write: "object") -> bytes:
+    """What reaches a terminal of what `write` does with its descriptor."""
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)
+    assert callable(write)
+    write(theirs)
+    os.close(theirs)
+    said = b""
+    try:
+        while piece := os.read(ours, 1 << 16):
+            said += piece
+    except OSError:  # nobody has the other side open any more
+        pass
+    os.close(ours)
+    return said
+
+
+def test_lines_of_nodes_are_escaped_on_a_terminal_and_whole_in_a_pipe() -> None:
+    line = f"{TITLE}\x1b[32mok\x1b[0m\udcff".encode(errors="surrogateescape")
+
+    def on(descriptor: int) -> None:
+        LinePrinter(stdout=descriptor, stderr=descriptor).take("node-0", "stdout", line + b"\n")
+
+    assert read_terminal(on) == b"[node-0] \\x1b]0;title\\x07\x1b[32mok\x1b[0m\\xff\x1b[0m\n"
+    source, sink = os.pipe()
+    on(sink)
+    os.close(sink)
+    with os.fdopen(source, "rb") as stream:
+        assert stream.read() == b"[node-0] " + line + b"\n"
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from cluster.app import App
+from cluster.main import _fail
+from cluster.views.terminal import print_bytes_unchanged
+from foundation.progress import Event
+print_bytes_unchanged(sys.stdout)
+app = App(config_path=Path("cluster.toml"))
+text = sys.argv[1] + "[red]:warning:[/red]"
+app.print_line("line " + text + "\\nin it")
+app.print("print " + text)
+app.print_json({"key": text})
+app.say("say " + text)
+app.say("say " + text, style="yellow")
+app.report(Event(kind="start", what="step " + text))
+app.report(Event(kind="done", what="step " + text))
+app.close()
+_fail("error " + text, "hint " + text)
+"""
+
+
+def test_every_way_out_escapes_on_a_terminal() -> None:
+    def run(descriptor: int) -> None:
+        words = [sys.executable, "-c", PROGRAM, f"{TITLE}{CLEAR}\u202e\udcff"]
+        env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
+        subprocess.run(words, stdout=descriptor, stderr=descriptor, stdin=descriptor, env=env, check=True)
+
+    said = read_terminal(run).decode()
+    shown = r"\x1b]0;title\x07\x1b[2J\x1b[1;1H\u202e\xff[red]:warning:[/red]"
+    assert f"line {shown}\\nin it" in said
+    for what in ("print", "say", "step", "error", "hint"):
+        assert f"{what} {shown}" in said, said
+    for sign in ("\x07", "\x1b]", "\x1b[2J", "\x1b[1;1H", "\u202e"):
+        assert sign not in said, (sign, said)
+
+
+def test_in_a_pipe_every_byte_stays() -> None:
+    name = os.fsencode(f"{TITLE}\x1b[31m{CLEAR}") + b"\xff\n"
+    words: list[bytes | str] = [sys.executable, "-c", PROGRAM, name]
+    done = subprocess.run(words, capture_output=True, check=True, env=os.environ | {"LC_ALL": "C.UTF-8"})
+    assert b"line " + name + b"[red]:warning:[/red]\nin it\n" in done.stdout
+    for what in (b"say ", b"ok step ", b"error: error ", b"  try: hint "):
+        assert what + name[:-2] in done.stderr, done.stderr
+
+
+def test_a_stream_takes_what_it_has_no_bytes_for() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="latin-1")
+    terminal.print_bytes_unchanged(stream)
+    stream.write("ü \udcff \ud800 日")
+    stream.flush()
+    assert raw.getvalue() == b"\xfc \xff \\ud800 \\u65e5"
+
+
+def test_a_step_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    out = io.StringIO()
+    display = StepDisplay(Console(file=out, force_terminal=True, width=100, highlight=False))
+    display.show(Event(kind="start", what="[red]begun[/red] :warning: [/nothing]\n"))
+    display.show(Event(kind="done", what="[red]done[/red] :warning: [/nothing]"))
+    display.close()
+    assert "[red]begun[/red] :warning: [/nothing]\\n" in out.getvalue()
+    assert "[red]done[/red] :warning: [/nothing]" in out.getvalue()
+
+
+def test_a_question_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("click.confirm", lambda question, **_: bool(asked.append(question)))
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    App(config_path=Path("cluster.toml")).confirm(f"Delete s3://{TITLE}?", yes=False)
+    assert asked == [r"Delete s3://\x1b]0;title\x07?"]

@@ -1,0 +1,96 @@
+"""Where the user's files are kept, whatever HOME and XDG's variables say."""
+
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from foundation.errors import ClusterError
+from foundation.user_folders import cache_folder, correct_home, home_folder, state_folder
+from project import Project
+from s3_server import S3Server, shared_server
+
+__all__ = ["shared_server"]
+
+REAL_HOME = Path(pwd.getpwuid(os.getuid()).pw_dir)
+
+
+@pytest.mark.parametrize(
+    ("home", "given", "expected"),
+    [
+        ("/h", None, "/h/{}"),
+        ("/h", "/x", "/x"),
+        ("/h", "", "/h/{}"),
+        ("/h", "x", "/h/{}"),
+        ("/h", "../x", "/h/{}"),
+        ("/h", "~/x", "/h/{}"),
+        ("", None, f"{REAL_HOME}/{{}}"),
+        ("h", "x", f"{REAL_HOME}/{{}}"),
+        (None, None, f"{REAL_HOME}/{{}}"),
+        ("", "/x", "/x"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("variable", "find", "below"),
+    [
+        ("XDG_STATE_HOME", state_folder, ".local/state"),
+        ("XDG_CACHE_HOME", cache_folder, ".cache"),
+    ],
+    ids=["state", "cache"],
+)
+def test_empty_and_relative_values_are_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    home: str | None,
+    given: str | None,
+    expected: str,
+    variable: str,
+    find: Callable[[], Path],
+    below: str,
+) -> None:
+    for name, value in (("HOME", home), (variable, given)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    assert find() == Path(expected.format(below)) / "cluster"
+
+
+@pytest.mark.parametrize("home", ["", "h", None])
+def test_libraries_and_other_programs_get_a_home_that_is_one(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
+    monkeypatch.setenv("HOME", home or "")
+    if home is None:
+        monkeypatch.delenv("HOME")
+    correct_home()
+    assert os.environ["HOME"] == str(REAL_HOME)
+    monkeypatch.setenv("HOME", "/h")
+    correct_home()
+    assert os.environ["HOME"] == "/h"
+
+
+def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    with pytest.raises(ClusterError, match="there is no home folder: HOME is not set") as caught:
+        home_folder()
+    assert caught.value.hint is not None
+    correct_home()
+    assert "HOME" not in os.environ
+
+
+def test_a_command_does_not_write_below_the_folder_it_is_run_in(shared_server: S3Server, tmp_path: Path) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    home = tmp_path / "home"
+    home.mkdir()
+    project = Project(
+        tmp_path, {"AWS_ENDPOINT_URL": shared_server.url, "HOME": str(home), "XDG_STATE_HOME": "state", **keys}
+    )
+    project.write('name = "x"\ncloud = "aws"\n')
+    shared_server.put("bucket", {})
+    (tmp_path / "large").write_bytes(bytes(9 * 2**20))  # its upload is noted
+    project.run("data", "put", "large", "s3://bucket/")
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "large", "cluster.toml"}
+    assert (home / ".local" / "state" / "cluster").is_dir()
+    shared_server.reset()

@@ -1,0 +1,121 @@
+"""Every hint of the tables of known mistakes is applied: what it tells the user to type works.
+
+What can be typed stands between backticks in a hint: a command, keys of cluster.toml, options of `cluster train` or of
+the scripts that ship with the project. A hint that has one of these outside of them fails here, too.
+"""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from cluster.commands import COMMANDS
+from cluster.commands.train import train as train_command
+from cluster.config import ClusterConfig, parse_config
+from cluster.main import cli
+from foundation.errors import ClusterError
+from foundation.settings import describe_settings
+from train.follow.known_mistakes import ENDINGS, MISTAKES
+from training_scripts import SCRIPTS
+
+HINTS = sorted({mistake.advice for mistake in MISTAKES} | {*ENDINGS.values()})
+FRAGMENT = re.compile(r"`([^`]+)`")
+SETTING = re.compile(r"\[(\w+)\] (\w+)( = .*)?")
+OF_SCRIPTS = {
+    option
+    for path in SCRIPTS.rglob("*options.py")
+    for option in re.findall(r"\badd(?:_argument)?\(\s*\"(--[a-z-]+)\"", path.read_text())
+}
+# What must not stand outside of backticks.
+BARE = re.compile(rf"\[\w+\] \w|\w = \S|(?<![\w-])--?[a-z]{{2,}}|\bcluster ({'|'.join(COMMANDS)})\b")
+
+
+def check_setting(table: str, key: str, value: str | None) -> None:
+    """A key exists; with its value, cluster.toml takes it."""
+    tables = {name: setting.table for name, setting in describe_settings(ClusterConfig).items()}
+    known = tables.get(table)
+    assert known is not None
+    assert key in describe_settings(known)
+    if value is not None:
+        parse_config(tomllib.loads(f'name = "demo"\n[{table}]\n{key}{value}\n'), source="cluster.toml")
+
+
+def check_command(words: list[str]) -> None:
+    """The real command line takes these words."""
+    context = click.Context(cli)
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        found = command.get_command(context, words[0])
+        assert found is not None, f"there is no command {words[0]}"
+        command, words = found, words[1:]
+    command.make_context("cluster", words, parent=context)
+
+
+def check_options(words: list[str]) -> None:
+    """`cluster train` takes these options, with their values; or the scripts do."""
+    known = {name for parameter in train_command.params for name in parameter.opts}
+    if words[0] in known and len(words) > 1:
+        check_command(["train", *words])
+    else:
+        assert words[0] in known | OF_SCRIPTS
+
+
+def apply(fragment: str) -> None:
+    """Do what a fragment says, as far as it goes without a cluster. Raises what is wrong with it."""
+    setting = SETTING.fullmatch(fragment)
+    if setting is not None:
+        check_setting(setting[1], setting[2], setting[3])
+        return
+    words = shlex.split(fragment)
+    if words[0] == "cluster":
+        check_command(words[1:])
+    else:
+        assert words[0].startswith("--"), f"`{fragment}` is neither a command, nor a setting, nor an option"
+        check_options(words)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hints call FOLDER is one."""
+    (tmp_path / "FOLDER").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("hint", HINTS)
+def test_what_a_hint_says_works(hint: str) -> None:
+    assert hint.count("`") % 2 == 0
+    for fragment in FRAGMENT.findall(hint):
+        apply(fragment)
+    bare = BARE.search(FRAGMENT.sub("", hint))
+    assert bare is None, f"{bare[0]!r} must stand between backticks, to be tested"
+
+
+def test_the_options_of_the_scripts_are_found() -> None:
+    assert {"--batch-size", "--lr", "--data-nthreads", "--dtype"} <= OF_SCRIPTS
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        'set `[bootstrap] packages = ["a<"]`',
+        "set `[bootstrap] package`",
+        "set `[boot] packages`",
+        "try `cluster exec --nodes node-0 -- true`",
+        "try `cluster data put`",
+        "try `cluster login`",
+        "a smaller `--batchsize`",
+        "`--max-duration`, `--env 1=2=3 --no-such-option`",
+        "`chmod +x`",
+        'set [data] mode = "stage"',
+        'set mode = "stage"',
+        "a smaller --batch-size",
+        "see cluster jobs",
+        "a `quote",
+    ],
+)
+def test_what_does_not_work_is_found(hint: str) -> None:
+    with pytest.raises((AssertionError, ClusterError, click.UsageError)):
+        test_what_a_hint_says_works(hint)

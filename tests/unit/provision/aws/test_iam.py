@@ -1,0 +1,286 @@
+"""The nodes' role and instance profile: made, changed and deleted, killed at every call on the way."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.iam.models import iam_backends
+
+from foundation.errors import AwsError, ClusterError
+from foundation.progress import silent
+from provision.aws.clients import aws_errors
+from provision.aws.iam_policy import render_role_policy, render_trust_policy
+from provision.plan import Context, Step
+from provision.resources.instance_profile import (
+    POLICY_NAME,
+    CreateInstanceProfile,
+    DeleteInstanceProfile,
+    InstanceProfile,
+    find_instance_profile,
+    plan_instance_profile,
+)
+from provision_world import NAME, Killed, World, make_config, make_wanted
+
+REGION = "us-east-1"
+CALLED = "cluster-us-east-1-demo"
+POLICY = render_role_policy(data_url="s3://data/digits/", results_url=None, region=REGION)
+OTHER_POLICY = render_role_policy(data_url="s3://data/mnist/", results_url=None, region=REGION)
+OWNER = "arn:aws:iam::123456789012:user/ada,lovelace@example.com"
+
+
+def context(world: World) -> Context:
+    return Context(cluster=NAME, owner=OWNER, clients=world.clients, files=world.files, report=silent)
+
+
+def find(world: World) -> InstanceProfile | None:
+    return find_instance_profile(world.clients.iam, name=NAME, region=REGION)
+
+
+def plan(found: InstanceProfile | None, policy: str = POLICY, *, profile: str = "auto") -> tuple[Step, ...]:
+    found_ = {"role and instance profile": found}
+    config = make_config(instance_profile=profile)
+    return plan_instance_profile(make_wanted(config=config, found=found_, role_policy=policy))
+
+
+def make(world: World, policy: str = POLICY) -> None:
+    """Plans, and carries out what is planned."""
+    for step in plan(find(world), policy):
+        with aws_errors("making the role"):
+            step.apply(context(world))
+
+
+def delete(world: World) -> bool:
+    found = find(world)
+    if found is None:
+        return False
+    with aws_errors("deleting the role"):
+        return DeleteInstanceProfile(profile=found).apply(context(world))
+
+
+def in_iam() -> Counter[str]:
+    """What IAM has, asked without the code under test."""
+    backend = iam_backends[DEFAULT_ACCOUNT_ID]["aws"]
+    return +Counter({"roles": len(backend.get_roles()), "profiles": len(backend.get_instance_profiles())})
+
+
+def assert_complete(world: World) -> None:
+    found = find(world)
+    assert found is not None
+    assert found == InstanceProfile(
+        name=CALLED,
+        ours=True,
+        has_role=True,
+        has_profile=True,
+        in_profile=True,
+        policy_names=(POLICY_NAME,),
+        policy=found.policy,
+    )
+    assert json.loads(found.policy or "") == json.loads(POLICY)
+    assert plan(found) == ()
+    assert in_iam() == {"roles": 1, "profiles": 1}
+
+
+def test_a_role_is_made_with_four_calls_and_deleted_with_four(world: World) -> None:
+    assert find(world) is None
+    world.calls.made.clear()
+    make(world)
+    assert sum(world.calls.mutating().values()) == 4
+    assert_complete(world)
+    tags = {tag["Key"]: tag["Value"] for tag in world.clients.iam.get_role(RoleName=CALLED)["Role"]["Tags"]}
+    assert tags == {
+        "cluster:name": NAME,
+        "cluster:role": "role",
+        "cluster:owner": "arn:aws:iam::123456789012:user/ada_lovelace@example.com",  # IAM allows no comma
+        "Name": "cluster-demo",
+    }
+    world.calls.made.clear()
+    assert delete(world)
+    assert sum(world.calls.mutating().values()) == 4
+    assert find(world) is None
+    assert not delete(world)
+    assert not in_iam()
+
+
+def count_points(world: World, act: Any) -> int:
+    world.calls.points = 0
+    act(world)
+    return world.calls.points
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("then", [make, delete], ids=["then-make", "then-delete"])
+@pytest.mark.parametrize(("act", "least"), [(make, 6), (delete, 8)], ids=["make", "delete"])
+def test_killed_at_every_call(world: World, tmp_path: Path, act: Any, least: int, then: Any, *, before: bool) -> None:
+    def start(folder: str) -> None:
+        world.reset(tmp_path / folder)
+        if act is delete:
+            make(world)
+
+    start("count")
+    points = count_points(world, act)
+    assert points >= least
+    for point in range(points):
+        start(str(point))
+        with world.killed_at(point, before=before), pytest.raises(Killed):
+            act(world)
+        then(world)
+        if then is make:
+            assert_complete(world)
+        else:
+            assert not in_iam(), point
+
+
+def test_a_plan_that_is_out_of_date_does_no_harm(world: World) -> None:
+    """Two commands at once: what the other one has made or deleted is taken as it is."""
+    step = CreateInstanceProfile(name=CALLED, policy=POLICY)
+    step.apply(context(world))
+    step.apply(context(world))
+    assert_complete(world)
+    ending = DeleteInstanceProfile(profile=COMPLETE)
+    assert ending.apply(context(world))
+    assert not ending.apply(context(world))
+    assert not in_iam()
+
+
+def test_a_changed_policy_is_put_again(world: World) -> None:
+    make(world, OTHER_POLICY)
+    found = find(world)
+    assert plan(found) == (CreateInstanceProfile(name=CALLED, policy=POLICY),)
+    make(world)
+    assert_complete(world)
+
+
+def test_more_policies_on_our_role_go_with_it(world: World) -> None:
+    make(world)
+    world.clients.iam.put_role_policy(RoleName=CALLED, PolicyName="by hand", PolicyDocument=OTHER_POLICY)
+    assert delete(world)
+    assert not in_iam()
+
+
+def make_foreign_role(world: World) -> None:
+    world.clients.iam.create_role(RoleName=CALLED, AssumeRolePolicyDocument=render_trust_policy(REGION))
+
+
+def make_foreign_profile(world: World) -> None:
+    world.clients.iam.create_instance_profile(
+        InstanceProfileName=CALLED, Tags=[{"Key": "cluster:name", "Value": "another"}]
+    )
+
+
+@pytest.mark.parametrize("make_foreign", [make_foreign_role, make_foreign_profile])
+def test_what_is_not_ours_is_refused_and_left_alone(world: World, make_foreign: Any) -> None:
+    make_foreign(world)
+    before = in_iam()
+    found = find(world)
+    assert found is not None
+    assert not found.ours
+    assert found.policy_names == ()
+    with pytest.raises(ClusterError, match="did not make for this cluster"):
+        plan(found)
+    with pytest.raises(ClusterError, match="did not make for this cluster"):
+        CreateInstanceProfile(name=CALLED, policy=POLICY).apply(context(world))
+    role = next((role for role in iam_backends[DEFAULT_ACCOUNT_ID]["aws"].get_roles() if role.name == CALLED), None)
+    assert role is None or before == {"profiles": 1} or not role.policies
+
+
+def test_of_ours_and_anothers_only_ours_is_told_of_and_deleted(world: World) -> None:
+    make_foreign_profile(world)
+    with pytest.raises(ClusterError, match="instance profile cluster-us-east-1-demo is there"):
+        CreateInstanceProfile(name=CALLED, policy=POLICY).apply(context(world))
+    found = find(world)
+    assert found is not None
+    assert (found.ours, found.has_role, found.has_profile) == (True, True, False)
+    assert delete(world)
+    assert in_iam() == {"profiles": 1}
+
+
+def test_a_profile_of_ours_that_holds_another_role_is_named(world: World) -> None:
+    iam = world.clients.iam
+    make(world)
+    iam.create_role(RoleName="other", AssumeRolePolicyDocument=render_trust_policy(REGION))
+    iam.remove_role_from_instance_profile(InstanceProfileName=CALLED, RoleName=CALLED)
+    iam.add_role_to_instance_profile(InstanceProfileName=CALLED, RoleName="other")
+    with pytest.raises(ClusterError, match="holds another role, other") as caught:
+        make(world)
+    assert "remove-role-from-instance-profile" in str(caught.value.hint)
+
+
+def test_a_role_that_something_was_attached_to_by_hand_is_said_to_be_in_use(world: World) -> None:
+    iam = world.clients.iam
+    make(world)
+    arn = iam.create_policy(PolicyName="more", PolicyDocument=OTHER_POLICY)["Policy"]["Arn"]
+    iam.attach_role_policy(RoleName=CALLED, PolicyArn=arn)
+    with pytest.raises(AwsError, match="still in use") as caught:
+        delete(world)
+    assert "DeleteConflict" in caught.value.message
+    iam.detach_role_policy(RoleName=CALLED, PolicyArn=arn)
+    assert delete(world)
+
+
+def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As IAM's eventual consistency has it, which moto lacks."""
+    put = world.clients.iam.put_role_policy
+    blind = {"looks": 3}
+
+    def put_later(**request: Any) -> Any:
+        if blind["looks"]:
+            blind["looks"] -= 1
+            raise ClientError({"Error": {"Code": "NoSuchEntity", "Message": "not found"}}, "PutRolePolicy")
+        return put(**request)
+
+    monkeypatch.setattr(world.clients.iam, "put_role_policy", put_later)
+    make(world)
+    assert_complete(world)
+    blind["looks"] = 10_000
+    with pytest.raises(AwsError, match="NoSuchEntity"):
+        make(world, OTHER_POLICY)
+
+
+def test_nothing_is_planned_unless_a_role_is_to_be_made() -> None:
+    for profile in ("none", "trainers"):
+        assert plan(None, profile=profile) == ()
+
+
+COMPLETE = InstanceProfile(
+    name=CALLED,
+    ours=True,
+    has_role=True,
+    has_profile=True,
+    in_profile=True,
+    policy_names=(POLICY_NAME,),
+    policy=POLICY,
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "makes"),
+    [
+        (None, True),
+        (COMPLETE, False),
+        (replace(COMPLETE, policy=json.dumps(json.loads(POLICY))), False),  # written otherwise, and the same
+        (replace(COMPLETE, policy=OTHER_POLICY), True),
+        (replace(COMPLETE, policy=None, policy_names=()), True),
+        (replace(COMPLETE, has_role=False), True),
+        (replace(COMPLETE, has_profile=False, in_profile=False), True),
+        (replace(COMPLETE, in_profile=False), True),
+    ],
+)
+def test_the_plan_makes_what_is_missing_or_differs(found: InstanceProfile | None, *, makes: bool) -> None:
+    steps = plan(found)
+    assert steps == ((CreateInstanceProfile(name=CALLED, policy=POLICY),) if makes else ())
+
+
+def test_a_caller_that_may_not_look_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> Any:
+        words = "User: ada is not authorized to perform: iam:GetInstanceProfile on resource: x"
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": words}}, "GetInstanceProfile")
+
+    monkeypatch.setattr(world.clients.iam, "get_instance_profile", refuse)
+    with pytest.raises(AwsError, match="not authorized") as caught:
+        find(world)
+    assert "iam:GetInstanceProfile" in str(caught.value.hint)

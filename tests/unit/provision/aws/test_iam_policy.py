@@ -1,0 +1,414 @@
+"""What the nodes' role and an operator may do: the documents, and what IAM makes of them."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import provision
+from foundation.errors import ConfigError
+from project import Project
+from provision.aws.iam_policy import (
+    MAX_SESSION_POLICY_LENGTH,
+    S3Scope,
+    partition_of,
+    render_job_policy,
+    render_role_policy,
+    render_trust_policy,
+)
+from provision.aws.operator_policy import MAX_POLICY_LENGTH, render_operator_policy
+from provision.config import ProvisionConfig
+from provision.model import federated_name
+from sandbox.iam.policies import Ask, decide, parse_policy
+
+REGION = "us-east-1"
+ACCOUNT = "123456789012"
+DATA = "s3://data/digits/"
+RESULTS = "s3://results/models/"
+
+
+def role(data: str | None = DATA, results: str | None = RESULTS) -> str:
+    return render_role_policy(data_url=data, results_url=results, region=REGION)
+
+
+def operator(
+    *,
+    name: str | None = "demo",
+    data: str | None = DATA,
+    results: str | None = RESULTS,
+    **config: Any,
+) -> str:
+    return render_operator_policy(ProvisionConfig(**config), name=name, data_url=data, results_url=results)
+
+
+def may(document: str, action: str, resource: str = "*", **context: str) -> bool:
+    """Whether IAM lets it; context: condition keys, with __ for : and ___ for /."""
+    given = {key.replace("___", "/").replace("__", ":").lower(): (value,) for key, value in context.items()}
+    ask = Ask(action=action, resource=resource, context={"aws:requestedregion": (REGION,), **given})
+    return decide([parse_policy(document)], ask) == "allowed"
+
+
+def ec2(resource: str) -> str:
+    return f"arn:aws:ec2:{REGION}:{ACCOUNT}:{resource}"
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "allowed"),
+    [
+        ("s3:GetObject", "data/digits/train/0.rec", True),
+        ("s3:GetObject", "data/digits-secret/0.rec", False),
+        ("s3:GetObject", "data/other/0.rec", False),
+        ("s3:GetObject", "database/digits/0.rec", False),
+        ("s3:PutObject", "data/digits/train/0.rec", False),
+        ("s3:DeleteObject", "data/digits/train/0.rec", False),
+        ("s3:PutObject", "results/models/a.params", True),
+        ("s3:GetObject", "results/models/a.params", True),
+        ("s3:AbortMultipartUpload", "results/models/a.params", True),
+        ("s3:ListMultipartUploadParts", "results/models/a.params", True),
+        ("s3:DeleteObject", "results/models/a.params", False),
+        ("s3:PutObject", "results/elsewhere", False),
+        ("s3:ListBucketMultipartUploads", "results", False),
+        ("s3:GetBucketLocation", "data", False),
+    ],
+)
+def test_the_role_reads_data_and_writes_results_and_nothing_else(action: str, resource: str, *, allowed: bool) -> None:
+    assert may(role(), action, f"arn:aws:s3:::{resource}") is allowed
+
+
+SCOPE = S3Scope(
+    data_url=DATA,
+    results_url=RESULTS,
+    also_read=("s3://more/one.rec", "s3://more/two/"),
+    also_written=("s3://saved/net",),
+)
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "allowed"),
+    [
+        ("s3:GetObject", "data/digits/train/0.rec", True),
+        ("s3:GetObject", "data/digits-secret/0.rec", False),
+        ("s3:PutObject", "data/digits/train/0.rec", False),
+        ("s3:PutObject", "results/models/a.params", True),
+        ("s3:GetObject", "results/models/a.params", True),
+        ("s3:AbortMultipartUpload", "results/models/a.params", True),
+        ("s3:ListMultipartUploadParts", "results/models/a.params", True),
+        ("s3:DeleteObject", "results/models/a.params", False),
+        ("s3:PutObject", "results/elsewhere", False),
+        ("s3:GetObject", "more/one.rec", True),
+        ("s3:GetObject", "more/two/a", True),
+        ("s3:GetObject", "more/three", False),
+        ("s3:PutObject", "more/two/a", False),
+        ("s3:PutObject", "saved/net-0001.params", True),
+        ("s3:GetObject", "saved/net-symbol.json", True),
+        ("s3:PutObject", "saved/other", False),
+    ],
+)
+def test_a_jobs_credentials_are_for_its_places_alone(action: str, resource: str, *, allowed: bool) -> None:
+    assert may(render_job_policy(SCOPE, region=REGION), action, f"arn:aws:s3:::{resource}") is allowed
+
+
+@pytest.mark.parametrize(
+    ("bucket", "prefix", "allowed"),
+    [
+        ("data", "digits", True),  # as MXNet's reader looks for a folder
+        ("data", "digits/", True),
+        ("data", "digits-secret/", False),
+        ("results", "models/a", True),
+        ("more", "two", True),
+        ("more", "two/a", True),
+        ("more", "one.rec", True),
+        ("more", "", False),
+        ("more", "three/a", False),
+        ("saved", "net-", True),
+        ("saved", "", True),  # where a checkpoint's name begins is found by listing what holds it
+    ],
+)
+def test_a_jobs_credentials_list_its_places_alone(bucket: str, prefix: str, *, allowed: bool) -> None:
+    document = render_job_policy(SCOPE, region=REGION)
+    assert may(document, "s3:ListBucket", f"arn:aws:s3:::{bucket}", s3__prefix=prefix) is allowed
+    assert may(document, "s3:ListBucket", f"arn:aws:s3:::{bucket}") is (bucket == "saved")
+
+
+@pytest.mark.parametrize("action", ["ec2:DescribeInstances", "iam:GetUser", "sts:AssumeRole", "s3:ListAllMyBuckets"])
+def test_a_jobs_credentials_do_nothing_but_that(action: str) -> None:
+    assert not may(render_job_policy(SCOPE, region=REGION), action)
+
+
+def test_keys_of_kms_are_used_through_s3_alone() -> None:
+    """Where the data is encrypted with one: whoever may use it may do so through S3."""
+    document = render_job_policy(SCOPE, region=REGION)
+    assert may(document, "kms:Decrypt", kms__ViaService="s3.us-east-1.amazonaws.com")
+    assert not may(document, "kms:Decrypt", kms__ViaService="ec2.us-east-1.amazonaws.com")
+    assert not may(document, "kms:Decrypt")
+
+
+def test_more_places_than_a_policy_has_room_for_are_refused_before_the_start() -> None:
+    with pytest.raises(ConfigError, match="AWS takes 2048"):
+        render_job_policy(S3Scope(also_read=tuple(f"s3://bucket-{n}/a/folder/" for n in range(30))), region=REGION)
+    assert len(render_job_policy(SCOPE, region=REGION)) < MAX_SESSION_POLICY_LENGTH
+
+
+def test_jobs_are_limited_by_who_may_run_them() -> None:
+    sts = f"arn:aws:sts::{ACCOUNT}:federated-user"
+    assert may(operator(), "sts:GetFederationToken", f"{sts}/{federated_name('demo')}")
+    assert not may(operator(), "sts:GetFederationToken", f"{sts}/cluster-other")
+    assert may(operator(name=None), "sts:GetFederationToken", f"{sts}/{federated_name('x' * 32)}")
+    assert not may(operator(instance_profile="auto"), "sts:GetFederationToken", f"{sts}/cluster-demo")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "prefix", "allowed"),
+    [
+        ("data", "digits", True),  # as MXNet's reader looks for a folder
+        ("data", "digits/", True),
+        ("data", "digits/train/0.rec", True),
+        ("data", "", False),
+        ("data", "digits-secret/", False),
+        ("data", "models/", False),
+        ("results", "models/a", True),
+        ("results", "digits/", False),
+    ],
+)
+def test_the_role_lists_its_folders_alone(bucket: str, prefix: str, *, allowed: bool) -> None:
+    assert may(role(), "s3:ListBucket", f"arn:aws:s3:::{bucket}", s3__prefix=prefix) is allowed
+
+
+def test_the_role_does_not_list_without_a_prefix() -> None:
+    assert not may(role(), "s3:ListBucket", "arn:aws:s3:::data")
+
+
+def test_a_role_may_have_one_of_the_two_only() -> None:
+    assert not may(role(results=None), "s3:PutObject", "arn:aws:s3:::results/models/a")
+    assert not may(role(data=None), "s3:GetObject", "arn:aws:s3:::data/digits/a")
+    assert may(role(data=None), "s3:PutObject", "arn:aws:s3:::results/models/a")
+
+
+def test_a_url_without_a_slash_at_its_end_may_name_an_object_too() -> None:
+    document = role(data="s3://data/train.rec", results=None)
+    assert may(document, "s3:GetObject", "arn:aws:s3:::data/train.rec")
+    assert may(document, "s3:GetObject", "arn:aws:s3:::data/train.rec/0")
+    assert may(document, "s3:ListBucket", "arn:aws:s3:::data", s3__prefix="train.rec")
+    assert not may(document, "s3:GetObject", "arn:aws:s3:::data/train.rec.secret")
+
+
+@pytest.mark.parametrize("url", ["s3://data", "s3://data/"])
+def test_a_whole_bucket(url: str) -> None:
+    document = role(data=url, results=None)
+    assert may(document, "s3:GetObject", "arn:aws:s3:::data/anything")
+    assert may(document, "s3:ListBucket", "arn:aws:s3:::data", s3__prefix="")
+    assert not may(document, "s3:GetObject", "arn:aws:s3:::database/anything")
+
+
+def test_a_role_that_may_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\[data\] url") as caught:
+        role(data=None, results=None)
+    assert "instance_profile" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("letter", ["*", "?", "$", "\n"])
+@pytest.mark.parametrize("key", ["url", "results"])
+def test_what_iam_would_read_as_a_pattern_is_refused(letter: str, key: str) -> None:
+    urls = {"data": DATA, "results": RESULTS, {"url": "data"}.get(key, key): f"s3://data/a{letter}b/"}
+    with pytest.raises(ConfigError, match=rf"\[data\] {key} = "):
+        role(**urls)
+    with pytest.raises(ConfigError, match=rf"\[data\] {key} = "):
+        operator(**urls)
+
+
+@pytest.mark.parametrize(
+    ("region", "service"), [("us-east-1", "ec2.amazonaws.com"), ("cn-north-1", "ec2.amazonaws.com.cn")]
+)
+def test_only_ec2_may_take_the_role(region: str, service: str) -> None:
+    (statement,) = json.loads(render_trust_policy(region))["Statement"]
+    assert statement == {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+
+
+@pytest.mark.parametrize(
+    ("region", "partition"),
+    [("eu-central-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov"), ("us-west-2", "aws")],
+)
+def test_arns_are_of_the_regions_partition(region: str, partition: str) -> None:
+    assert partition_of(region) == partition
+    policies = (
+        render_role_policy(data_url=DATA, results_url=RESULTS, region=region),
+        operator(region=region, instance_profile="auto", market=["spot"]),
+    )
+    for arn in re.findall(r"arn:[a-z-]*:", "".join(policies)):
+        assert arn == f"arn:{partition}:"
+
+
+OURS = {"aws__ResourceTag___cluster__name": "demo"}
+MADE = {"aws__RequestTag___cluster__name": "demo"}
+NEIGHBOURS = {"aws__ResourceTag___cluster__name": "other"}
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "context", "allowed"),
+    [
+        ("ec2:TerminateInstances", "instance/i-1", OURS, True),
+        ("ec2:TerminateInstances", "instance/i-1", NEIGHBOURS, False),
+        ("ec2:TerminateInstances", "instance/i-1", {}, False),
+        ("ec2:StopInstances", "instance/i-1", NEIGHBOURS, False),
+        ("ec2:GetConsoleOutput", "instance/i-1", {}, False),
+        ("ec2:DeleteSecurityGroup", "security-group/sg-1", OURS, True),
+        ("ec2:AuthorizeSecurityGroupIngress", "security-group/sg-1", {}, False),
+        ("ec2:DeleteKeyPair", "key-pair/cluster-demo", {}, False),
+        ("ec2:RunInstances", "instance/*", MADE, True),
+        ("ec2:RunInstances", "instance/*", {}, False),
+        ("ec2:RunInstances", "volume/*", {}, False),
+        ("ec2:RunInstances", "security-group/sg-default", {}, True),
+        ("ec2:RunInstances", "key-pair/cluster-demo", {}, True),
+        ("ec2:RunInstances", "key-pair/cluster-other", {}, False),
+        ("ec2:CreateSecurityGroup", "security-group/*", MADE, True),
+        ("ec2:CreateSecurityGroup", "security-group/*", {}, False),
+        ("ec2:CreateSecurityGroup", "vpc/vpc-1", {}, True),
+        ("ec2:ImportKeyPair", "key-pair/cluster-demo", MADE, True),
+        ("ec2:ImportKeyPair", "key-pair/mine", MADE, False),
+        ("ec2:CreateTags", "instance/*", {**MADE, "ec2__CreateAction": "RunInstances"}, True),
+        ("ec2:CreateTags", "instance/i-1", MADE, False),
+        ("ec2:CreateTags", "instance/i-1", {**OURS, "aws__TagKeys": "cluster:ran"}, True),
+        ("ec2:CreateTags", "instance/i-1", {**OURS, "aws__TagKeys": "cluster:name"}, False),
+        ("ec2:CreateTags", "instance/i-1", {**NEIGHBOURS, "aws__TagKeys": "cluster:ran"}, False),
+        ("ec2:DeleteTags", "instance/i-1", OURS, False),
+        ("ec2:ModifyInstanceAttribute", "instance/i-1", OURS, False),
+    ],
+)
+def test_an_operator_touches_only_what_carries_the_clusters_tag(
+    action: str, resource: str, context: dict[str, str], *, allowed: bool
+) -> None:
+    assert may(operator(), action, ec2(resource), **context) is allowed
+
+
+def test_an_operator_of_all_clusters_needs_a_tag_nevertheless() -> None:
+    document = operator(name=None)
+    assert may(document, "ec2:TerminateInstances", ec2("instance/i-1"), **NEIGHBOURS)
+    assert not may(document, "ec2:TerminateInstances", ec2("instance/i-1"))
+    assert may(document, "ec2:ImportKeyPair", ec2("key-pair/cluster-other"), **MADE)
+    assert not may(document, "ec2:ImportKeyPair", ec2("key-pair/mine"), **MADE)
+
+
+def test_an_operator_reads_in_the_clusters_region_alone() -> None:
+    assert may(operator(), "ec2:DescribeInstances")
+    assert not may(operator(), "ec2:DescribeInstances", aws__RequestedRegion="eu-west-1")
+    assert not may(operator(), "ec2:DescribeInstanceAttribute", ec2("instance/i-1"))
+
+
+def iam(resource: str) -> str:
+    return f"arn:aws:iam::{ACCOUNT}:{resource}"
+
+
+def test_only_auto_lets_an_operator_make_roles_and_only_the_clusters() -> None:
+    own = iam("role/cluster-us-east-1-demo")
+    assert not may(operator(), "iam:PutRolePolicy", own)
+    assert not may(operator(), "iam:PassRole", own, iam__PassedToService="ec2.amazonaws.com")
+    document = operator(instance_profile="auto")
+    assert may(document, "iam:PutRolePolicy", own)
+    assert not may(document, "iam:PutRolePolicy", iam("role/admin"))
+    assert may(document, "iam:PassRole", own, iam__PassedToService="ec2.amazonaws.com")
+    assert not may(document, "iam:PassRole", own, iam__PassedToService="lambda.amazonaws.com")
+    assert not may(document, "iam:PassRole", iam("role/admin"), iam__PassedToService="ec2.amazonaws.com")
+    assert may(operator(name=None, instance_profile="auto"), "iam:CreateRole", iam("role/cluster-us-east-1-x"))
+
+
+def test_a_named_profile_may_be_given_and_not_changed() -> None:
+    document = operator(instance_profile="trainers")
+    assert may(document, "iam:PassRole", iam("role/trainers"), iam__PassedToService="ec2.amazonaws.com")
+    assert may(document, "iam:GetInstanceProfile", iam("instance-profile/trainers"))
+    assert not may(document, "iam:PutRolePolicy", iam("role/trainers"))
+
+
+def test_spot_is_allowed_where_it_is_asked_for() -> None:
+    linked = iam("role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot")
+    for market, allowed in (("spot", True), ("on-demand", False)):
+        document = operator(market=market)
+        asked = may(document, "iam:CreateServiceLinkedRole", linked, iam__AWSServiceName="spot.amazonaws.com")
+        assert asked is allowed
+        assert may(document, "ec2:RunInstances", ec2("spot-instances-request/*")) is allowed
+
+
+def test_an_operator_uses_the_configured_buckets_alone() -> None:
+    for bucket, allowed in (("data", True), ("results", True), ("other", False)):
+        assert may(operator(), "s3:PutObject", f"arn:aws:s3:::{bucket}/any/key") is allowed
+        assert may(operator(), "s3:CreateBucket", f"arn:aws:s3:::{bucket}") is allowed
+    assert not may(operator(data=None, results=None), "s3:PutObject", "arn:aws:s3:::data/any/key")
+
+
+@pytest.mark.parametrize("region", ["us-gov-west-1", "ap-southeast-1", "cn-northwest-1"])
+@pytest.mark.parametrize("profile", ["auto", "p" * 128])
+def test_the_longest_policy_fits_into_a_managed_policy(region: str, profile: str) -> None:
+    document = operator(
+        name="n" * 32,
+        data=f"s3://{'d' * 63}/",
+        results=f"s3://{'r' * 63}/",
+        region=region,
+        market=["spot", "on-demand"],
+        instance_profile=profile,
+        efa=True,
+    )
+    assert len("".join(document.split())) <= MAX_POLICY_LENGTH
+
+
+@pytest.mark.parametrize("profile", ["none", "auto", "trainers"])
+def test_sids_are_what_iam_takes_and_there_once(profile: str) -> None:
+    documents = operator(instance_profile=profile, market=["spot"]), role()
+    for document in documents:
+        sids = [statement["Sid"] for statement in json.loads(document)["Statement"]]
+        assert len(set(sids)) == len(sids)
+        assert all(re.fullmatch(r"[A-Za-z0-9]+", sid) for sid in sids)
+
+
+SERVICES = {"ec2": "ec2", "run_ec2": "ec2", "iam": "iam", "ssm": "ssm", "sts": "sts", "s3": "s3",
+            "service_quotas": "service-quotas", "pricing": "pricing"}  # fmt: skip
+PREFIXES = {"service-quotas": "servicequotas"}
+# S3 calls some permissions otherwise than its operations; STS's two calls need none.
+S3_PERMISSIONS = {"ListObjectsV2": "ListBucket", "ListMultipartUploads": "ListBucketMultipartUploads",
+                  "ListParts": "ListMultipartUploadParts"}  # fmt: skip
+
+
+def calls_in_source() -> Iterator[tuple[str, str]]:
+    """Each method of a boto3 client that provision's source names, as (service, API operation)."""
+    mappings: dict[str, Any] = {
+        service: boto3.client(service, region_name=REGION).meta.method_to_api_mapping
+        for service in set(SERVICES.values())
+    }
+    for path in Path(str(provision.__file__)).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Attribute):
+                continue
+            owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            service = SERVICES.get(owner)
+            if service is not None and node.attr in mappings[service]:
+                yield service, mappings[service][node.attr]
+        for owner, method in re.findall(r"\b(\w+)\.get_paginator\(\"(\w+)\"\)", path.read_text()):
+            if owner in SERVICES:
+                yield SERVICES[owner], mappings[SERVICES[owner]][method]
+
+
+def test_the_operator_policy_has_every_action_that_provision_calls() -> None:
+    documents = [json.loads(operator(instance_profile=profile, market=["spot"])) for profile in ("auto", "none")]
+    allowed: set[str] = set()
+    for statement in (statement for document in documents for statement in document["Statement"]):
+        actions = statement["Action"]
+        allowed.update([actions] if isinstance(actions, str) else actions)
+    called = {
+        f"{PREFIXES.get(service, service)}:{S3_PERMISSIONS.get(operation, operation) if service == 's3' else operation}"
+        for service, operation in calls_in_source()
+    }
+    assert len(called) > 20
+    assert called - allowed <= {"sts:GetCallerIdentity"}
+
+
+def test_the_command_prints_json_and_keeps_its_notes_apart(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write('name = "demo"\n[provision]\ninstance_profile = "auto"\n[data]\nurl = "s3://data/digits/"\n')
+    done = project.run("iam-policy")
+    assert json.loads(done.stdout) == json.loads(operator(results=None, instance_profile="auto"))
+    assert "any permission" in done.stderr
+    done = project.run("iam-policy", "--all-clusters")
+    assert json.loads(done.stdout) == json.loads(operator(name=None, results=None, instance_profile="auto"))

@@ -1,0 +1,187 @@
+"""Reading GPU architectures out of fat binaries: hand-made ones, damaged ones, and a real wheel's."""
+
+import json
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.app import App
+from cluster.commands.oracle import oracle as oracle_command
+from cluster.views.oracle import differences
+from foundation.errors import ClusterError, NotFoundError
+from provision.oracle.fatbin import read_wheel
+from provision.oracle.mxnet_wheels import find_wheel
+
+Entry = tuple[int, int, int]  # kind, architecture, size of the code
+PTX, ELF, OTHER = 1, 2, 8
+
+
+def module(entries: Sequence[Entry]) -> bytes:
+    """One fat binary. PTX entries have longer headers, as those of nvcc do."""
+    body = b""
+    for kind, architecture, size in entries:
+        header_size = 72 if kind == PTX else 64
+        header = struct.pack("<HHIQIIHHI", kind, 0x101, header_size, size, size // 2, 0, 7, 1, architecture)
+        body += header.ljust(header_size, b"\0") + b"\xee" * size
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def elf(sections: Sequence[tuple[str, bytes]], *, names_first: bool = False) -> bytes:
+    """A shared library of nothing but sections, their names, and their table at the end."""
+    names = b"\0" + b"".join(name.encode() + b"\0" for name, _ in sections) + b".shstrtab\0"
+    ordered = [(".shstrtab", names), *sections] if names_first else [*sections, (".shstrtab", names)]
+    data, rows = b"\0" * 64, [b"\0" * 64]
+    for name, content in ordered:
+        data += b"\0" * (-len(data) % 8)
+        where = names.index(name.encode() + b"\0")
+        rows.append(struct.pack("<IIQQQQIIQQ", where, 1, 0, 0, len(data), len(content), 0, 0, 8, 0))
+        data += content
+    index = 1 if names_first else len(rows) - 1
+    fields = (3, 62, 1, 0, 0, len(data), 0, 64, 0, 0, 64, len(rows), index)
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHIQQQIHHHHHH", *fields)
+    return header + data[64:] + b"".join(rows)
+
+
+FATBIN = (
+    module([(ELF, 70, 40), (ELF, 75, 8), (PTX, 75, 16)])
+    + b"\0" * 24  # filled up by the linker
+    + module([(ELF, 70, 8), (ELF, 120, 0), (OTHER, 90, 8)])
+)
+LIBRARY = elf([(".text", b"\xc3" * 100), (".nv_fatbin", FATBIN), ("__nv_relfatbin", module([(ELF, 35, 8)]))])
+
+
+def wheel(folder: Path, members: dict[str, bytes], name: str = "x-1.0-py3-none-any.whl") -> Path:
+    path = folder / name
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+    return path
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["wheel", "library"])
+@pytest.mark.parametrize("names_first", [True, False])
+def test_architectures_are_read(tmp_path: Path, *, packed: bool, names_first: bool) -> None:
+    # More between the names and the table than is read at once.
+    padding = (".rodata", bytes(100_000)) if names_first else (".data", b"")
+    content = elf([(".nv_fatbin", FATBIN), padding], names_first=names_first)
+    if packed:
+        path = wheel(tmp_path, {"mxnet/libmxnet.so": content, "mxnet/a.py": b"pass", "mxnet/x.so.txt": b"no library"})
+    else:
+        path = tmp_path / "libmxnet.so"
+        path.write_bytes(content)
+    (library,) = read_wheel(path)
+    assert library.name == ("mxnet/libmxnet.so" if packed else "libmxnet.so")
+    assert (library.modules, library.ptx_modules) == (2, 1)
+    assert library.code == {(7, 0): 2, (7, 5): 1, (12, 0): 1}
+    assert library.ptx == {(7, 5): 1}
+
+
+def test_code_that_was_to_be_linked_is_left_out(tmp_path: Path) -> None:
+    (library,) = read_wheel(wheel(tmp_path, {"a.so.1": LIBRARY, "b.so": elf([(".text", b"")])}))
+    assert (library.name, (3, 5) in library.code) == ("a.so.1", False)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (elf([(".nv_fatbin", b"\x01" + FATBIN)]), "no fat binary where one should begin"),
+        (elf([(".nv_fatbin", FATBIN[:-8])]), "longer than its section"),
+        (elf([(".nv_fatbin", FATBIN.replace(struct.pack("<I", 64), struct.pack("<I", 0), 1))]), "is damaged"),
+        (LIBRARY[:-1], "ends too early"),
+        (LIBRARY[:70], "ends too early"),
+        (b"\x7fELF", "ends too early"),
+        (LIBRARY[:4] + b"\x01" + LIBRARY[5:], "64-bit"),
+        (LIBRARY[:60] + b"\0\0" + LIBRARY[62:], "no table of sections"),
+        (LIBRARY[:40] + b"\xff" * 8 + LIBRARY[48:], "it points to byte"),
+    ],
+    ids=range(9),
+)
+def test_damaged_libraries_are_told(tmp_path: Path, content: bytes, said: str) -> None:
+    with pytest.raises(ClusterError, match=said) as raised:
+        read_wheel(wheel(tmp_path, {"mxnet/libmxnet.so": content}))
+    assert "mxnet/libmxnet.so" in raised.value.message
+
+
+def test_other_files_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.whl"
+    with pytest.raises(NotFoundError, match="no such file"):
+        read_wheel(path)
+    path.write_bytes(b"not a zip file")
+    with pytest.raises(ClusterError, match="cannot be read as a wheel"):
+        read_wheel(path)
+    with pytest.raises(ClusterError, match="cannot be read as a wheel"):
+        read_wheel(tmp_path)
+
+
+@settings(max_examples=150)
+@given(damage=st.lists(st.tuples(st.integers(0, len(LIBRARY) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_no_damage_leads_to_anything_but_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    packed = bytearray(wheel(folder, {"a.so": LIBRARY}).read_bytes())
+    for place, byte in damage:
+        packed[place % len(packed)] = byte
+    library = bytearray(LIBRARY)
+    for place, byte in damage:
+        library[place] = byte
+    for content in (packed, library):
+        path = folder / "damaged"
+        path.write_bytes(bytes(content))
+        with suppress(ClusterError):
+            read_wheel(path)
+
+
+def run(path: Path, *args: str) -> tuple[str, BaseException | None]:
+    app = App(config_path=path.parent / "cluster.toml")
+    done = CliRunner().invoke(oracle_command, ["--wheel", str(path), *args], obj=app)
+    return done.stdout, done.exception
+
+
+def test_the_command_shows_a_wheel_of_others(tmp_path: Path) -> None:
+    path = wheel(tmp_path, {"a.so": LIBRARY})
+    text, error = run(path)
+    assert error is None
+    assert "a.so: 2 modules" in text
+    assert "sm_70  sm_75 (in 1)  sm_120 (in 1)" in text
+    text, _ = run(path, "--json")
+    document = json.loads(text)
+    assert document["table"] is None
+    assert document["libraries"][0]["machine_code"] == {"7.0": 2, "7.5": 1, "12.0": 1}
+    assert run(wheel(tmp_path, {"b.py": b""}))[0] == "no GPU code\n"
+
+
+def test_a_wheel_of_the_table_is_held_against_it(tmp_path: Path) -> None:
+    entries = [(ELF, architecture, 8) for architecture in (50, 60, 70, 80, 86)]
+    name = "mxnet_cu112-1.9.1-py3-none-manylinux2014_x86_64.whl"
+    text, error = run(wheel(tmp_path, {"mxnet/libmxnet.so": elf([(".nv_fatbin", module(entries) * 198)])}, name))
+    assert error is None
+    assert "sm_50  sm_60  sm_70  sm_80  sm_86" in text
+    text, error = run(wheel(tmp_path, {"mxnet/libmxnet.so": elf([(".nv_fatbin", module(entries[1:]) * 198)])}, name))
+    assert isinstance(error, ClusterError)
+    assert "found 60 70 80 86, the table says 50 60 70 80 86" in error.message
+    assert "sm_60" in text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_real_wheel_holds_what_the_table_says(tmp_path: Path) -> None:
+    """The smallest one, 327 MB, from PyPI."""
+    requirement = "mxnet-cu110==1.9.1"
+    target = ["--no-deps", "--only-binary=:all:", "--platform=manylinux2014_x86_64", "--python-version=3.8"]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", *target, "--dest", str(tmp_path), requirement]
+    subprocess.run(pip, check=True)
+    (path,) = tmp_path.glob("*.whl")
+    known = find_wheel(requirement)
+    assert known is not None
+    assert differences(known, read_wheel(path)) == ()
+    assert abs(path.stat().st_size - known.size_mb * 1e6) <= 1e6

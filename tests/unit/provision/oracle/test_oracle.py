@@ -1,0 +1,265 @@
+"""Which MXNet wheel runs on which GPU, and what `up` refuses before anything is spent."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import moto.ec2
+import pytest
+from click.testing import CliRunner
+
+from cluster.app import App
+from cluster.commands.oracle import oracle as oracle_command
+from cluster.commands.up import up as up_command
+from cluster.views.oracle import machine_document, oracle_document, render_machine, render_oracle
+from foundation.errors import ConfigError
+from provision.oracle.decide import check_gpus, check_mxnet, find_gpu_wheels, judge, no_auto_wheel, pick_for
+from provision.oracle.gpus import GPU_MACHINES, Gpu, find_machine, first_cuda, show
+from provision.oracle.mxnet_wheels import CPU_WHEEL, GPU_WHEEL, WHEELS, Wheel, find_wheel
+
+REPOSITORY = Path(__file__).parents[4]
+VOLTA = ["cu112 1.9.1", "cu110 1.9.1", "cu102 1.9.1", "cu102 1.7.0", "cu101 1.7.0.post1", "cu100 1.7.0", "cu92 1.7.0"]
+VOLTA = [*VOLTA, "cu90 1.6.0.post0"]
+KEPLER = [name for name in VOLTA if not name.startswith("cu11")]
+TURING = [name for name in VOLTA if not name.startswith("cu9")]
+
+
+def short(wheel: Wheel) -> str:
+    return f"{wheel.name.removeprefix('mxnet-')} {wheel.version}"
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "gpu", "auto", "wheels"),
+    [
+        ("p2.xlarge", "K80 3.7", None, KEPLER),
+        ("g3.4xlarge", "M60 5.2", GPU_WHEEL, VOLTA),
+        ("p3.2xlarge", "V100 7.0", GPU_WHEEL, VOLTA),
+        ("p3dn.24xlarge", "V100 7.0", GPU_WHEEL, VOLTA),
+        ("g4dn.xlarge", "T4 7.5", GPU_WHEEL, TURING),
+        ("p4d.24xlarge", "A100 8.0", GPU_WHEEL, ["cu112 1.9.1", "cu110 1.9.1"]),
+        ("p4de.24xlarge", "A100 8.0", GPU_WHEEL, ["cu112 1.9.1", "cu110 1.9.1"]),
+        ("g5.xlarge", "A10G 8.6", GPU_WHEEL, ["cu112 1.9.1"]),
+        ("g6.xlarge", "L4 8.9", GPU_WHEEL, ["cu112 1.9.1"]),
+        ("gr6.4xlarge", "L4 8.9", GPU_WHEEL, ["cu112 1.9.1"]),
+        ("g6e.xlarge", "L40S 8.9", GPU_WHEEL, ["cu112 1.9.1"]),
+        ("p5.48xlarge", "H100 9.0", None, []),
+        ("p5en.48xlarge", "H200 9.0", None, []),
+        ("p6-b200.48xlarge", "B200 10.0", None, []),
+        ("g7e.2xlarge", "RTX PRO Server 6000 12.0", None, []),
+    ],
+)
+def test_a_type_has_a_gpu_and_a_gpu_has_wheels(
+    instance_type: str, gpu: str, auto: Wheel | None, wheels: list[str]
+) -> None:
+    machine = find_machine(instance_type)
+    assert machine is not None
+    assert machine.gpu is not None
+    assert machine.gpu.capability is not None
+    assert f"{machine.gpu.name} {show(machine.gpu.capability)}" == gpu
+    assert machine.architecture == "x86_64"
+    assert pick_for(machine) == auto
+    assert [short(wheel) for wheel in find_gpu_wheels(machine.gpu)] == wheels
+
+
+@pytest.mark.parametrize(
+    ("wheel", "capability", "runs", "why"),
+    [
+        ("mxnet-cu112==1.9.1", (8, 9), True, "sm_86"),
+        ("mxnet-cu112==1.9.1", (7, 5), True, "sm_70"),
+        ("mxnet-cu110==1.9.1", (8, 6), False, "CUDA 11.0 came before"),
+        ("mxnet-cu102==1.9.1", (8, 0), False, "no machine code for 8.0"),
+        ("mxnet-cu102==1.9.1", (5, 2), True, "sm_50"),
+        ("mxnet-cu90==1.6.0.post0", (7, 0), True, "sm_70"),
+        ("mxnet-cu90==1.6.0.post0", (7, 5), False, "CUDA 9.0 came before"),
+        ("mxnet-cu90==1.6.0.post0", (9, 0), False, "PTX in 318 of its 369 modules only"),
+        ("mxnet-cu100==1.7.0", (9, 0), False, "PTX in 351 of its 406 modules only"),
+        ("mxnet-cu112==1.9.1", (3, 5), False, "no machine code for 3.5 (it has sm_ 50 60 70 80 86)"),
+        ("mxnet-cu112==1.9.1", None, False, "needs an NVIDIA GPU"),
+        ("mxnet==1.9.1", (9, 0), True, "the GPU stays unused"),
+        ("mxnet==1.9.1", None, True, "runs on the processor"),
+    ],
+)
+def test_code_and_libraries_decide(wheel: str, capability: tuple[int, int] | None, *, runs: bool, why: str) -> None:
+    known = find_wheel(wheel)
+    assert known is not None
+    gpu = Gpu(name="X", capability=capability) if capability is not None else None
+    verdict = judge(known, gpu)
+    assert verdict.runs is runs
+    assert why in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "mxnet", "said", "hint"),
+    [
+        ("g4dn.xlarge", "mxnet-cu90==1.6.0.post0", "CUDA 9.0 came before the T4", GPU_WHEEL.requirement),
+        ("p5.48xlarge", "mxnet-cu90==1.6.0.post0", "no machine code for 9.0", "T4, A100, A10G, L4 or L40S"),
+        ("p5.48xlarge", "auto", "no MXNet wheel has code for H100 (compute capability 9.0)", "g5.xlarge"),
+        ("p2.xlarge", "auto", "PyPI has no CUDA libraries", 'mxnet = "mxnet-cu102==1.9.1"'),
+        ("p2.xlarge", "mxnet-cu112==1.9.1", "no machine code for 3.7", 'mxnet = "mxnet-cu102==1.9.1"'),
+        ("c5.xlarge", "mxnet-cu112==1.9.1", "there is none", CPU_WHEEL.requirement),
+        ("trn1.2xlarge", "mxnet-cu112==1.9.1", "there is none", CPU_WHEEL.requirement),
+        ("g4ad.xlarge", "auto", "no MXNet wheel has code for Radeon Pro V520 (a GPU of AMD)", "g5.xlarge"),
+        ("g4ad.xlarge", "mxnet-cu112==1.9.1", "Radeon Pro V520 is AMD's", "g5.xlarge"),
+        ("g5g.xlarge", "auto", "its processor is arm64", "c5.xlarge"),
+        ("c7gn.xlarge", "mxnet==1.9.1", "its processor is arm64", "c5.xlarge"),
+    ],
+)
+def test_what_cannot_work_is_refused(instance_type: str, mxnet: str, said: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)) as raised:
+        check_mxnet(instance_type=instance_type, mxnet=mxnet, ami="auto")
+    assert f'[provision] instance_type = "{instance_type}"' in raised.value.message
+    assert f'[bootstrap] mxnet = "{mxnet}"' in raised.value.message
+    assert hint in (raised.value.hint or "")
+
+
+def test_the_key_that_a_type_stands_under_is_named() -> None:
+    with pytest.raises(ConfigError, match=re.escape('[provision] instance_types, "g5g.xlarge" with [bootstrap]')):
+        check_mxnet(instance_type="g5g.xlarge", mxnet="auto", ami="auto", is_other=True)
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "mxnet", "ami", "warnings"),
+    [
+        ("c5.xlarge", "auto", "auto", []),
+        ("c5.xlarge", "mxnet==1.9.1", "auto", []),
+        ("g5.xlarge", "auto", "auto", []),
+        ("g4dn.xlarge", "MXNet_cu112==1.9.1", "auto", []),
+        ("g5.xlarge", "mxnet==1.9.1", "auto", ["does not use the A10G"]),
+        ("g4dn.xlarge", "mxnet-cu100==1.7.0", "ami-12345678", ["needs CUDA 10.0"]),
+        ("g4dn.xlarge", "mxnet-cu100==1.7.0", "auto", ['that of [provision] ami = "auto" does not']),
+        ("p3dn.24xlarge", "auto", "auto", ["open driver"]),
+        ("p3dn.24xlarge", "auto", "ami-12345678", []),
+        ("p3dn.24xlarge", "mxnet-cu90==1.6.0.post0", "auto", ["needs CUDA 9.0", "open driver"]),
+        ("g5.xlarge", "mxnet-cu112==1.9.0", "auto", ["mxnet-cu112==1.9.0 is not in the table"]),
+        ("p9.large", "mxnet-cu90==1.6.0.post0", "auto", ["p9.large is not in the table"]),
+        ("mac2.metal", "auto", "auto", ["mac2.metal is not in the table"]),
+    ],
+)
+def test_what_may_work_is_not_refused(instance_type: str, mxnet: str, ami: str, warnings: list[str]) -> None:
+    said = check_mxnet(instance_type=instance_type, mxnet=mxnet, ami=ami)
+    assert len(said) == len(warnings)
+    for got, words in zip(said, warnings, strict=True):
+        assert words in got
+
+
+def test_gpus_of_a_node_are_held_against_the_wheel() -> None:
+    t4, a100 = Gpu(name="T4", capability=(7, 5)), Gpu(name="A100", capability=(8, 0))
+    cu102 = find_wheel("mxnet-cu102==1.7.0")
+    assert cu102 is not None
+    assert check_gpus(cu102, [t4]) is None
+    assert check_gpus(cu102, []) is None
+    assert "for A100 (compute capability 8.0) has no machine code" in (check_gpus(cu102, [t4, a100]) or "")
+    assert "no MXNet wheel has code" in no_auto_wheel(Gpu(name="X", capability=(99, 0)))
+
+
+def test_families_are_what_ec2_says_they_are() -> None:
+    """Against the answers of DescribeInstanceTypes that moto keeps: each family's GPU, its maker, the processor."""
+    place = Path(moto.ec2.__file__).parent / "resources" / "instance_types.json.gz"
+    types = json.loads(gzip.decompress(place.read_bytes()))
+    unknown = set()
+    for name, info in types.items():
+        machine = find_machine(name)
+        if machine is None:
+            unknown.add(name.partition(".")[0])
+            continue
+        listed = {(gpu["Manufacturer"], gpu["Name"]) for gpu in info.get("GpuInfo", {}).get("Gpus", [])}
+        expected = set() if machine.gpu is None else {(machine.gpu.maker, machine.gpu.name)}
+        assert listed == expected, name
+        assert machine.architecture in info["ProcessorInfo"]["SupportedArchitectures"], name
+    assert len(types) > 500
+    assert {family for family in unknown if not family.startswith("mac")} == set()
+
+
+def test_the_tables_are_sound() -> None:
+    assert len({wheel.requirement for wheel in WHEELS}) == len(WHEELS)
+    for wheel in WHEELS:
+        assert find_wheel(wheel.requirement) is wheel
+        assert (wheel.cuda is None) == (not wheel.code) == (not wheel.needs) == (wheel.modules == 0)
+        assert bool(wheel.ptx) == bool(wheel.ptx_modules)
+        assert wheel.ptx_modules < wheel.modules or wheel.cuda is None  # what oracle.py says of PTX
+    assert [wheel for wheel in WHEELS if wheel.cuda and wheel.is_complete] == [GPU_WHEEL]
+    assert len({machine.family for machine in GPU_MACHINES}) == len(GPU_MACHINES)
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda"),
+    [((7, 0), (9, 0)), ((7, 5), (10, 0)), ((8, 9), (11, 8)), ((6, 1), (8, 0)), ((99, 0), (12, 9))],
+)
+def test_gpus_are_known_from_some_cuda_on(capability: tuple[int, int], cuda: tuple[int, int]) -> None:
+    assert first_cuda(capability) == cuda
+
+
+def test_the_documented_wheels_are_those_of_the_table() -> None:
+    text = (REPOSITORY / "docs" / "configuration.md").read_text()
+    documented = re.findall(r"^\| `(mxnet[^`]*)` \| ([0-9 -]+) \| (yes|no) \|", text, re.MULTILINE)
+    table = [
+        (wheel.requirement, " ".join(f"{a}{b}" for a, b in wheel.code) or "-", "yes" if wheel.reads_s3 else "no")
+        for wheel in WHEELS
+    ]
+    assert documented == table
+
+
+def test_the_tables_are_shown() -> None:
+    text = render_oracle()
+    for machine in GPU_MACHINES:
+        assert machine.family in text
+    for wheel in WHEELS:
+        assert wheel.requirement in text
+    (t4,) = (line for line in text.splitlines() if line.startswith("T4 "))
+    assert "mxnet-cu112==1.9.1" in t4
+    assert "cu100 1.7.0*" in t4
+    assert "cu90" not in t4
+    document = json.loads(json.dumps(oracle_document()))
+    (g5,) = (machine for machine in document["machines"] if machine["family"] == "g5")
+    assert g5["gpu"] == {"name": "A10G", "maker": "NVIDIA", "compute_capability": "8.6"}
+    assert (g5["auto"], g5["auto_reads_s3"]) == ("mxnet-cu112==1.9.1", False)
+    assert len(document["wheels"]) == len(WHEELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("g5.xlarge", ["A10G (compute capability 8.6), x86_64", "takes mxnet-cu112==1.9.1, which does not read s3://"]),
+        ("c5.xlarge", ["no GPU, x86_64", "takes mxnet==1.7.0.post2, which reads s3://"]),
+        ("p5.48xlarge", ["H100 (compute capability 9.0)", 'mxnet = "auto" has no wheel for it']),
+        ("p3dn", ["V100", "open driver"]),
+        ("g5g.xlarge", ["arm64", "is set up on x86_64 alone"]),
+    ],
+)
+def test_one_type_is_shown_with_reasons(name: str, lines: list[str]) -> None:
+    machine = find_machine(name)
+    assert machine is not None
+    text = render_machine(name, machine)
+    for words in lines:
+        assert words in text
+    document = machine_document(name, machine)
+    assert {wheel["wheel"] for wheel in document["wheels"]} == {wheel.requirement for wheel in WHEELS}
+    assert document["auto"] in {wheel["wheel"] for wheel in document["wheels"] if wheel["runs"]} | {None}
+
+
+def test_the_command_needs_no_cluster_toml(tmp_path: Path) -> None:
+    app = App(config_path=tmp_path / "cluster.toml")
+    done = CliRunner().invoke(oracle_command, ["g4dn.xlarge", "--json"], obj=app, catch_exceptions=False)
+    assert json.loads(done.stdout)["gpu"]["name"] == "T4"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [(["p5x.large"], "p5x.large is not in the table"), (["g5", "--wheel", "x.whl"], "two questions")],
+)
+def test_the_command_says_what_it_does_not_know(tmp_path: Path, args: list[str], said: str) -> None:
+    done = CliRunner().invoke(oracle_command, args, obj=App(config_path=tmp_path / "cluster.toml"))
+    assert said in str(done.exception)
+
+
+def test_up_refuses_before_it_asks_any_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(
+        'name = "demo"\ncloud = "aws"\n[provision]\ninstance_type = "g4dn.xlarge"\n'
+        '[bootstrap]\nmxnet = "mxnet-cu90==1.6.0.post0"\n'
+    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # whoever asked it would fail in another way
+    done = CliRunner().invoke(up_command, ["--yes"], obj=App(config_path=path))
+    assert isinstance(done.exception, ConfigError)
+    assert 'instance_type = "g4dn.xlarge" with [bootstrap] mxnet = "mxnet-cu90==1.6.0.post0"' in str(done.exception)

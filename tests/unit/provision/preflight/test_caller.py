@@ -1,0 +1,118 @@
+"""Who is asking, and from where: the identity by STS, the address by a service like checkip.amazonaws.com."""
+
+import socketserver
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from foundation.errors import AwsError, ClusterError
+from provision.model import Caller
+from provision.preflight.describe import describe_caller, find_caller_address
+from provision_world import World, make_config
+
+
+def test_the_caller(world: World) -> None:
+    assert describe_caller(world.clients, make_config(ssh_from="10.0.0.0/16")) == Caller(
+        region="us-east-1",
+        account_id="123456789012",
+        owner="arn:aws:sts::123456789012:user/moto",
+        ssh_from="10.0.0.0/16",
+    )
+
+
+def test_credentials_that_are_refused(world: World) -> None:
+    world.sandbox.book.arm("unauthorized service=sts action=GetCallerIdentity")
+    with pytest.raises(AwsError, match="AccessDenied, while asking who we are"):
+        describe_caller(world.clients, make_config())
+
+
+class TlsServer(socketserver.ThreadingMixIn, HTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that refuses our certificate is no error here."""
+
+
+@contextmanager
+def checkip(answer: bytes, tmp_path: Path, *, trusted: bool = True) -> Iterator[tuple[str, Path]]:
+    """A service like checkip.amazonaws.com over TLS: its address, and the authority to trust."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    bundle = tmp_path / "ca.pem"
+    (authority if trusted else trustme.CA()).cert_pem.write_to_path(bundle)
+    with TlsServer(("127.0.0.1", 0), Answer) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{server.server_port}/", bundle
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, url: str, bundle: Path | None) -> IPv4Address:
+    monkeypatch.setenv("CLUSTER_CHECKIP_URL", url)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    if bundle:
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+    return find_caller_address()
+
+
+def test_the_callers_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with checkip(b"203.0.113.7\n", tmp_path) as (url, bundle):
+        assert ask(monkeypatch, url, bundle) == IPv4Address("203.0.113.7")
+
+
+def test_auto_opens_ssh_to_the_callers_address_alone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with checkip(b"198.51.100.9\n", tmp_path) as (url, bundle):
+        ask(monkeypatch, url, bundle)
+        assert describe_caller(world.clients, make_config(ssh_from="auto")).ssh_from == "198.51.100.9/32"
+
+
+@pytest.mark.parametrize("answer", [b"", b"2001:db8::1", b"<html>log in</html>", b"\xff\xfe", b"1.2.3.4 and more"])
+def test_an_answer_that_is_no_address(answer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        checkip(answer, tmp_path) as (url, bundle),
+        pytest.raises(ClusterError, match="did not answer with an IPv4 address"),
+    ):
+        ask(monkeypatch, url, bundle)
+
+
+def test_an_unknown_certificate_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        checkip(b"203.0.113.7", tmp_path, trusted=False) as (url, bundle),
+        pytest.raises(ClusterError, match="certificate verify failed"),
+    ):
+        ask(monkeypatch, url, bundle)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [("http://127.0.0.1:9/", "only https://"), ("https://127.0.0.1:9/", "cannot find the address .* refused")],
+)
+def test_no_answer(url: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ClusterError, match=words) as caught:
+        ask(monkeypatch, url, None)
+    assert "ssh_from" in str(caught.value.hint)

@@ -1,0 +1,182 @@
+"""`up`, `resize`, `stop`, `start` and `down` in any order, while AWS throttles, loses replies, lags and runs out.
+
+Whatever happens in between: no command ever makes more nodes than it was asked for, what a command that succeeds
+leaves is exactly what was asked for, and after the last `down` there is nothing.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from foundation.errors import ClusterError
+from foundation.progress import silent
+from provision.apply import apply
+from provision.pause import prepare_start, prepare_stop
+from provision_world import NAME, Killed, World, complete, make_config
+
+MOST_NODES = 4
+ACTIONS = (
+    "RunInstances", "TerminateInstances", "CreateSecurityGroup", "ImportKeyPair", "CreatePlacementGroup",
+    "AuthorizeSecurityGroupIngress", "DeleteSecurityGroup", "DeleteKeyPair", "DeletePlacementGroup",
+    "StopInstances", "StartInstances", "CreateTags", "DescribeInstances",
+)  # fmt: skip
+# What a command may rightly answer to such a world. Anything else is a bug.
+RIGHTLY = (
+    "asked for", "only its private key", "only the private key", "ended and not stopped",
+    "is stopped", "is stopping", "no cluster demo to resize", "has no nodes",
+    "AWS says: Request limit exceeded", "AWS says: An internal error", "no capacity for", "no room in any place",
+    "ended while starting", "Connection was closed", "cannot be started", "cannot be stopped", "are ending",
+    "appeared after the launch", "sufficient",
+)  # fmt: skip
+
+
+class Provisioning(RuleBasedStateMachine):
+    """A cluster, the commands about it, and what can happen to it."""
+
+    world: World
+    folder: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+
+    @initialize(delay_s=st.sampled_from([0, 0, 2, 8]), boot_s=st.sampled_from([0, 0, 5]))
+    def begin(self, delay_s: int, boot_s: int) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.world.reset(self.folder, consistency_delay_s=delay_s, boot_delay_s=boot_s, end_delay_s=boot_s)
+
+    def succeeds(self, command: Any, *arguments: Any, **settings: Any) -> bool:
+        """Whether a command came through; it may fail for a reason that this world gave it."""
+        try:
+            command(*arguments, **settings)
+        except ClusterError as error:
+            if not any(words in error.message for words in RIGHTLY):
+                raise
+            return False
+        return True
+
+    @rule(nodes=st.integers(1, MOST_NODES), least=st.sampled_from(["all", "all", 1, 2]))
+    def up(self, nodes: int, least: Any) -> None:
+        self.most = max(self.most, nodes)
+        least = least if least == "all" else min(least, nodes)
+        if self.succeeds(self.world.up, make_config(nodes=nodes, min_nodes=least, market=["spot", "on-demand"])):
+            indices = [node.index for node in self.world.settled().nodes]
+            assert len(indices) == len(set(indices))
+            assert (nodes if least == "all" else least) <= len(indices) <= nodes
+            if least == "all":
+                assert indices == list(range(nodes))
+
+    @rule(nodes=st.integers(0, MOST_NODES))
+    def resize(self, nodes: int) -> None:
+        self.most = max(self.most, nodes)
+        if self.succeeds(self.world.resize, make_config(nodes=nodes)):
+            assert [node.index for node in self.world.settled().nodes] == list(range(nodes))
+
+    @rule()
+    def stop(self) -> None:
+        def command() -> None:
+            plan = prepare_stop(self.world.clients, name=NAME, files=self.world.files, report=silent)
+            apply(plan, clients=self.world.clients, files=self.world.files, report=silent)
+
+        if self.succeeds(command):
+            assert {node.state for node in self.world.settled().nodes} == {"stopped"}
+
+    @rule()
+    def start(self) -> None:
+        def command() -> None:
+            plan = prepare_start(self.world.clients, name=NAME, config=make_config(), files=self.world.files)
+            apply(plan, clients=self.world.clients, files=self.world.files, report=silent)
+
+        if self.succeeds(command):
+            assert {node.state for node in self.world.settled().nodes} == {"running"}
+
+    @rule()
+    def down(self) -> None:
+        if self.succeeds(self.world.down):
+            assert not self.world.resources()
+            self.most = 0
+
+    @rule(verb=st.sampled_from(["up", "resize", "down"]), point=st.integers(0, 50), before=st.booleans())
+    def killed(self, verb: str, point: int, *, before: bool) -> None:
+        self.most = max(self.most, 3)
+        config = make_config(nodes=3)
+        try:
+            with self.world.killed_at(point, before=before):
+                if verb == "down":
+                    self.succeeds(self.world.down)
+                else:
+                    self.succeeds(getattr(self.world, verb), config)
+        except Killed:
+            pass
+
+    @rule(action=st.sampled_from(ACTIONS), count=st.integers(1, 4))
+    def throttle(self, action: str, count: int) -> None:
+        self.world.sandbox.book.arm(f"throttle action={action} count={count}")
+
+    @rule(action=st.sampled_from(ACTIONS), kind=st.sampled_from(["lost-reply", "internal-error"]))
+    def break_a_call(self, action: str, kind: str) -> None:
+        self.world.sandbox.book.arm(f"{kind} action={action}")
+
+    @rule(zone=st.sampled_from(["*", "us-east-1a"]), free=st.integers(0, 3))
+    def run_out(self, zone: str, free: int) -> None:
+        self.world.sandbox.book.arm(f"capacity zone={zone} free={free}")
+
+    @rule()
+    def disarm(self) -> None:
+        self.world.sandbox.book.disarm("all")
+
+    @rule(index=st.integers(0, MOST_NODES))
+    def lose_a_node(self, index: int) -> None:
+        instances = [i for i in self.world.sandbox.backend.sandbox_instances() if i.state == "running"]
+        if index < len(instances):
+            instances[index].fail_to_boot("hardware")
+
+    @rule()
+    def lose_the_files(self) -> None:
+        """Not while the lists lag: only the journal knows then of a launch that was interrupted."""
+        self.world.time.sleep(60)
+        shutil.rmtree(self.world.files.root, ignore_errors=True)
+
+    @rule()
+    def lose_the_key_pair(self) -> None:
+        self.world.sandbox.backend.key_pairs.pop(f"cluster-{NAME}", None)
+
+    @invariant()
+    def never_too_many(self) -> None:
+        live = sum(
+            i.state not in {"terminated", "shutting-down"} for i in self.world.sandbox.backend.sandbox_instances()
+        )
+        assert live <= self.most
+
+    def teardown(self) -> None:
+        self.world.sandbox.book.disarm("all")
+        self.world.time.sleep(60)
+        assert self.world.down().leftovers == ()
+        assert not self.world.resources()
+        assert not self.world.files.root.exists()
+
+
+@pytest.mark.parametrize("sequences", [12, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_any_order(world: World, tmp_path: Path, sequences: int) -> None:
+    class Machine(Provisioning):
+        pass
+
+    Machine.world, Machine.folder = world, tmp_path / "machine"
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=sequences,
+            stateful_step_count=10,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_complete_is_what_up_makes(world: World) -> None:
+    world.up(make_config(nodes=3))
+    assert world.resources() == complete(3)

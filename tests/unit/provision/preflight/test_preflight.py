@@ -1,0 +1,454 @@
+"""How nodes can be launched, what `auto` becomes, and what is refused before anything is made."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from moto.ssm.models import ssm_backends
+
+from foundation.errors import AwsError, ClusterError, ConfigError
+from provision.model import ClusterState, LaunchOption, Preflight, Quota
+from provision.preflight.describe import describe_preflight
+from provision.preflight.places import Places, drop_over_quota
+from provision_world import NAME, World, make_config, make_node, make_option, make_wanted
+from sandbox.api.images import SandboxAmi
+
+UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/{arch}/hvm/ebs-gp2/ami-id"
+DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+ZONES = ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1f"]
+"""That offer c5.xlarge and g5.xlarge, as AWS published it; all of the region but us-east-1e."""
+
+
+def preflight(
+    world: World, state: ClusterState | None = None, *, least: int | None = None, **settings: Any
+) -> Preflight:
+    config = make_config(**settings, **({} if least is None else {"min_nodes": least}))
+    return describe_preflight(world.clients, make_wanted(config=config, state=state or ClusterState(name=NAME)))
+
+
+def image_of(world: World, parameter: str) -> SandboxAmi:
+    published = ssm_backends["123456789012"]["us-east-1"]._parameters[parameter][-1]
+    image = world.sandbox.backend.amis[published.value]
+    assert isinstance(image, SandboxAmi)
+    return image
+
+
+def subnet_in(world: World, zone: str) -> Any:
+    [subnet] = world.sandbox.backend.subnets[zone].values()
+    return subnet
+
+
+def leave_addresses(world: World, count: int, *zones: str) -> None:
+    for zone in zones:
+        subnet_in(world, zone)._available_ip_addresses = count
+
+
+def places(found: Preflight) -> list[tuple[str, str, str]]:
+    return [(option.market, option.instance_type, option.zone) for option in found.options]
+
+
+@contextmanager
+def answer(world: World, operation: str, change: Any) -> Iterator[None]:
+    """An answer of EC2's is changed: for types and images that the sandbox does not have."""
+    event = f"after-call.ec2.{operation}"
+    listener = lambda parsed, **_: change(parsed)  # noqa: E731 - registered and unregistered by its identity
+    world.clients.ec2.meta.events.register(event, listener)
+    try:
+        yield
+    finally:
+        world.clients.ec2.meta.events.unregister(event, listener)
+
+
+# --- the whole
+
+
+def test_a_cpu_cluster(world: World) -> None:
+    image = image_of(world, UBUNTU.format(arch="amd64"))
+    subnet = subnet_in(world, "us-east-1a")
+
+    found = preflight(world)
+
+    assert found.options[0] == LaunchOption(
+        market="on-demand",
+        instance_type="c5.xlarge",
+        architecture="x86_64",
+        vcpus=4,
+        gpus=None,
+        image_id=image.id,
+        image_name=image.name,
+        image_created_at=image_created_at(image),
+        root_device="/dev/sda1",
+        subnet_id=subnet.id,
+        vpc_id=subnet.vpc_id,
+        zone="us-east-1a",
+        free_addresses=4091,
+        placement=True,
+        efa=False,
+        usd_per_hour=0.17,
+    )
+    assert places(found) == [("on-demand", "c5.xlarge", zone) for zone in ZONES]
+    assert found.skipped == ("c5.xlarge is not offered in us-east-1e",)
+    assert [(quota.code, quota.needed, quota.in_use, quota.limit) for quota in found.quotas] == [
+        ("L-1216C47A", 8, 0, 100_000)
+    ]
+    assert "ec2:RunInstances" in found.permissions.allowed
+    assert (found.permissions.missing, found.permissions.unknown) == ((), ())
+    assert found.public_address
+    assert found.volume_usd_per_gib_month == 0.08
+
+
+def image_created_at(image: SandboxAmi) -> datetime:
+    assert image.deprecated is not None
+    return (image.deprecated - timedelta(days=730)).replace(tzinfo=UTC)
+
+
+def test_the_order_is_market_then_type_then_zone_and_always_the_same(world: World) -> None:
+    settings: dict[str, Any] = {
+        "instance_type": "g5.xlarge",
+        "instance_types": ["c5.xlarge"],
+        "market": ["spot", "on-demand"],
+    }
+    found = preflight(world, **settings)
+    assert places(found) == [
+        (market, instance_type, zone)
+        for market in ("spot", "on-demand")
+        for instance_type in ("g5.xlarge", "c5.xlarge")
+        for zone in ZONES
+    ]
+    assert preflight(world, **settings) == found
+    prices = {option.usd_per_hour for option in found.options if option.market == "spot"}
+    assert len(prices) == 10  # each zone has its own
+    assert len(found.quotas) == 4
+
+
+def test_it_only_reads(world: World) -> None:
+    """A dry run counts as a read: tests/unit/provision/preflight/test_permissions.py shows that each one is dry."""
+    before = world.resources()
+    preflight(world, market=["spot", "on-demand"])
+    assert world.calls.mutating() == Counter()
+    assert world.resources() == before
+
+
+def test_a_private_cluster_gets_no_public_addresses(world: World) -> None:
+    assert not preflight(world, ssh_address="private", ssh_from="10.0.0.0/16").public_address
+
+
+@pytest.mark.parametrize(
+    ("settings", "placement"),
+    [
+        ({}, True),
+        ({"nodes": 1}, False),
+        ({"placement_group": "none"}, False),
+        ({"instance_type": "t3.xlarge"}, False),  # its strategies are partition and spread
+    ],
+)
+def test_placement_where_it_helps_and_the_type_can(world: World, settings: dict[str, Any], *, placement: bool) -> None:
+    assert {option.placement for option in preflight(world, **settings).options} == {placement}
+
+
+def test_efa_where_the_type_has_one(world: World) -> None:
+    assert preflight(world, efa=True, instance_type="c5n.18xlarge").options[0].efa
+    with pytest.raises(ConfigError, match=r'\[provision\] instance_type = "c5.xlarge": has no Elastic Fabric Adapter'):
+        preflight(world, efa=True)
+    with pytest.raises(ConfigError, match=r'instance_types, "c5.xlarge": has no Elastic Fabric Adapter'):
+        preflight(world, efa=True, instance_type="c5n.18xlarge", instance_types=["c5.xlarge"])
+
+
+# --- images
+
+
+def test_gpus_get_the_deep_learning_image_and_each_type_its_own(world: World) -> None:
+    found = preflight(world, instance_type="g4dn.12xlarge", instance_types=["c6g.xlarge"])
+    first, last = found.options[0], found.options[-1]
+    assert (first.image_id, first.gpus) == (image_of(world, DLAMI).id, "4x NVIDIA T4")
+    assert (last.image_id, last.architecture) == (image_of(world, UBUNTU.format(arch="arm64")).id, "arm64")
+
+
+@pytest.mark.parametrize("instance_type", ["c5.xlarge", "c6g.xlarge", "g4dn.xlarge"])
+def test_without_the_parameter_the_publishers_newest_image(world: World, instance_type: str) -> None:
+    by_parameter = preflight(world, instance_type=instance_type).options[0].image_id
+    world.sandbox.book.arm("unauthorized service=ssm action=GetParameter")
+    assert preflight(world, instance_type=instance_type).options[0].image_id == by_parameter
+
+
+def test_no_image_at_all(world: World) -> None:
+    world.sandbox.book.arm("unauthorized service=ssm action=GetParameter")
+    world.sandbox.backend.amis.clear()
+    with pytest.raises(ConfigError, match=r'ami = "auto": us-east-1 has no Ubuntu 22.04 for x86_64'):
+        preflight(world)
+
+
+def test_an_image_that_is_asked_for(world: World) -> None:
+    asked = image_of(world, DLAMI)
+    option = preflight(world, ami=asked.id).options[0]
+    assert (option.image_id, option.image_name) == (asked.id, asked.name)
+
+
+def test_a_deprecated_image_is_refused(world: World) -> None:
+    asked = image_of(world, DLAMI)
+    asked.deprecated = datetime(2020, 5, 1)  # noqa: DTZ001 - moto's times have no zone
+    words = rf"the image {asked.id} \(Deep Learning .*\) is deprecated since 2020-05-01"
+    with pytest.raises(ConfigError, match=words) as caught:
+        preflight(world, ami=asked.id)
+    assert caught.value.hint == 'set ami = "auto" in cluster.toml'
+
+
+def test_an_image_that_is_not_ready(world: World) -> None:
+    asked = image_of(world, DLAMI)
+    asked.state = "pending"
+    with pytest.raises(ConfigError, match="is pending, not available"):
+        preflight(world, ami=asked.id)
+
+
+def test_an_image_for_another_processor(world: World) -> None:
+    asked = image_of(world, UBUNTU.format(arch="arm64"))
+    with pytest.raises(ConfigError, match=r"is for arm64, while c5\.xlarge is x86_64"):
+        preflight(world, ami=asked.id, instance_type="c6g.xlarge", instance_types=["c5.xlarge"])
+
+
+def test_gpus_of_another_maker(world: World) -> None:
+    def amd(parsed: dict[str, Any]) -> None:
+        parsed["InstanceTypes"][0]["GpuInfo"]["Gpus"][0]["Manufacturer"] = "AMD"
+
+    with (
+        answer(world, "DescribeInstanceTypes", amd),
+        pytest.raises(ConfigError, match="has GPUs of AMD; MXNet has wheels for NVIDIA's alone"),
+    ):
+        preflight(world, instance_type="g4dn.xlarge")
+
+
+def test_an_image_of_unknown_age(world: World) -> None:
+    def undated(parsed: dict[str, Any]) -> None:
+        parsed["Images"][0]["CreationDate"] = "some day"
+
+    with answer(world, "DescribeImages", undated):
+        assert preflight(world).options[0].image_created_at is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"instance_type": "c5.99xlarge"}, r'\[provision\] instance_type = "c5.99xlarge": us-east-1 has no such'),
+        ({"instance_types": ["c5.99xlarge"]}, r'\[provision\] instance_types, "c5.99xlarge": us-east-1 has no such'),
+        ({"ami": "ami-0123456789abcdef0"}, r'\[provision\] ami = "ami-0123456789abcdef0": .* no such image'),
+        ({"instance_type": "g5.xlarge", "volume_size_gib": 50}, r"volume_size_gib = 50: the image ami-\w+ needs 75"),
+        ({"subnet_id": "subnet-0123456789abcdef0"}, r"\[provision\] subnet_id = .* no such subnet"),
+        ({"instance_profile": "nobody"}, r'\[provision\] instance_profile = "nobody": the account has no such'),
+    ],
+)
+def test_a_setting_that_cannot_be_met_is_named(world: World, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        preflight(world, **settings)
+    assert caught.value.hint
+
+
+def test_an_instance_profile_that_is_there_or_may_not_be_looked_for(world: World) -> None:
+    world.clients.iam.create_instance_profile(InstanceProfileName="nodes")
+    assert preflight(world, instance_profile="nodes").options
+    world.sandbox.book.arm("unauthorized service=iam action=GetInstanceProfile")
+    assert preflight(world, instance_profile="nobody").options
+
+
+# --- subnets
+
+
+def test_a_subnet_that_is_asked_for(world: World) -> None:
+    assert places(preflight(world, subnet_id=subnet_in(world, "us-east-1f").id)) == [
+        ("on-demand", "c5.xlarge", "us-east-1f")
+    ]
+    with pytest.raises(ConfigError, match=r"is in us-east-1e, which does not offer c5.xlarge") as caught:
+        preflight(world, subnet_id=subnet_in(world, "us-east-1e").id)
+    assert caught.value.hint == f"c5.xlarge is offered in: {', '.join(ZONES)}"
+
+
+def test_a_subnet_that_is_asked_for_and_full(world: World) -> None:
+    leave_addresses(world, 1, "us-east-1f")
+    with pytest.raises(ConfigError, match=r'subnet_id = "subnet-\w+": has 1 free addresses, 2 needed'):
+        preflight(world, subnet_id=subnet_in(world, "us-east-1f").id)
+
+
+def test_default_subnets_where_the_type_is_not_offered(world: World) -> None:
+    for zone in ZONES:
+        world.clients.ec2.delete_subnet(SubnetId=subnet_in(world, zone).id)
+    with pytest.raises(ConfigError, match=r"offered in us-east-1a, .*, us-east-1f only, where no default subnet"):
+        preflight(world)
+
+
+def test_without_a_default_subnet(world: World) -> None:
+    for subnet in world.clients.ec2.describe_subnets()["Subnets"]:
+        world.clients.ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+    with pytest.raises(AwsError, match="no default subnet") as caught:
+        preflight(world)
+    assert "create-default-vpc" in str(caught.value.hint)
+
+
+def test_subnets_without_enough_addresses_are_left_out(world: World) -> None:
+    leave_addresses(world, 1, "us-east-1a", "us-east-1b")
+    found = preflight(world, nodes=4)
+    assert [zone for _, _, zone in places(found)] == ZONES[2:]
+    words = f"us-east-1b: {subnet_in(world, 'us-east-1b').id} has 1 free address, 4 are needed"
+    assert words in found.skipped
+    assert len(places(preflight(world, nodes=4, least=1))) == len(ZONES)
+
+
+def test_no_subnet_with_enough_addresses(world: World) -> None:
+    leave_addresses(world, 0, *ZONES)
+    for needed in (2, 1):
+        with pytest.raises(AwsError, match=f"no default subnet of us-east-1 has {needed} free addresses: .* 0 free"):
+            preflight(world, least=needed)
+
+
+def test_nodes_that_are_there_decide_subnet_and_type(world: World) -> None:
+    subnet = subnet_in(world, "us-east-1d")
+    node = make_node(0, subnet_id=subnet.id, instance_type="g5.xlarge")
+    state = ClusterState(name=NAME, nodes=(node,))
+
+    found = preflight(world, state, instance_types=["g5.xlarge"], market=["spot", "on-demand"])
+
+    assert places(found) == [("spot", "g5.xlarge", "us-east-1d"), ("on-demand", "g5.xlarge", "us-east-1d")]
+    leave_addresses(world, 0, "us-east-1d")
+    with pytest.raises(AwsError, match=r"the cluster's subnet is full: us-east-1d: subnet-\w+ has 0 free"):
+        preflight(world, state, instance_types=["g5.xlarge"])
+
+
+def test_nodes_where_their_type_is_not_offered_any_more(world: World) -> None:
+    state = ClusterState(name=NAME, nodes=(make_node(0, subnet_id=subnet_in(world, "us-east-1e").id),))
+    with pytest.raises(ClusterError, match=r"\(us-east-1e\), where AWS does not offer c5.xlarge any more"):
+        preflight(world, state)
+
+
+def test_a_mac_is_refused(world: World) -> None:
+    with pytest.raises(ConfigError, match=r'instance_type = "mac1.metal": is for x86_64_mac') as raised:
+        preflight(world, instance_type="mac1.metal")
+    assert "c5.xlarge" in (raised.value.hint or "")
+
+
+def test_a_type_that_is_not_on_spot(world: World) -> None:
+    def on_demand_alone(parsed: dict[str, Any]) -> None:
+        for info in parsed["InstanceTypes"]:
+            if info["InstanceType"] == "c5.xlarge":
+                info["SupportedUsageClasses"] = ["on-demand"]
+
+    with answer(world, "DescribeInstanceTypes", on_demand_alone):
+        found = preflight(world, market=["spot", "on-demand"], instance_types=["m5.xlarge"])
+        assert places(found)[0] == ("spot", "m5.xlarge", "us-east-1a")
+        assert "c5.xlarge is not sold on spot" in found.skipped
+        with pytest.raises(ConfigError, match=r"\[provision\] market = .*: .*c5.xlarge is not sold on spot"):
+            preflight(world, market="spot")
+
+
+# --- quotas
+
+
+def test_a_market_without_quota_is_left_out(world: World) -> None:
+    world.sandbox.reset(quotas={"L-34B43A08": 4})
+    found = preflight(world, nodes=4, market=["spot", "on-demand"])
+    assert {market for market, _, _ in places(found)} == {"on-demand"}
+    assert found.skipped[-1] == ("c5.xlarge on spot: the quota L-34B43A08 has room for 4 vCPUs, 16 are needed")
+    assert [quota.code for quota in found.quotas] == ["L-1216C47A"]
+
+
+def test_no_quota_is_enough(world: World) -> None:
+    world.sandbox.reset(quotas={"L-1216C47A": 12, "L-34B43A08": 4})
+    with pytest.raises(AwsError) as caught:
+        preflight(world, nodes=4, market=["spot", "on-demand"])
+    standard = "Standard (A, C, D, H, I, M, R, T, Z)"
+    assert caught.value.message.splitlines() == [
+        "the account's limits do not allow 4 nodes:",
+        f"  L-34B43A08 All {standard} Spot Instance Requests: 16 vCPUs needed, 0 in use, limit 4",
+        f"  L-1216C47A Running On-Demand {standard} instances: 16 vCPUs needed, 0 in use, limit 12",
+    ]
+    assert (
+        "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-1216C47A "
+        "--desired-value 16"
+    ) in str(caught.value.hint)
+
+
+def test_a_quota_for_fewer_nodes_is_good_enough_when_fewer_are(world: World) -> None:
+    world.sandbox.reset(quotas={"L-1216C47A": 12})
+    found = preflight(world, nodes=4, least=3)
+    assert len(found.options) == len(ZONES)
+    assert not found.quotas[0].suffices
+    with pytest.raises(AwsError, match=r"do not allow 5 nodes \(nor 4 of them\)"):
+        preflight(world, nodes=5, least=4)
+
+
+def test_a_quota_is_not_in_the_way_of_nodes_that_the_cluster_can_do_without() -> None:
+    quota = Quota(code="L-1", name="one", needed=4, limit=8.0, in_use=8)
+    before = Places(options=(make_option(),), skipped=("something",))
+    assert drop_over_quota(before, {("on-demand", "c5.xlarge"): quota}, least=0, launching=1) == before
+    with pytest.raises(AwsError, match="do not allow 1 node:"):
+        drop_over_quota(before, {("on-demand", "c5.xlarge"): quota}, least=1, launching=1)
+
+
+def test_what_is_unknown_is_not_in_the_way() -> None:
+    spot, on_demand = make_option(market="spot"), make_option()
+    quota = Quota(code="L-1", name="one", needed=8, limit=None, in_use=4, unknown="it cannot be reached")
+    before = Places(options=(spot, on_demand), skipped=())
+    assert drop_over_quota(before, {("spot", "c5.xlarge"): quota}, least=2, launching=2) == before
+    none = replace(quota, limit=0.0)
+    after = drop_over_quota(before, {("spot", "c5.xlarge"): none}, least=2, launching=2)
+    assert after.options == (on_demand,)
+    assert after.skipped == ("c5.xlarge on spot: the quota L-1 has room for 0 vCPUs, 8 are needed",)
+
+
+def test_each_type_without_quota_is_told() -> None:
+    options = (make_option(), make_option(zone="us-east-1b"), make_option(instance_type="m5.xlarge"))
+    quota = Quota(code="L-1", name="one", needed=8, limit=4.0, in_use=2)
+    spot = make_option(market="spot")
+    before = Places(options=(*options, spot), skipped=("something",))
+    quotas = {("on-demand", "c5.xlarge"): quota, ("on-demand", "m5.xlarge"): quota}
+    assert drop_over_quota(before, quotas, least=2, launching=2) == Places(
+        options=(spot,),
+        skipped=(
+            "something",
+            "c5.xlarge on demand: the quota L-1 has room for 2 vCPUs, 8 are needed",
+            "m5.xlarge on demand: the quota L-1 has room for 2 vCPUs, 8 are needed",
+        ),
+    )
+
+
+# --- errors
+
+
+def test_a_missing_permission_stops_before_anything_is_made(world: World) -> None:
+    world.sandbox.book.arm("unauthorized action=ImportKeyPair")
+    world.sandbox.book.arm("unauthorized action=TerminateInstances")
+    with pytest.raises(AwsError, match=r"lack permissions .*: ec2:ImportKeyPair, ec2:TerminateInstances$") as caught:
+        preflight(world)
+    assert "cluster iam-policy" in str(caught.value.hint)
+    assert world.resources() == Counter()
+
+
+def test_reads_that_are_refused_give_the_same_error_each_time(world: World) -> None:
+    """Three reads go side by side; the first in the order of the program is the one that is told."""
+    for action in ("DescribeSubnets", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes"):
+        world.sandbox.book.arm(f"unauthorized action={action}")
+    for _ in range(5):
+        with pytest.raises(AwsError) as caught:
+            preflight(world)
+        assert caught.value.hint == (
+            "these credentials need the permission ec2:DescribeInstanceTypes: ask whoever runs the account for it; "
+            "all that is needed: cluster iam-policy"
+        )
+
+
+def test_an_account_that_is_not_open_is_told_before_the_launch(world: World) -> None:
+    def verify(parsed: dict[str, Any]) -> None:
+        parsed["Error"] = {"Code": "PendingVerification", "Message": "Your account is being verified"}
+
+    with (
+        answer(world, "RunInstances", verify),
+        pytest.raises(AwsError, match=r"AWS says: Your account is being verified \(PendingVerification") as caught,
+    ):
+        preflight(world)
+    assert "verifying the account" in str(caught.value.hint)
+
+
+def test_throttled_reads_are_repeated(world: World) -> None:
+    world.sandbox.book.arm("throttle action=DescribeSubnets count=2")
+    assert preflight(world).options

@@ -1,0 +1,143 @@
+"""What things cost, and that nothing depends on it."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
+
+from provision.preflight.prices import (
+    PricedPlace,
+    describe_node_prices,
+    describe_prices,
+    find_volume_price,
+    parse_price,
+)
+from provision_world import World, make_node
+from sandbox.api.prices import ON_DEMAND, spot_price
+
+HOURS = frozenset({"Hrs"})
+PLACES: tuple[PricedPlace, ...] = (
+    ("on-demand", "c5.xlarge", "us-east-1a"),
+    ("on-demand", "c5.xlarge", "us-east-1b"),
+    ("on-demand", "g5.xlarge", "us-east-1a"),
+    ("spot", "g5.xlarge", "us-east-1a"),
+    ("spot", "g5.xlarge", "us-east-1b"),
+)
+UNKNOWN = dict.fromkeys(PLACES)
+
+
+def test_prices_of_all_places(world: World) -> None:
+    now = datetime.now(UTC)
+    expected = {
+        PLACES[0]: 0.17,
+        PLACES[1]: 0.17,
+        PLACES[2]: 1.006,
+        PLACES[3]: spot_price("g5.xlarge", "us-east-1a", now),
+        PLACES[4]: spot_price("g5.xlarge", "us-east-1b", now),
+    }
+    assert describe_prices(world.clients, PLACES) == expected
+    assert world.calls.made.count("GetProducts") == 2
+    assert world.calls.made.count("DescribeSpotPriceHistory") == 1
+
+
+def test_no_place_no_call(world: World) -> None:
+    assert describe_prices(world.clients, ()) == {}
+    assert world.calls.made == []
+
+
+def test_prices_of_nodes(world: World) -> None:
+    nodes = (make_node(0), make_node(1, market="spot"), make_node(2, instance_type="inf2.xlarge"))
+    found = describe_node_prices(world.clients, nodes)
+    assert found["on-demand", "c5.xlarge", "us-east-1a"] == 0.17
+    assert found["on-demand", "inf2.xlarge", "us-east-1a"] is None  # the sandbox's list does not have it
+    spot = found["spot", "c5.xlarge", "us-east-1a"]
+    assert spot is not None
+    assert spot < 0.17
+
+
+def test_disks(world: World) -> None:
+    assert find_volume_price(world.clients) == 0.08
+
+
+def test_who_may_not_ask_is_told_nothing(world: World) -> None:
+    world.sandbox.book.arm("unauthorized service=pricing")
+    world.sandbox.book.arm("unauthorized action=DescribeSpotPriceHistory")
+    assert describe_prices(world.clients, PLACES) == UNKNOWN
+    assert find_volume_price(world.clients) is None
+
+
+@pytest.mark.parametrize("error", [EndpointConnectionError, ConnectTimeoutError, ReadTimeoutError])
+def test_a_price_list_out_of_reach(world: World, error: Callable[..., Exception]) -> None:
+    def fail(**_: Any) -> None:
+        raise error(endpoint_url="https://api.pricing.us-east-1.amazonaws.com/")
+
+    clients = (world.clients.pricing, world.clients.ec2)
+    for client in clients:
+        client.meta.events.register_first("before-send.*", fail)
+    try:
+        assert describe_prices(world.clients, PLACES) == UNKNOWN
+        assert find_volume_price(world.clients) is None
+    finally:
+        for client in clients:
+            client.meta.events.unregister("before-send.*", fail)
+
+
+def test_the_newest_spot_price_counts_and_all_pages_are_read(world: World) -> None:
+    """The history may hold older prices, in any order."""
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    pages: Iterator[dict[str, Any]] = iter(
+        [
+            {"SpotPriceHistory": [entry("0.3", now - timedelta(hours=2))], "NextToken": "1"},
+            {"SpotPriceHistory": [entry("0.5", now), entry("0.4", now - timedelta(hours=1))], "NextToken": ""},
+        ]
+    )
+
+    def change(parsed: dict[str, Any], **_: Any) -> None:
+        parsed.update(next(pages))
+
+    event = "after-call.ec2.DescribeSpotPriceHistory"
+    world.clients.ec2.meta.events.register(event, change)
+    try:
+        found = describe_prices(world.clients, [PLACES[3]])
+    finally:
+        world.clients.ec2.meta.events.unregister(event, change)
+    assert found == {PLACES[3]: 0.5}
+
+
+def entry(price: str, at: datetime) -> dict[str, Any]:
+    return {"InstanceType": "g5.xlarge", "AvailabilityZone": "us-east-1a", "SpotPrice": price, "Timestamp": at}
+
+
+def product(*prices: tuple[str, str, str]) -> str:
+    """A product of the price list. prices: unit, currency, amount."""
+    dimensions = {
+        str(number): {"unit": unit, "pricePerUnit": {currency: amount}}
+        for number, (unit, currency, amount) in enumerate(prices)
+    }
+    return json.dumps({"terms": {"OnDemand": {"term": {"priceDimensions": dimensions}}, "Reserved": {}}})
+
+
+@pytest.mark.parametrize(
+    ("documents", "price"),
+    [
+        ([], None),
+        (["{}"], None),
+        ([product(("Hrs", "USD", "0.1700000000"))], 0.17),
+        ([product(("Hrs", "USD", "0.0000000000"))], None),  # reserved capacity, paid for otherwise
+        ([product(("Hrs", "CNY", "1.2"))], None),
+        ([product(("Quantity", "USD", "3.0"))], None),
+        ([product(("Quantity", "USD", "9.0"), ("Hrs", "USD", "0.2"))], 0.2),
+        ([product(("Hrs", "USD", "0.2")), product(("Hrs", "USD", "0.3"))], 0.3),
+    ],
+)
+def test_what_a_product_costs(documents: list[str], price: float | None) -> None:
+    assert parse_price(documents, HOURS) == price
+
+
+def test_every_price_that_the_sandbox_has_can_be_read(world: World) -> None:
+    names = sorted(ON_DEMAND)[::10]
+    found = describe_prices(world.clients, [("on-demand", name, "us-east-1a") for name in names])
+    assert [found["on-demand", name, "us-east-1a"] for name in names] == [ON_DEMAND[name] for name in names]

@@ -1,0 +1,181 @@
+"""Reading host keys' fingerprints from consoles as EC2 has them, and asking EC2 for them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import Stubber
+from hypothesis import given
+from hypothesis import strategies as st
+from mypy_boto3_ec2 import EC2Client
+
+from foundation.errors import AwsError
+from provision.resources.console import (
+    LONGEST_LINE,
+    find_host_fingerprints,
+    find_last_console_lines,
+    parse_fingerprints,
+    parse_last_lines,
+)
+
+BEGIN = "-----BEGIN SSH HOST KEY FINGERPRINTS-----"
+END = "-----END SSH HOST KEY FINGERPRINTS-----"
+ECDSA, ED25519, RSA, OLD = (f"SHA256:{letter * 42}{sign}" for letter, sign in ("a+", "b/", "cC", "d0"))
+KEYS = (f"256 {ECDSA} root@ip-10-0-0-5 (ECDSA)", f"256 {ED25519} root@ip-10-0-0-5 (ED25519)")
+OLD_BLOCK = (BEGIN, f"3072 {OLD} root@ip-10-0-0-5 (RSA)", END)
+PUBLIC = ("-----BEGIN SSH HOST KEY KEYS-----", "ssh-ed25519 AAAA root@ip", "-----END SSH HOST KEY KEYS-----")
+
+UBUNTU = f"""\
+[    0.000000] Linux version 6.8.0-1021-aws (buildd@lcy02) (x86_64-linux-gnu-gcc-13)\r
+Ubuntu 22.04.5 LTS ip-10-0-0-5 ttyS0\r
+\r
+ip-10-0-0-5 login: [   21.308642] cloud-init[1186]: Cloud-init v. 24.4 running 'modules:final' at Thu, 20 Nov.\r
+ci-info: | ssh-ed25519 | SHA256:eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee | - | the-user |\r
+<14>Nov 20 13:00:01 ec2: \r
+<14>Nov 20 13:00:01 ec2: #############################################################\r
+<14>Nov 20 13:00:01 ec2: {BEGIN}\r
+<14>Nov 20 13:00:01 ec2: {KEYS[0]}\r
+[   21.9] audit: type=1400 apparmor="STATUS" 256 {OLD} of nothing\r
+<14>Nov 20 13:00:01 ec2: {KEYS[1]}\r
+<14>Nov 20 13:00:01 ec2: {END}\r
+<14>Nov 20 13:00:01 ec2: #############################################################\r
+{PUBLIC[0]}\r
+{PUBLIC[1]}\r
+{PUBLIC[2]}\r
+[   22.131] cloud-init[1186]: Cloud-init v. 24.4 finished at Thu, 20 Nov. Up 22.12 seconds\r
+"""
+
+
+def text(*lines: str, before: str = "", end: str = "\n") -> str:
+    return "".join(f"{before}{line}{end}" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("console", "found"),
+    [
+        pytest.param("", set(), id="nothing yet"),
+        pytest.param("[    0.0] Linux version\n", set(), id="the kernel alone"),
+        pytest.param(UBUNTU, {ECDSA, ED25519}, id="Ubuntu on EC2"),
+        pytest.param(text(BEGIN, *KEYS, END), {ECDSA, ED25519}, id="as cloud-init's tool prints it"),
+        pytest.param(text(BEGIN, *KEYS, END, before="ec2: "), {ECDSA, ED25519}, id="logger -s"),
+        pytest.param(
+            text(BEGIN, *KEYS, END, before="[   33.104923] cloud-init[1234]: ", end="\r\n"),
+            {ECDSA, ED25519},
+            id="kernel time and cloud-init",
+        ),
+        pytest.param(
+            text(BEGIN, *KEYS, END, before="\x1b[0;32m\x1b]0;title\x07", end="\x1b[0m\r\n"),
+            {ECDSA, ED25519},
+            id="coloured",
+        ),
+        pytest.param(text(*OLD_BLOCK, BEGIN, *KEYS, END), {ECDSA, ED25519}, id="the last of two boots"),
+        pytest.param(text(*OLD_BLOCK, BEGIN, KEYS[0]), set(), id="being written: an older boot's do not count"),
+        pytest.param(text(BEGIN, *KEYS, END, BEGIN), set(), id="begun again"),
+        pytest.param(text(*KEYS, END), set(), id="the beginning cut off"),
+        pytest.param(text(BEGIN, *KEYS, *PUBLIC), set(), id="never ended"),
+        pytest.param(text(BEGIN, END), set(), id="an empty block"),
+        pytest.param(text(BEGIN, *KEYS, END, KEYS[0].replace(ECDSA, RSA)), {ECDSA, ED25519}, id="a key after it"),
+        pytest.param(
+            text(BEGIN, "2048 MD5:aa:bb:cc root@ip (RSA)", "2048 aa:bb:cc root@ip (RSA)", KEYS[1], END),
+            {ED25519},
+            id="MD5 beside it",
+        ),
+        pytest.param(text(BEGIN, f"256 {ECDSA}x root (ECDSA)", f"256 {ED25519[:-1]} root (ED25519)", END), set(),
+                     id="too long and too short"),
+        pytest.param(text(BEGIN, f"sshd: invalid user 256 {RSA} x (RSA) from 192.0.2.1", KEYS[0], END), {ECDSA},
+                     id="what somebody else has said in between"),
+        pytest.param(text(BEGIN, f"256 {ECDSA} 256 {RSA} (RSA) (ECDSA)", END), {ECDSA}, id="a comment like a key"),
+    ],
+)  # fmt: skip
+def test_fingerprints_are_those_of_the_last_whole_block(console: str, found: set[str]) -> None:
+    assert parse_fingerprints(console) == found
+
+
+@given(st.integers(min_value=0, max_value=len(UBUNTU)), st.integers(min_value=0, max_value=len(UBUNTU)))
+def test_a_console_cut_anywhere_shows_all_keys_or_none(start: int, end: int) -> None:
+    """Half of the keys would make the other half look like an attacker's."""
+    assert parse_fingerprints(UBUNTU[start:end]) in (frozenset(), {ECDSA, ED25519})
+
+
+@given(st.text())
+def test_any_console_can_be_read(console: str) -> None:
+    assert parse_fingerprints(console) == frozenset()
+    lines = parse_last_lines(console, 10)
+    assert len(lines) <= 10
+    assert all(line and (line.replace("\t", "").isprintable()) for line in lines)
+
+
+def test_last_lines_are_fit_to_be_shown() -> None:
+    console = "one\r\n\r\n\x1b[2J\x1b[1;31mtwo\x1b[0m\x07\n   \n\x1b]0;owned\x07three\n" + "x" * 1000 + "\n"
+    assert parse_last_lines(console, 3) == ("two", "three", "x" * LONGEST_LINE)
+    assert parse_last_lines("", 3) == ()
+
+
+@pytest.fixture
+def ec2() -> EC2Client:
+    return boto3.client("ec2", region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key="testing")
+
+
+@pytest.fixture
+def answers(ec2: EC2Client) -> Iterator[Stubber]:
+    with Stubber(ec2) as stubber:
+        yield stubber
+        stubber.assert_no_pending_responses()
+
+
+def say(answers: Stubber, output: str | None, *, latest: bool = True) -> None:
+    asked: dict[str, Any] = {"InstanceId": "i-1", **({"Latest": True} if latest else {})}
+    answers.add_response("get_console_output", {} if output is None else {"Output": output}, asked)
+
+
+def refuse(answers: Stubber, code: str, words: str = "no way") -> None:
+    answers.add_client_error("get_console_output", code, words, expected_params={"InstanceId": "i-1", "Latest": True})
+
+
+def test_one_call_finds_the_fingerprints(ec2: EC2Client, answers: Stubber) -> None:
+    say(answers, UBUNTU)
+    assert find_host_fingerprints(ec2, "i-1") == {ECDSA, ED25519}
+
+
+def test_a_console_without_output_yet_has_none(ec2: EC2Client, answers: Stubber) -> None:
+    say(answers, None)
+    say(answers, None)
+    assert find_host_fingerprints(ec2, "i-1") == frozenset()
+    assert find_last_console_lines(ec2, "i-1") == ()
+
+
+def test_an_instance_type_without_the_latest_output_is_asked_for_what_there_is(
+    ec2: EC2Client, answers: Stubber
+) -> None:
+    words = "This instance type does not support retrieving the latest console logs."
+    refuse(answers, "UnsupportedOperation", words)
+    say(answers, UBUNTU, latest=False)
+    assert find_host_fingerprints(ec2, "i-1") == {ECDSA, ED25519}
+    refuse(answers, "UnsupportedOperation", words)
+    say(answers, UBUNTU, latest=False)
+    [last] = find_last_console_lines(ec2, "i-1", 1)
+    assert last.endswith("Up 22.12 seconds")
+
+
+def test_a_missing_permission_is_named(ec2: EC2Client, answers: Stubber) -> None:
+    refuse(answers, "UnauthorizedOperation", "You are not authorized to perform this operation.")
+    with pytest.raises(AwsError) as caught:
+        find_host_fingerprints(ec2, "i-1")
+    assert caught.value.message == (
+        "AWS says: You are not authorized to perform this operation. (UnauthorizedOperation, while reading the console "
+        "of i-1, which shows its host keys' fingerprints)"
+    )
+    assert "ec2:GetConsoleOutput" in str(caught.value.hint)
+
+
+def test_a_busy_aws_is_asked_again_later(ec2: EC2Client, answers: Stubber) -> None:
+    """Refused for want of time is not refused: the caller's pauses are long, and its patience has an end."""
+    refuse(answers, "InvalidInstanceID.NotFound")
+    with pytest.raises(AwsError, match=r"InvalidInstanceID\.NotFound"):
+        find_host_fingerprints(ec2, "i-1")
+    refuse(answers, "UnauthorizedOperation")
+    with pytest.raises(AwsError, match="UnauthorizedOperation"):
+        find_last_console_lines(ec2, "i-1")
+    answers.add_client_error("get_console_output", "RequestLimitExceeded")
+    assert find_host_fingerprints(ec2, "i-1") == frozenset()

@@ -1,0 +1,331 @@
+"""RunInstances: what is asked, how often, and how instances become numbered nodes."""
+
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError, SSLError
+
+import foundation.waiting
+import provision.resources.launch
+from foundation.progress import Event, silent
+from foundation.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, poll
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S
+from provision.describe import number_nodes
+from provision.resources.launch import (
+    LAUNCH_ATTEMPTS,
+    LaunchNodes,
+    call_run_instances,
+    request_digest,
+    run_instances_request,
+)
+from provision_world import make_option
+from sandbox_in_process import Clock
+
+STEP = LaunchNodes(
+    indices=(0, 1, 4),
+    least=3,
+    group_id="sg-1",
+    key_name="cluster-demo",
+    volume_size_gib=50,
+    public_address=True,
+    options=(make_option(),),
+)
+
+
+def request(step: LaunchNodes = STEP, *, least: int = 3, group_id: str | None = "sg-1", **option: Any) -> Any:
+    owner = "arn:aws:iam::1:user/ada"
+    return run_instances_request(step, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id)
+
+
+def test_the_request() -> None:
+    tags = [
+        {"Key": "cluster:name", "Value": "demo"},
+        {"Key": "cluster:role", "Value": "node"},
+        {"Key": "cluster:owner", "Value": "arn:aws:iam::1:user/ada"},
+        {"Key": "Name", "Value": "cluster-demo"},
+    ]
+    assert request() == {
+        "ImageId": "ami-0123456789abcdef0",
+        "InstanceType": "c5.xlarge",
+        "MinCount": 3,
+        "MaxCount": 3,
+        "KeyName": "cluster-demo",
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpEndpoint": "enabled",
+            "HttpPutResponseHopLimit": 1,
+        },
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": "/dev/sda1",
+                "Ebs": {
+                    "VolumeSize": 50,
+                    "VolumeType": "gp3",
+                    "Encrypted": True,
+                    "DeleteOnTermination": True,
+                },
+            }
+        ],
+        "UserData": provision.resources.launch.USER_DATA,
+        "NetworkInterfaces": [
+            {
+                "DeviceIndex": 0,
+                "SubnetId": "subnet-1",
+                "Groups": ["sg-1"],
+                "AssociatePublicIpAddress": True,
+                "DeleteOnTermination": True,
+            }
+        ],
+        "TagSpecifications": [
+            {"ResourceType": "instance", "Tags": [*tags, {"Key": "cluster:index", "Value": "0-1,4"}]},
+            {"ResourceType": "volume", "Tags": tags},
+            {"ResourceType": "network-interface", "Tags": tags},
+        ],
+    }
+
+
+def test_what_is_asked_for_only_where_it_is_wanted() -> None:
+    step = replace(STEP, placement_group="cluster-demo", instance_profile="nodes", public_address=False)
+    asked = request(step, least=1, placement=True, efa=True, market="spot")
+
+    assert (asked["MinCount"], asked["MaxCount"]) == (1, 3)
+    assert asked["Placement"] == {"GroupName": "cluster-demo"}
+    assert asked["IamInstanceProfile"] == {"Name": "nodes"}
+    assert asked["NetworkInterfaces"][0]["InterfaceType"] == "efa"
+    assert asked["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False
+    assert asked["InstanceMarketOptions"] == {
+        "MarketType": "spot",
+        "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
+    }
+    assert [tagged["ResourceType"] for tagged in asked["TagSpecifications"]] == [
+        "instance", "volume", "network-interface", "spot-instances-request",
+    ]  # fmt: skip
+    assert "Placement" not in request(step, placement=False)
+
+
+def test_a_dry_run_needs_neither_group_nor_key() -> None:
+    asked = request(group_id=None)
+    assert "KeyName" not in asked
+    assert "Groups" not in asked["NetworkInterfaces"][0]
+
+
+def test_the_same_request_has_the_same_digest_and_another_one_another() -> None:
+    requests = [
+        request(),
+        request(replace(STEP, volume_size_gib=51)),
+        request(replace(STEP, indices=(0, 1))),
+        request(least=2),
+        request(image_id="ami-2"),
+        request(subnet_id="subnet-2"),
+        request(market="spot"),
+    ]
+    assert request_digest(request()) == request_digest(request())
+    assert len({request_digest(each) for each in requests}) == len(requests)
+
+
+# --- how often ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(provision.resources.launch, "time", clock)
+    monkeypatch.setattr(foundation.waiting, "time", clock)
+    return clock
+
+
+class Answering:
+    """A client whose RunInstances gives these answers in turn, and remembers what it was asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[Any] = []
+
+    def run_instances(self, **kwargs: Any) -> Any:
+        self.asked.append(kwargs)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def refusal(code: str, message: str = "in AWS's words") -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
+
+
+def launch(client: Answering, report: Any = silent) -> Any:
+    return call_run_instances(client, request(), client_token="token-1", report=report)  # type: ignore[arg-type]
+
+
+LOST_REPLY = ReadTimeoutError(endpoint_url="https://ec2")
+NO_ROAD = EndpointConnectionError(endpoint_url="https://ec2")
+
+
+@pytest.mark.parametrize(
+    "hiccup",
+    [
+        refusal("RequestLimitExceeded"),
+        refusal("Throttling"),
+        refusal("InternalError"),
+        refusal("Unavailable"),
+        refusal("InvalidGroup.NotFound"),
+        refusal("InvalidKeyPair.NotFound"),
+        refusal("InvalidPlacementGroup.Unknown"),
+        refusal("InvalidParameterValue", "Value (x) for parameter iamInstanceProfile.name is invalid."),
+        LOST_REPLY,
+        NO_ROAD,
+    ],
+)
+def test_asks_again_with_the_same_token(clock: Clock, hiccup: Exception) -> None:
+    client = Answering(hiccup, hiccup, {"Instances": []})
+    events: list[Event] = []
+
+    assert launch(client, events.append) == {"Instances": []}
+
+    assert [asked["ClientToken"] for asked in client.asked] == ["token-1"] * 3
+    assert client.asked[0] == client.asked[2]
+    assert [event.kind for event in events] == ["warn", "warn"]
+    assert "An error occurred" not in events[0].what  # AWS's words, and not botocore's around them
+    assert 0.5 <= clock.slept_s[0] <= 1.0 <= clock.slept_s[1] <= 2.0
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        refusal("InsufficientInstanceCapacity"),
+        refusal("VcpuLimitExceeded"),
+        refusal("UnauthorizedOperation"),
+        refusal("InvalidAMIID.NotFound"),
+        refusal("IdempotentParameterMismatch"),
+        SSLError(endpoint_url="https://ec2", error=OSError("x")),
+    ],
+)
+def test_takes_a_no_for_a_no(clock: Clock, refused: Exception) -> None:
+    client = Answering(refused)
+
+    with pytest.raises(type(refused)):
+        launch(client)
+    assert len(client.asked) == 1
+    assert not clock.slept_s
+
+
+def test_gives_up_when_aws_stays_busy(clock: Clock) -> None:
+    client = Answering(refusal("RequestLimitExceeded"))
+
+    with pytest.raises(ClientError, match="RequestLimitExceeded"):
+        launch(client)
+    assert len(client.asked) == LAUNCH_ATTEMPTS
+    assert 40 < sum(clock.slept_s) < 180
+
+
+def test_gives_up_on_a_group_that_stays_unknown(clock: Clock) -> None:
+    with pytest.raises(ClientError, match="InvalidGroup"):
+        launch(Answering(refusal("InvalidGroup.NotFound")))
+    assert NOT_FOUND_TIMEOUT_S <= sum(clock.slept_s) < NOT_FOUND_TIMEOUT_S + 31
+
+
+def test_poll_looks_at_once_then_ever_more_rarely(clock: Clock) -> None:
+    looks: list[float] = []
+    begun = clock.now_s
+
+    def look() -> str | None:
+        looks.append(clock.now_s)
+        return "there" if len(looks) == 20 else None
+
+    assert poll(look, timeout_s=1000) == "there"
+    assert looks[0] == begun
+    assert clock.slept_s[0] == FIRST_PAUSE_S
+    assert clock.slept_s == sorted(clock.slept_s)
+    assert clock.slept_s[-1] == LONGEST_PAUSE_S
+
+
+def test_poll_ends_in_time_with_a_last_look(clock: Clock) -> None:
+    looks: list[float] = []
+    begun = clock.now_s
+
+    assert poll(lambda: looks.append(clock.now_s), timeout_s=7.5) is None
+    assert looks[-1] == begun + 7.5
+
+
+# --- numbering ---------------------------------------------------------------------------------------------------
+
+
+def instance(name: str, *, launch_index: int, indices: str | None, age_s: int = 0, **more: Any) -> Any:
+    launched = datetime(2030, 1, 1, tzinfo=UTC) - timedelta(seconds=age_s)
+    return {
+        "InstanceId": name,
+        "AmiLaunchIndex": launch_index,
+        "LaunchTime": launched,
+        "State": {"Name": "running"},
+        "InstanceType": "c5.xlarge",
+        "Placement": {"AvailabilityZone": "us-east-1a"},
+        "Tags": [{"Key": "cluster:index", "Value": indices}] if indices is not None else [],
+        **more,
+    }
+
+
+def names(*instances: Any) -> dict[int, str]:
+    """The same whatever the order in which EC2 lists them."""
+    results = [{node.index: node.instance_id for node in number_nodes(order)} for order in permutations(instances)]
+    assert all(result == results[0] for result in results)
+    return results[0]
+
+
+def test_an_index_comes_from_the_launch() -> None:
+    first = [instance(f"i-{letter}", launch_index=k, indices="0-2") for k, letter in enumerate("cab")]
+    assert names(*first) == {0: "i-c", 1: "i-a", 2: "i-b"}
+
+
+def test_an_index_stays_when_others_go_and_come() -> None:
+    old = instance("i-old", launch_index=1, indices="0-2", age_s=60)
+    new = [instance(f"i-new{k}", launch_index=k, indices="0,2") for k in (0, 1)]
+    assert names(old) == {1: "i-old"}
+    assert names(old, *new) == {0: "i-new0", 1: "i-old", 2: "i-new1"}
+    [node] = number_nodes([old])
+    assert (node.name, node.role) == ("node-1", "head")
+
+
+def test_two_launches_of_the_same_index_at_once_are_both_seen() -> None:
+    one, two = (instance(name, launch_index=0, indices="0", age_s=age) for name, age in [("i-1", 9), ("i-2", 5)])
+    assert names(one, two) == {0: "i-1", 1: "i-2"}
+
+
+@pytest.mark.parametrize("indices", [None, "", "nonsense", "5-3"])
+def test_an_instance_without_a_proper_tag_gets_a_free_index(indices: str | None) -> None:
+    stray = instance("i-stray", launch_index=0, indices=indices, age_s=99)
+    rest = [instance("i-0", launch_index=0, indices="0,2"), instance("i-2", launch_index=1, indices="0,2")]
+    assert names(stray, *rest) == {0: "i-0", 1: "i-stray", 2: "i-2"}
+
+
+def test_a_restart_does_not_change_the_order() -> None:
+    """LaunchTime moves at a restart; the first interface stays attached."""
+    attached = {"Attachment": {"AttachTime": datetime(2029, 1, 1, tzinfo=UTC), "DeviceIndex": 0}}
+    old = instance("i-old", launch_index=0, indices=None, NetworkInterfaces=[attached])
+    young = instance("i-young", launch_index=0, indices=None, age_s=1000)
+    assert names(old, young) == {0: "i-old", 1: "i-young"}
+
+
+@pytest.mark.parametrize("includes", [True, False])
+def test_nodes_end_ssh_sessions_whose_client_is_gone(tmp_path: Path, *, includes: bool) -> None:
+    """What is run at boot sets that before all other settings, once, and changes nothing else."""
+    config, drop_in = tmp_path / "etc" / "sshd_config", tmp_path / "etc" / "sshd_config.d" / "00-cluster.conf"
+    config.parent.mkdir()
+    before = f"Include {config}.d/*.conf\n" * includes + "Port 22\nClientAliveInterval 0\nMatch User x\n"
+    config.write_text(before)
+    config.chmod(0o640)
+    script = request()["UserData"]
+    assert script.startswith("#cloud-boothook\n#!/bin/sh\n")
+    script = script.replace("/etc/ssh/", f"{config.parent}/").replace("/run/", f"{tmp_path}/run/")
+    for _ in range(2):
+        subprocess.run(["/bin/sh", "-c", script], check=True)
+        texts = (drop_in.read_text(), config.read_text()) if includes else (config.read_text(), before)
+        assert texts[0].startswith("# Written by cluster at boot.\nClientAliveInterval 15\nClientAliveCountMax 4\n")
+        assert texts[0].count("15") == 1
+        assert texts[1] == before
+        assert includes or texts[0].endswith(before)
+    assert config.stat().st_mode & 0o777 == 0o640

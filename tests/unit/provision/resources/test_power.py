@@ -1,0 +1,237 @@
+"""stop, start and allow, carried out in an EC2 in this process."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import provision.resources.power
+from foundation.errors import AwsError
+from foundation.progress import Event, silent
+from provision.apply import apply
+from provision.model import ClusterState
+from provision.pause import describe_disks_gib, plan_stop, prepare_allow, prepare_start, prepare_stop
+from provision.plan import Plan
+from provision.resources.power import parse_ran, running_s
+from provision.up import up
+from provision_world import CALLER_NETWORK, NAME, Killed, World, make_config
+
+OTHER = "198.51.100.1/32"
+
+
+def stop(world: World) -> Plan:
+    plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
+    apply(plan, clients=world.clients, files=world.files, report=silent)
+    return plan
+
+
+def start_again(world: World, **settings: Any) -> ClusterState:
+    plan = prepare_start(world.clients, name=NAME, config=make_config(**settings), files=world.files)
+    return up(plan, clients=world.clients, files=world.files, report=silent)
+
+
+def test_stop_and_start_take_one_call_each_for_any_number_of_nodes(world: World) -> None:
+    before = world.up(make_config(nodes=8))
+    world.calls.made.clear()
+
+    stop(world)
+
+    periods = {node.started_at for node in before.nodes}  # of one launch: the same second, or two
+    assert world.calls.mutating() == {"CreateTags": len(periods), "StopInstances": 1}
+    assert {node.state for node in world.describe().nodes} == {"stopped"}
+    assert describe_disks_gib(world.clients.ec2, name=NAME) == 800
+    world.calls.made.clear()
+
+    after = start_again(world, nodes=8)
+
+    assert world.calls.mutating() == {"StartInstances": 1}
+    assert [(n.instance_id, n.index, n.role, n.state) for n in after.nodes] == [
+        (n.instance_id, n.index, n.role, "running") for n in before.nodes
+    ]
+    assert all(node.public_ip for node in after.nodes)
+
+
+def test_what_is_done_already_is_not_done_again(world: World) -> None:
+    world.up(make_config())
+    assert not prepare_start(world.clients, name=NAME, config=make_config(), files=world.files)
+    stop(world)
+    world.calls.made.clear()
+    assert not stop(world)
+    assert not world.calls.mutating()
+
+
+def test_a_stop_notes_how_long_each_node_ran(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provision.resources.power, "time", world.time)
+    world.up(make_config())
+    stopped_at = int(world.time.now_s)
+    stop(world)
+
+    for node in world.describe().nodes:
+        ran = parse_ran(node.ran, node)
+        assert ran is not None
+        assert (ran.before_s, ran.start) == (0, int(node.launched_at.timestamp()))
+        assert stopped_at <= ran.stop <= world.time.now_s
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_stop_and_start_go_on_wherever_they_were_killed(world: World, before: bool) -> None:  # noqa: FBT001 - a case
+    world.up(make_config())
+    points = 0
+    for command, state in ((stop, "stopped"), (start_again, "running")) * 2:
+        for point in range(100):
+            with world.killed_at(point, before=before):
+                try:
+                    command(world)
+                except Killed:
+                    points += 1
+                    continue
+            break
+        command(world)
+        assert {node.state for node in world.describe().nodes} == {state}
+    assert points > 20
+    assert world.resources()["instances"] == 2
+
+
+def test_nodes_that_ended_since_they_were_to_be_stopped_do_not_keep_the_others_running(world: World) -> None:
+    state = world.up(make_config(nodes=3))
+    plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
+    world.clients.ec2.terminate_instances(InstanceIds=[state.nodes[1].instance_id])
+
+    apply(plan, clients=world.clients, files=world.files, report=silent)
+
+    assert [(node.index, node.state) for node in world.describe().nodes] == [(0, "stopped"), (2, "stopped")]
+    assert {node.state for node in start_again(world).nodes} == {"running"}  # although node 1 is missing
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("InsufficientInstanceCapacity", "only in their own zone"), ("VcpuLimitExceeded", "a higher limit")],
+)
+def test_a_start_that_aws_refuses(world: World, code: str, hint: str) -> None:
+    world.up(make_config())
+    stop(world)
+    refuse(world, "StartInstances", code)
+
+    with pytest.raises(AwsError, match=f"AWS says: .*{code}, while starting the nodes") as caught:
+        start_again(world)
+
+    assert hint in (caught.value.hint or "")
+    assert {node.state for node in world.describe().nodes} == {"stopped"}
+    assert {node.state for node in start_again(world).nodes} == {"running"}
+
+
+def refuse(world: World, action: str, code: str) -> None:
+    """The next call of the action gets this error."""
+
+    def answer(**_: Any) -> tuple[Any, dict[str, Any]]:
+        world.clients.ec2.meta.events.unregister(f"before-call.ec2.{action}", answer)
+        error = {"Code": code, "Message": "as the test wants it"}
+        return type("Http", (), {"status_code": 400}), {"Error": error, "ResponseMetadata": {}}
+
+    world.clients.ec2.meta.events.register(f"before-call.ec2.{action}", answer)
+
+
+def test_a_node_that_stops_while_it_starts_is_named_with_its_reason(world: World) -> None:
+    world.up(make_config())
+    stop(world)
+    plan = prepare_start(world.clients, name=NAME, config=make_config(), files=world.files)
+    [victim, _] = world.sandbox.backend.sandbox_instances()
+
+    def lose(**_: Any) -> None:
+        victim.lose_host()
+
+    world.clients.ec2.meta.events.register("after-call.ec2.StartInstances", lose)
+    try:
+        with pytest.raises(AwsError, match=f"1 of the nodes stopped.*{victim.id}: Server.ScheduledStop"):
+            apply(plan, clients=world.clients, files=world.files, report=silent)
+    finally:
+        world.clients.ec2.meta.events.unregister("after-call.ec2.StartInstances", lose)
+
+
+def test_lists_that_lag_behind_do_not_make_a_start_fail(late_world: World) -> None:
+    late_world.up(make_config())
+    stop(late_world)
+    assert {node.state for node in start_again(late_world).nodes} == {"running"}
+
+
+def test_a_node_that_boots_is_stopped_when_it_runs(world: World) -> None:
+    world.up(make_config(nodes=1))
+    [node] = world.describe().nodes
+    [instance] = world.sandbox.backend.sandbox_instances()
+    plan = plan_stop(replace(world.describe(), nodes=(replace(node, state="pending"),)))
+    events: list[Event] = []
+
+    apply(plan, clients=world.clients, files=world.files, report=events.append)
+
+    assert instance.state == "stopped"
+    assert [event.what for event in events if event.kind == "done"] == [
+        "stop 1 node (0)",
+        "wait until 1 instance has stopped",
+    ]
+
+
+def test_allow_moves_the_rule_and_leaves_those_made_by_hand(world: World) -> None:
+    world.up(make_config())
+    world.clients.ec2.authorize_security_group_ingress(
+        GroupName="cluster-demo", IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="192.0.2.0/24"
+    )
+    config = make_config(ssh_from=OTHER)
+    plan, group, ssh_from = prepare_allow(world.clients, name=NAME, config=config, files=world.files)
+    assert (group.ssh_from, ssh_from) == ((CALLER_NETWORK,), OTHER)
+
+    apply(plan, clients=world.clients, files=world.files, report=silent)
+
+    now = world.describe().security_group
+    assert now is not None
+    assert (now.ssh_from, now.ssh_open_to) == ((OTHER,), ("192.0.2.0/24", OTHER))
+    assert not prepare_allow(world.clients, name=NAME, config=config, files=world.files)[0]
+
+
+def test_start_from_another_address_lets_that_one_in(world: World) -> None:
+    world.up(make_config())
+    stop(world)
+    group = start_again(world, ssh_from=OTHER).security_group
+    assert group is not None
+    assert group.ssh_open_to == (OTHER,)
+
+
+def test_the_rest_does_not_count_as_running_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour's run, a day's rest, two hours' run, all in the tag and in what EC2 says of the present period."""
+    monkeypatch.setattr(provision.resources.power, "time", world.time)
+    world.up(make_config(nodes=1))
+    [instance] = world.sandbox.backend.sandbox_instances()
+
+    def wait_h(hours: float) -> datetime:
+        world.time.now_s += hours * 3600
+        return datetime.fromtimestamp(world.time.now_s, UTC)
+
+    def begin_period(**_: Any) -> None:
+        instance.launch_time = wait_h(0).replace(tzinfo=None)
+
+    begin_period()
+    for interface in instance.nics.values():
+        interface.attach_time = instance.launch_time
+    world.clients.ec2.meta.events.register("after-call.ec2.StartInstances", begin_period)
+    try:
+        wait_h(1)
+        stop(world)
+        wait_h(24)
+        start_again(world, nodes=1)
+    finally:
+        world.clients.ec2.meta.events.unregister("after-call.ec2.StartInstances", begin_period)
+    now = wait_h(2)
+    [node] = world.describe().nodes
+    assert running_s(node, now=now) == pytest.approx(3 * 3600, abs=60)
+    assert (now - node.launched_at).total_seconds() == pytest.approx(27 * 3600, abs=60)
+
+
+@pytest.mark.parametrize("fault", ["throttle", "internal-error", "lost-reply"])
+@pytest.mark.parametrize("action", ["CreateTags", "StopInstances", "StartInstances"])
+def test_a_call_that_fails_once_is_made_again(world: World, fault: str, action: str) -> None:
+    world.up(make_config())
+    world.sandbox.book.arm(f"{fault} action={action}")
+    stop(world)
+    assert {node.state for node in world.describe().nodes} == {"stopped"}
+    assert {node.state for node in start_again(world).nodes} == {"running"}
+    assert not world.sandbox.book.list()  # it has struck

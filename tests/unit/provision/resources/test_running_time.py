@@ -1,0 +1,124 @@
+"""How long a node has run: a table of cases, and lives of nodes made up by hypothesis."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.model import InstanceState, Node
+from provision.resources.power import ran_tag, running_s
+from provision_world import make_node
+
+LAUNCH = 1_900_000_000
+HOUR = 3600
+
+
+def at(second: float) -> datetime:
+    """So many seconds after the launch."""
+    return datetime.fromtimestamp(LAUNCH, UTC) + timedelta(seconds=second)
+
+
+def node(state: InstanceState, *, started: float = 0, ran: str | None = None) -> Node:
+    return make_node(0, state=state, launched_at=at(0), started_at=at(started), ran=ran)
+
+
+def tag(before: int, start: int, stop: int) -> str:
+    return f"{before},{LAUNCH + start},{LAUNCH + stop}"
+
+
+@pytest.mark.parametrize(
+    ("what", "given_node", "wanted_s"),
+    [
+        ("never stopped", node("running"), 10 * HOUR),
+        ("no time of start", replace(node("running"), started_at=None), 10 * HOUR),
+        ("about to run", node("pending"), 10 * HOUR),
+        ("stopped", node("stopped", ran=tag(0, 0, HOUR)), HOUR),
+        ("stopping", node("stopping", ran=tag(0, 0, HOUR)), HOUR),
+        ("started again", node("running", started=8 * HOUR, ran=tag(0, 0, HOUR)), 3 * HOUR),
+        ("starting again", node("pending", started=8 * HOUR, ran=tag(0, 0, HOUR)), 3 * HOUR),
+        ("stopped twice", node("stopped", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)), 2 * HOUR),
+        ("the stop was interrupted", node("running", ran=tag(0, 0, HOUR)), 10 * HOUR),
+        ("the second stop was", node("running", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)), 3 * HOUR),
+        ("stopped by something else", node("stopped", started=8 * HOUR, ran=tag(0, 0, HOUR)), 3 * HOUR),
+        ("stopped, and nobody noted it", node("stopped"), 10 * HOUR),
+        ("no tag of ours", node("running", started=9 * HOUR, ran="a lot"), 10 * HOUR),
+        ("an empty tag", node("stopped", ran=""), 10 * HOUR),
+        ("a tag cut short", node("stopped", ran=f"0,{LAUNCH}"), 10 * HOUR),
+        ("negative", node("stopped", ran=f"-5,{LAUNCH},{LAUNCH + 9}"), 10 * HOUR),
+        ("digits of another script", node("stopped", ran=f"٣,{LAUNCH},{LAUNCH + 9}"), 10 * HOUR),
+        ("stop before start", node("running", started=9 * HOUR, ran=tag(0, HOUR, 0)), 10 * HOUR),
+        ("start before the launch", node("running", started=9 * HOUR, ran=tag(0, -9, HOUR)), 10 * HOUR),
+        ("start in the future", node("running", started=8 * HOUR, ran=tag(0, 9 * HOUR, 9 * HOUR)), 10 * HOUR),
+        ("more before than there was", node("running", started=HOUR, ran=tag(2 * HOUR, HOUR, HOUR)), 10 * HOUR),
+        ("stopped in the future: a clock that is wrong", node("stopped", ran=tag(0, 0, 20 * HOUR)), 10 * HOUR),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_how_long_a_node_has_run_ten_hours_after_its_launch(what: str, given_node: Node, wanted_s: float) -> None:
+    assert running_s(given_node, now=at(10 * HOUR)) == wanted_s
+
+
+def test_before_its_launch_it_has_not_run() -> None:
+    assert running_s(node("running"), now=at(-5)) == 0
+
+
+@pytest.mark.parametrize(
+    ("given_node", "wanted"),
+    [
+        (node("running"), tag(0, 0, 10 * HOUR)),
+        (node("running", started=8 * HOUR, ran=tag(0, 0, HOUR)), tag(HOUR, 8 * HOUR, 10 * HOUR)),
+        (node("running", started=8 * HOUR, ran=tag(HOUR, 2 * HOUR, 3 * HOUR)), tag(2 * HOUR, 8 * HOUR, 10 * HOUR)),
+        # An earlier stop was interrupted: only the end moves.
+        (node("running", ran=tag(0, 0, HOUR)), tag(0, 0, 10 * HOUR)),
+        (node("running", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)), tag(HOUR, 8 * HOUR, 10 * HOUR)),
+        # Started again by others: all since the launch counts.
+        (node("running", started=8 * HOUR), tag(8 * HOUR, 8 * HOUR, 10 * HOUR)),
+        (node("running", started=8 * HOUR, ran="?"), tag(8 * HOUR, 8 * HOUR, 10 * HOUR)),
+    ],
+)
+def test_what_a_stop_notes(given_node: Node, wanted: str) -> None:
+    assert ran_tag(given_node, now=at(10 * HOUR)) == wanted
+
+
+def test_a_clock_behind_ec2s_notes_an_empty_period() -> None:
+    assert ran_tag(node("running", started=HOUR, ran=tag(0, 0, 60)), now=at(60)) == tag(60, HOUR, HOUR)
+
+
+phases = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 3)), min_size=1, max_size=6)
+
+
+@given(phases=phases)
+def test_a_life_of_stops_and_starts_adds_up(phases: list[tuple[int, int, int]]) -> None:
+    """Each phase: so long it runs, so long it is stopped, and so many times the stop is interrupted before."""
+    now, ran_s = 0, 0
+    life = node("running")
+    for runs_s, rests_s, interrupted in phases:
+        for attempt in range(interrupted + 1):
+            tried_at = now + runs_s * (attempt + 1) // (interrupted + 1)
+            life = replace(life, ran=ran_tag(life, now=at(tried_at)))
+            assert running_s(life, now=at(tried_at)) == ran_s + tried_at - now
+        now, ran_s = now + runs_s, ran_s + runs_s
+        life = replace(life, state="stopped")
+        assert running_s(life, now=at(now + rests_s)) == ran_s
+        now += rests_s + 1  # EC2's times are whole seconds: a period that begins in the same one is the same
+        life = replace(life, state="running", started_at=at(now))
+        assert running_s(life, now=at(now)) == ran_s
+
+
+@given(
+    text=st.one_of(
+        st.text(max_size=40),
+        st.tuples(*[st.integers(0, 2 * LAUNCH)] * 3).map(lambda numbers: ",".join(map(str, numbers))),
+        st.tuples(st.integers(0, 10), st.integers(-10, 30), st.integers(-10, 30)).map(lambda n: tag(*n)),
+    ),
+    state=st.sampled_from(["pending", "running", "stopping", "stopped"]),
+    started=st.integers(0, 20),
+    now=st.integers(-5, 40),
+)
+def test_whatever_the_tag_says_the_time_is_possible(text: str, state: InstanceState, started: int, now: int) -> None:
+    damaged = node(state, started=started, ran=text)
+    assert 0 <= running_s(damaged, now=at(now)) <= max(now, 0)
+    again = replace(damaged, ran=ran_tag(damaged, now=at(now)))
+    assert 0 <= running_s(again, now=at(now)) <= max(now, 0)

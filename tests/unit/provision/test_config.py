@@ -1,0 +1,132 @@
+"""[provision] of cluster.toml: what is taken, what is refused, and with which words."""
+
+import json
+from typing import Any
+
+import pytest
+
+from foundation.errors import ConfigError
+from foundation.settings import check, describe_settings
+from provision.config import NAME_PATTERN, ProvisionConfig, setting_error
+
+
+def make(**table: Any) -> ProvisionConfig:
+    return check(ProvisionConfig, table, source="cluster.toml")
+
+
+def test_every_field_has_a_default_and_a_description() -> None:
+    assert ProvisionConfig().nodes == 2
+    assert all(setting.description.endswith(".") for setting in describe_settings(ProvisionConfig).values())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("region", "eu-central-1"),
+        ("region", "us-gov-west-1"),
+        ("nodes", 0),
+        ("nodes", 1000),
+        ("instance_type", "g4dn.xlarge"),
+        ("instance_type", "u-6tb1.112xlarge"),
+        ("instance_type", "c7g.metal"),
+        ("ami", "auto"),
+        ("ami", "ami-0123456789abcdef0"),
+        ("user", "ec2-user"),
+        ("volume_size_gib", 8),
+        ("ssh_from", "auto"),
+        ("ssh_from", "203.0.113.0/24"),
+        ("subnet_id", "subnet-0123456789abcdef0"),
+        ("ssh_address", "public"),
+    ],
+)
+def test_taken(key: str, value: Any) -> None:
+    assert getattr(make(**{key: value}), key) == value
+
+
+def test_a_single_address_becomes_a_network() -> None:
+    assert make(ssh_from="203.0.113.7").ssh_from == "203.0.113.7/32"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("region", "Frankfurt", 'must be an AWS region such as "us-east-1"'),
+        ("region", "us-east-1\n", 'must be an AWS region such as "us-east-1"'),
+        ("nodes", -1, "must be a whole number from 0 to 1000"),
+        ("nodes", 1001, "must be a whole number from 0 to 1000"),
+        ("nodes", "2", "must be a whole number from 0 to 1000"),
+        ("nodes", True, "must be a whole number from 0 to 1000"),
+        ("nodes", 2.0, "must be a whole number from 0 to 1000"),
+        ("instance_type", "c5", "must be an EC2 instance type"),
+        ("instance_type", "c5.xlarge; rm -rf /", "must be an EC2 instance type"),
+        ("ami", "ubuntu", 'must be "auto" or an image id'),
+        ("ami", "ami-$(id)", 'must be "auto" or an image id'),
+        ("user", "root; id", "must be a Linux user name"),
+        ("user", "../x", "must be a Linux user name"),
+        ("user", "", "must be a Linux user name"),
+        ("volume_size_gib", 7, "must be a whole number from 8 to 16384"),
+        ("volume_size_gib", 16385, "must be a whole number from 8 to 16384"),
+        ("ssh_from", "0.0.0.0/0", "in effect to everybody"),
+        ("ssh_from", "10.0.0.0/7", "no wider than /8"),
+        ("ssh_from", "203.0.113.7/24", "did you mean 203.0.113.0/24"),
+        ("ssh_from", "203.0.113.300", 'must be "auto" (the address this machine is seen with) or an IPv4 network'),
+        ("ssh_from", "2001:db8::/32", "or an IPv4 network"),
+        ("ssh_from", "my-office", "or an IPv4 network"),
+        ("subnet_id", "vpc-0123456789", 'must be "auto" or a subnet id'),
+        ("ssh_address", "elastic", 'must be "public" or "private"'),
+        ("market", "spotty", 'must be "on-demand" or "spot"'),
+        ("min_nodes", "some", 'must be "all" or a whole number from 1 to 1000'),
+        ("min_nodes", 0, 'must be "all" or a whole number from 1 to 1000'),
+        ("min_nodes", True, 'must be "all" or a whole number from 1 to 1000'),
+        ("efa", 1, "must be true or false"),
+    ],
+)
+def test_refused_with_what_is_allowed(key: str, value: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(**{key: value})
+    [line] = caught.value.message.splitlines()
+    assert line.startswith(f"cluster.toml: {key} = {json.dumps(value)}: ")
+    assert words in line
+
+
+def test_an_unknown_key_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r'^cluster\.toml: node: unknown key; did you mean "nodes"'):
+        make(node=3)
+
+
+@pytest.mark.parametrize("market", ["spot", ["spot"], ("spot",)])
+def test_a_market_alone_is_a_list_of_one(market: Any) -> None:
+    assert make(market=market).market == ("spot",)
+
+
+def test_private_addresses_need_a_network() -> None:
+    with pytest.raises(ConfigError, match="needs ssh_from to say a network"):
+        make(ssh_address="private")
+    assert make(ssh_address="private", ssh_from="10.0.0.0/16").ssh_from == "10.0.0.0/16"
+
+
+def test_more_nodes_cannot_be_good_enough_than_are_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"min_nodes = 7 is greater than nodes = 1"):
+        make(min_nodes=7, nodes=1)
+    assert make(min_nodes=7, nodes=7).min_nodes == 7
+
+
+def test_frozen() -> None:
+    with pytest.raises(AttributeError, match="immutable"):
+        ProvisionConfig().nodes = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["a", "demo", "my-cluster-2", "a" * 32])
+def test_names_taken(name: str) -> None:
+    assert NAME_PATTERN.fullmatch(name)
+
+
+@pytest.mark.parametrize("name", ["", "Demo", "2x", "-x", "a" * 33, "a b", "a/b", "../x", "a\n", "a'b", "$(id)", "ä"])
+def test_names_refused(name: str) -> None:
+    assert not NAME_PATTERN.fullmatch(name)
+
+
+def test_a_setting_that_aws_cannot_meet_is_shown_as_in_the_file() -> None:
+    error = setting_error(ProvisionConfig(), "volume_size_gib", "too small", hint="more")
+    assert error.message == "[provision] volume_size_gib = 100: too small"
+    assert error.exit_code == 2

@@ -1,0 +1,177 @@
+"""`up` and `down` killed at every API call and every fsync; test_provision_machine.py has them in any order.
+
+`make test-all` takes every point, before and after; `make test` a third of the states of the world that a kill leaves.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.progress import Event
+from provision.up import up
+from provision_world import Killed, World, complete, make_config, run_side_by_side
+
+READ_POINTS = ("Describe", "Get", "List", "DryRun")
+ALL = pytest.param(True, marks=pytest.mark.slow)
+
+
+def find_points(world: World, act: str) -> list[str]:
+    """The API calls and fsyncs of an act, in their order; it is carried out."""
+    world.calls.made.clear()
+    if act == "up":
+        world.up(make_config())
+    else:
+        world.down()
+    return list(world.calls.made)
+
+
+def plan_kills(points: list[str], *, everything: bool, which: int) -> list[tuple[int, bool]]:
+    """Where to kill: (point, before). Every point before and after; or a third of the states that a kill can leave.
+
+    Between two reads nothing changes: just after the one is just before the other, so they count once. which: 0 or 1,
+    so that the two ways on after a kill share the states; both have the first and the last.
+    """
+    if everything:
+        return [(number, before) for number in range(len(points)) for before in (True, False)]
+    kills = []
+    for number, point in enumerate(points):
+        changes = not point.startswith(READ_POINTS) or point == "ListFsync"
+        kills += [(number, True), (number, False)] if changes else [(number, False)]
+    return [kills[index] for index in sorted({0, *range(which, len(kills), 3), len(kills) - 1})]
+
+
+def check_up(world: World) -> None:
+    state = world.up(make_config())
+    assert [node.index for node in state.nodes] == [0, 1]
+    assert world.resources() == complete(2)
+
+
+def check_down(world: World) -> None:
+    assert world.down().leftovers == ()
+    assert not world.resources()
+    assert not world.files.root.exists()
+
+
+def check_both(world: World) -> None:
+    """`up` completes it, finds then nothing to do, and `down` leaves nothing."""
+    check_up(world)
+    assert not world.prepare(make_config())
+    check_down(world)
+
+
+@pytest.mark.parametrize("everything", [False, ALL], ids=["a third", "everything"])
+@pytest.mark.parametrize(
+    ("act", "check", "which"),
+    [("up", check_both, 0), ("up", check_down, 1), ("down", check_down, 0), ("down", check_up, 1)],
+    ids=["up-and-again", "up-then-down", "down-and-again", "down-then-up"],
+)
+def test_killed_at_every_point(
+    world: World, tmp_path: Path, act: str, check: Callable[[World], None], which: int, *, everything: bool
+) -> None:
+    """The key stays on this machine until nothing is left that needs it: `up` after `down` finds it, or makes it."""
+    if act == "down":
+        world.up(make_config())
+    points = find_points(world, act)
+    assert len(points) > 10
+    check(world)  # also to have in this process all that botocore reads once
+    world.reset(tmp_path / "before")
+    if act == "down":
+        world.up(make_config())
+
+    def kill(case: tuple[int, bool]) -> None:
+        point, before = case
+        world.move_files(tmp_path / f"{point}-{before}")
+        with world.killed_at(point, before=before), pytest.raises(Killed):
+            find_points(world, act)
+        check(world)
+
+    run_side_by_side(kill, plan_kills(points, everything=everything, which=which))
+
+
+def kill_after_launch(world: World) -> None:
+    """`up`, killed when its launch has taken effect and nobody was told."""
+    plan = world.prepare(make_config())
+    with pytest.raises(Killed):
+        up(plan, clients=world.clients, files=world.files, report=kill_on_done_launch)
+
+
+def kill_on_done_launch(event: Event) -> None:
+    if event.kind == "done" and event.what.startswith("launch"):
+        raise Killed(event.what)
+
+
+def test_a_launch_that_ec2_does_not_list_yet_is_not_repeated(late_world: World) -> None:
+    kill_after_launch(late_world)
+
+    state = late_world.up(make_config())
+
+    assert [node.index for node in state.nodes] == [0, 1]
+    assert late_world.resources() == complete(2)
+    assert late_world.files.launches() == ()
+
+
+def test_down_waits_for_a_launch_that_ec2_does_not_list_yet(late_world: World) -> None:
+    kill_after_launch(late_world)
+
+    late_world.down()
+
+    assert not late_world.resources()
+
+
+@pytest.mark.parametrize("step", ["make key pair", "make security group", "make placement group"])
+def test_down_waits_for_what_was_just_made_and_is_not_listed_yet(late_world: World, step: str) -> None:
+    def kill(event: Event) -> None:
+        if event.kind == "done" and event.what.startswith(step):
+            raise Killed(event.what)
+
+    with pytest.raises(Killed):
+        late_world.up(make_config(), report=kill)
+
+    assert late_world.down().leftovers == ()
+    late_world.time.sleep(60)
+    assert not late_world.resources()
+
+
+def test_up_with_other_settings_waits_for_the_interrupted_launch(late_world: World) -> None:
+    kill_after_launch(late_world)
+
+    assert [node.index for node in late_world.up(make_config(nodes=3)).nodes] == [0, 1, 2]
+
+
+def test_a_token_does_not_bring_back_nodes_that_ended(late_world: World) -> None:
+    kill_after_launch(late_world)
+    ec2 = late_world.clients.ec2
+    ids = [i["InstanceId"] for r in describe_all(late_world) for i in r["Instances"]]
+    ec2.terminate_instances(InstanceIds=ids)
+
+    assert not set(ids) & {node.instance_id for node in late_world.up(make_config()).nodes}
+
+
+def describe_all(world: World) -> list[Any]:
+    """When the lists have caught up."""
+    world.time.sleep(10)
+    return list(world.clients.ec2.describe_instances()["Reservations"])
+
+
+def test_a_token_is_forgotten_once_its_nodes_are_seen_and_ended(world: World) -> None:
+    """EC2 answers a repeated token with the instances of the first call, even when these are terminated by now."""
+    kill_after_launch(world)
+    first = {node.instance_id for node in world.up(make_config()).nodes}
+    world.resize(make_config(nodes=0))
+
+    state = world.up(make_config())
+
+    assert [node.index for node in state.nodes] == [0, 1]
+    assert not first & {node.instance_id for node in state.nodes}
+    assert world.files.launches() == ()
+
+
+def test_a_resize_to_nothing_ends_what_an_interrupted_launch_has_launched(late_world: World) -> None:
+    kill_after_launch(late_world)
+
+    late_world.resize(make_config(nodes=0))
+
+    assert late_world.settled().nodes == ()
+    assert late_world.resources()["instances"] == 0

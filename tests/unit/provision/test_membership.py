@@ -1,0 +1,238 @@
+"""Which instances are nodes: the tag is a claim, and three conditions decide."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cluster.commands.adopt import choose, render_candidates
+from cluster.views.status import render_clusters
+from cluster.views.terminal import escape
+from foundation.errors import ClusterError, NotFoundError
+from provision.describe import ClusterSummary
+from provision.membership import Claim, KnownInstances, find_known, find_membership, find_problems, no_nodes
+from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInstance
+from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node
+
+OURS = KeyPair(key_name="cluster-demo", public_key="ssh-ed25519 AAAA", ours=True)
+KEY = "ssh-ed25519 AAAA"
+
+
+def make_group(group_id: str, *, ours: bool = True) -> SecurityGroup:
+    return SecurityGroup(
+        group_id=group_id, vpc_id="vpc-1", ours=ours, ssh_from=(), ssh_open_to=(), open_to_members=True
+    )
+
+
+def make_claim(**values: Any) -> Claim:
+    defaults: dict[str, Any] = {
+        "instance_id": "i-1",
+        "reservation_id": "r-1",
+        "key_name": "cluster-demo",
+        "group_ids": frozenset({"sg-1"}),
+        "client_token": "a-token",
+    }
+    return Claim(**{**defaults, **values})
+
+
+def make_untrusted(**values: Any) -> UntrustedInstance:
+    defaults: dict[str, Any] = {
+        "instance_id": "i-9",
+        "state": "running",
+        "private_ip": "10.0.0.9",
+        "public_ip": None,
+        "instance_type": "c5.xlarge",
+        "zone": "us-east-1a",
+        "launched_at": LAUNCHED_AT,
+        "owner": None,
+        "image_id": "ami-1",
+        "key_name": "cluster-demo",
+        "group_ids": ("sg-1",),
+        "is_known": False,
+    }
+    return UntrustedInstance(**{**defaults, **values})
+
+
+@pytest.mark.parametrize(
+    ("claim", "key_pair", "groups", "problem"),
+    [
+        ({}, OURS, ["sg-1"], None),
+        ({"group_ids": frozenset({"sg-7", "sg-1"})}, OURS, ["sg-1"], None),
+        ({"group_ids": frozenset({"sg-2"})}, OURS, ["sg-1", "sg-2"], None),  # one in each VPC
+        ({}, None, ["sg-1"], None),  # deleted in EC2: `up` imports it again
+        ({"key_name": "mine"}, OURS, ["sg-1"], "its key pair is 'mine', not 'cluster-demo'"),
+        ({"key_name": "\x1b]0;x\x07"}, OURS, ["sg-1"], r"its key pair is '\x1b]0;x\x07', not 'cluster-demo'"),
+        ({"key_name": None}, OURS, ["sg-1"], "it has no key pair, not 'cluster-demo'"),
+        (
+            {},
+            KeyPair(key_name="cluster-demo", public_key=KEY, ours=False),
+            ["sg-1"],
+            "does not carry the cluster's tag",
+        ),
+        ({}, replace(OURS, public_key="ssh-ed25519 B"), ["sg-1"], "is not the one on this machine"),
+        ({"group_ids": frozenset({"sg-7"})}, OURS, ["sg-1"], "its security group is sg-7, not sg-1"),
+        ({"group_ids": frozenset()}, OURS, ["sg-1"], "its security group is none, not sg-1"),
+        ({}, OURS, [], "its security group is sg-1, not cluster-demo, which does not exist"),
+    ],
+)
+def test_who_can_be_a_node(
+    claim: dict[str, Any], key_pair: KeyPair | None, groups: list[str], problem: str | None
+) -> None:
+    membership = find_membership(
+        name=NAME,
+        key_pair=key_pair,
+        groups=[*(make_group(group) for group in groups), make_group("sg-x", ours=False)],
+        known=KnownInstances(public_key=KEY),
+    )
+    problems = find_problems(make_claim(**claim), membership)
+    assert len(problems) == (problem is not None)
+    assert problem is None or problem in problems[0]
+
+
+def test_a_group_of_the_same_name_that_is_not_the_clusters_does_not_count() -> None:
+    membership = find_membership(
+        name=NAME, key_pair=OURS, groups=[make_group("sg-1", ours=False)], known=KnownInstances()
+    )
+    assert find_problems(make_claim(), membership)
+
+
+@pytest.mark.parametrize(
+    ("claims", "known", "expected"),
+    [
+        ([{}], {}, []),
+        ([{}], {"instance_ids": {"i-1"}}, ["i-1"]),
+        ([{}], {"tokens": {"a-token"}}, ["i-1"]),
+        ([{}], {"tokens": {"another"}}, []),
+        ([{"client_token": None}], {"tokens": {"a-token"}}, []),
+        ([{}, {"instance_id": "i-2"}], {"tokens": {"a-token"}}, ["i-1", "i-2"]),
+        # The token of our launch, which anyone may read, used again in another zone: which one is ours is not known.
+        ([{}, {"instance_id": "i-2", "reservation_id": "r-2"}], {"tokens": {"a-token"}}, []),
+        (
+            [{}, {"instance_id": "i-2", "reservation_id": "r-2"}],
+            {"tokens": {"a-token"}, "instance_ids": {"i-1"}},
+            ["i-1"],
+        ),
+    ],
+)
+def test_what_this_machine_knows(
+    claims: list[dict[str, Any]], known: dict[str, Collection[str]], expected: list[str]
+) -> None:
+    asked = KnownInstances(**{key: frozenset(value) for key, value in known.items()})
+    assert sorted(find_known([make_claim(**claim) for claim in claims], asked)) == expected
+
+
+def test_without_nodes_the_error_names_those_that_could_be_adopted() -> None:
+    error = no_nodes(ClusterState(name=NAME, untrusted=(make_untrusted(),)))
+    assert isinstance(error, NotFoundError)
+    assert error.message == (
+        "cluster demo has no nodes that this machine launched; 1 instance with its tag is not trusted: i-9"
+    )
+    assert error.hint == "cluster adopt"
+    assert no_nodes(ClusterState(name=NAME), what="to stop").message == "cluster demo has no nodes to stop"
+
+
+def launch_alike(world: World, **changes: Any) -> str:
+    """Somebody else's launch, with the request of our own: the same tags, key pair and group."""
+    [reservation] = [r for r in world.clients.ec2.describe_instances()["Reservations"] if r["Instances"]][:1]
+    node = reservation["Instances"][0]
+    request: Any = {
+        "ImageId": node["ImageId"],
+        "InstanceType": node["InstanceType"],
+        "KeyName": node["KeyName"],
+        "SubnetId": node["SubnetId"],
+        "SecurityGroupIds": [group["GroupId"] for group in node["SecurityGroups"]],
+        "MinCount": 1,
+        "MaxCount": 1,
+        "TagSpecifications": [{"ResourceType": "instance", "Tags": node["Tags"]}],
+        **changes,
+    }
+    return world.clients.ec2.run_instances(**request)["Instances"][0]["InstanceId"]
+
+
+def test_an_instance_that_claims_a_place_neither_takes_nor_blocks_it(world: World) -> None:
+    nodes = {node.instance_id for node in world.up(make_config()).nodes}
+    alike = launch_alike(world)
+    world.time.sleep(60)
+
+    state = world.describe()
+    assert {node.instance_id for node in state.nodes} == nodes
+    assert [(each.instance_id, each.why) for each in state.untrusted] == [(alike, "not launched by this machine")]
+    assert not world.prepare(make_config())
+    assert world.prepare(make_config()).left_alone == state.untrusted
+
+    grown = world.up(make_config(nodes=3))
+    assert [node.index for node in grown.nodes] == [0, 1, 2]
+    assert alike not in {node.instance_id for node in grown.nodes}
+    assert [node.index for node in world.resize(make_config(nodes=1)).nodes] == [0]
+    assert [each.instance_id for each in world.describe().untrusted] == [alike]
+
+    assert alike in {each.resource_id for each in world.down().deleted}
+    assert not world.resources()
+
+
+def test_an_instance_with_another_key_does_not_keep_a_new_machine_from_making_the_cluster(world: World) -> None:
+    world.up(make_config())
+    launch_alike(world, KeyName="")
+    world.resize(make_config(nodes=0))
+
+    assert len(world.up(make_config()).nodes) == 2
+
+
+def test_a_machine_without_the_key_launches_nothing_beside_instances_of_the_cluster(world: World) -> None:
+    world.up(make_config())
+    for path in world.files.root.iterdir():
+        path.unlink()
+
+    with pytest.raises(ClusterError, match="has 2 nodes, which only its private key can reach"):
+        world.up(make_config())
+
+
+def test_nodes_of_a_version_without_adoption_are_known_by_their_pinned_host_keys(world: World) -> None:
+    ids = [node.instance_id for node in world.up(make_config()).nodes]
+    world.files.journal.unlink()
+    assert world.describe().nodes == ()
+
+    world.files.known_hosts.write_text("".join(f"{instance_id} ssh-ed25519 AAAA\n" for instance_id in ids))
+
+    assert [node.instance_id for node in world.describe().nodes] == ids
+
+
+def test_a_node_that_was_taken_out_of_the_group_is_a_node_no_more(world: World) -> None:
+    first, second = world.up(make_config()).nodes
+    ec2 = world.clients.ec2
+    other = ec2.create_security_group(GroupName="other", Description="other", VpcId=first.vpc_id or "")["GroupId"]
+    ec2.modify_instance_attribute(InstanceId=second.instance_id, Groups=[other])
+
+    state = world.describe()
+
+    assert state.nodes == (first,)
+    assert [each.is_known for each in state.untrusted] == [True]
+    assert "its security group is" in state.untrusted[0].why
+
+
+def test_a_list_warns_of_clusters_whose_key_is_here() -> None:
+    clusters = [ClusterSummary(name=name, untrusted=(make_untrusted(),)) for name in ("demo", "lab")]
+    shown = render_clusters(clusters, region="us-east-1", prices={}, keys_here={"demo"}, now=LAUNCHED_AT).splitlines()
+    assert shown[3:] == ["demo: 1 instance with its tag is not trusted: i-9 (cluster status says why)"]
+    assert shown[1].split()[1:3] == ["1", "running"]
+
+
+def test_adopt_chooses_among_what_is_not_trusted() -> None:
+    one, other = make_untrusted(), make_untrusted(instance_id="i-8", problems=("its key pair is 'mine'",))
+    state = ClusterState(name=NAME, nodes=(make_node(0),), untrusted=(one, other))
+    assert choose(state, ()) == (one, other)
+    assert choose(state, ("i-8",)) == (other,)
+    with pytest.raises(NotFoundError, match="i-0 is node-0 of cluster demo already"):
+        choose(state, ("i-0",))
+    with pytest.raises(NotFoundError, match="has no instance i-7"):
+        choose(state, ("i-7",))
+
+
+def test_what_an_instance_says_of_itself_cannot_write_to_the_terminal() -> None:
+    harmless = render_candidates([make_untrusted(owner="eve", key_name="eve")])
+    shown = render_candidates([make_untrusted(owner="arn:aws:iam::1:user/\x1b]0;eve\x07\nnode-0", key_name="\x1b[2J")])
+    assert len(shown.splitlines()) == len(harmless.splitlines())  # it cannot look like another instance
+    on_a_terminal = escape(shown)
+    assert r"\x1b]0;eve\x07\nnode-0" in on_a_terminal
+    assert on_a_terminal.replace("\n", "").isprintable()

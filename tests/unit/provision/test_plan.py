@@ -1,0 +1,384 @@
+"""What `up` and `resize` decide, as tables of states."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.errors import ClusterError, ConfigError, NotFoundError
+from provision.model import MAX_TAG_LENGTH, ClusterState, KeyPair, SecurityGroup, format_indices, parse_indices
+from provision.plan import Plan, Step
+from provision.render import render_plan
+from provision.resources.instances import TerminateInstances, WaitForRunning, WaitForTerminated
+from provision.resources.key_pair import DeleteKeyPair, ImportKeyPair
+from provision.resources.launch import LaunchNodes
+from provision.resources.placement_group import PlacementGroup
+from provision.resources.security_group import AuthorizeIngress, CreateSecurityGroup, DeleteSecurityGroup, RevokeIngress
+from provision.up import plan_resize, plan_up
+from provision_world import (
+    CALLER_NETWORK,
+    NAME,
+    World,
+    make_config,
+    make_node,
+    make_option,
+    make_preflight,
+    make_wanted,
+)
+
+OUR_KEY = "ssh-ed25519 AAAAours"
+OTHER_KEY = "ssh-ed25519 AAAAother"
+GROUP = SecurityGroup(
+    group_id="sg-1",
+    vpc_id="vpc-1",
+    ours=True,
+    ssh_from=(CALLER_NETWORK,),
+    ssh_open_to=(CALLER_NETWORK,),
+    open_to_members=True,
+)
+MAKE_KEY = ImportKeyPair(key_name="cluster-demo", is_made=True)
+IMPORT_KEY = ImportKeyPair(key_name="cluster-demo")
+DELETE_KEY = DeleteKeyPair(key_name="cluster-demo")
+TWO_NODES = (make_node(0), make_node(1))
+
+
+def key(public_key: str | None = OUR_KEY, *, ours: bool = True) -> KeyPair:
+    return KeyPair(key_name="cluster-demo", public_key=public_key, ours=ours)
+
+
+def group(**values: Any) -> SecurityGroup:
+    fields = {name: getattr(GROUP, name) for name in SecurityGroup.__slots__}
+    return SecurityGroup(**{**fields, **values})
+
+
+def state(**values: Any) -> ClusterState:
+    whole: dict[str, Any] = {"nodes": TWO_NODES, "key_pair": key(), "security_groups": (GROUP,)}
+    return ClusterState(name=NAME, **{**whole, **values})
+
+
+def whole_plan(
+    from_state: ClusterState, *, local_key: str | None = OUR_KEY, preflight: Any = None, **settings: Any
+) -> Plan:
+    wanted = make_wanted(config=make_config(**settings), state=from_state, local_key=local_key)
+    return plan_up(replace(wanted, preflight=(preflight or make_preflight()) if wanted.missing else None))
+
+
+def plan(from_state: ClusterState, **values: Any) -> tuple[Step, ...]:
+    return whole_plan(from_state, **values).steps
+
+
+def find_launch(steps: tuple[Step, ...]) -> LaunchNodes:
+    [launch] = [step for step in steps if isinstance(step, LaunchNodes)]
+    return launch
+
+
+def kinds(steps: tuple[Step, ...]) -> list[str]:
+    return [type(step).__name__ for step in steps]
+
+
+def test_from_nothing_to_everything() -> None:
+    steps = plan(ClusterState(name=NAME), local_key=None)
+
+    assert steps == (
+        MAKE_KEY,
+        CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1"),
+        AuthorizeIngress(group_id=None, ssh_from=CALLER_NETWORK, members=True),
+        LaunchNodes(
+            indices=(0, 1),
+            least=2,
+            group_id=None,
+            key_name="cluster-demo",
+            volume_size_gib=100,
+            public_address=True,
+            options=(make_option(),),
+        ),
+        WaitForRunning(nodes=2, public_address=True),
+    )
+
+
+def test_nothing_to_do() -> None:
+    whole = whole_plan(state())
+    assert not whole
+    assert render_plan(whole) == "cluster demo: nothing to do\n"
+
+
+@pytest.mark.parametrize(
+    ("in_ec2", "here", "nodes", "expected"),
+    [
+        (None, None, (), (MAKE_KEY,)),
+        (None, OUR_KEY, (), (IMPORT_KEY,)),
+        (None, OUR_KEY, TWO_NODES, (IMPORT_KEY,)),
+        (key(), OUR_KEY, (), ()),
+        (key(), OUR_KEY, TWO_NODES, ()),
+        (key(), None, (), (DELETE_KEY, MAKE_KEY)),
+        (key(), OTHER_KEY, (), (DELETE_KEY, IMPORT_KEY)),
+        (key(None), OUR_KEY, (), (DELETE_KEY, IMPORT_KEY)),
+        (None, None, TWO_NODES, "is not on this machine"),
+        (key(), None, TWO_NODES, "is not on this machine"),
+        (key(), OTHER_KEY, TWO_NODES, "on this machine is another one"),
+        (key(ours=False), None, (), "did not make"),
+        (key(ours=False), OUR_KEY, (), "did not make"),
+        (key(ours=False), OUR_KEY, TWO_NODES, "did not make"),
+    ],
+)
+def test_key_pair(
+    in_ec2: KeyPair | None, here: str | None, nodes: tuple[Any, ...], expected: tuple[Step, ...] | str
+) -> None:
+    from_state = state(key_pair=in_ec2, nodes=nodes)
+    if isinstance(expected, str):
+        with pytest.raises(ClusterError, match=expected):
+            plan(from_state, local_key=here)
+    else:
+        steps = plan(from_state, local_key=here)
+        assert steps[: len(expected)] == expected
+        assert not {"ImportKeyPair", "DeleteKeyPair"} & set(kinds(steps[len(expected) :]))
+
+
+ALLOW_ALL = AuthorizeIngress(group_id=None, ssh_from=CALLER_NETWORK, members=True)
+MAKE_GROUP = CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1")
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ((), (MAKE_GROUP, ALLOW_ALL)),
+        ((GROUP,), ()),
+        (
+            (group(ssh_from=(), ssh_open_to=(), open_to_members=False),),
+            (AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=True),),
+        ),
+        ((group(open_to_members=False),), (AuthorizeIngress(group_id="sg-1", ssh_from=None, members=True),)),
+        (
+            (group(ssh_from=("192.0.2.1/32",), ssh_open_to=("192.0.2.1/32",)),),
+            (
+                AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),
+                RevokeIngress(group_id="sg-1", ssh_from=("192.0.2.1/32",)),
+            ),
+        ),
+        # Somebody opened it by hand, for the very network: no rule of ours to add, none to take back.
+        ((group(ssh_from=(), ssh_open_to=(CALLER_NETWORK,)),), ()),
+        ((group(ssh_open_to=(CALLER_NETWORK, "192.0.2.0/24")),), ()),
+        # An interrupted `up` into another VPC made it.
+        ((group(group_id="sg-2", vpc_id="vpc-2"),), (DeleteSecurityGroup(group_id="sg-2"), MAKE_GROUP, ALLOW_ALL)),
+        # Somebody else's in another VPC is none of our business.
+        ((group(group_id="sg-2", vpc_id="vpc-2", ours=False), GROUP), ()),
+        ((group(ours=False),), "did not make"),
+    ],
+)
+def test_security_group(groups: tuple[SecurityGroup, ...], expected: tuple[Step, ...] | str) -> None:
+    from_state = state(security_groups=groups)
+    if isinstance(expected, str):
+        with pytest.raises(ClusterError, match=expected):
+            plan(from_state)
+    else:
+        assert plan(from_state) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted", "launched", "waits"),
+    [
+        ((), 1, (0,), True),
+        ((), 3, (0, 1, 2), True),
+        ((0,), 3, (1, 2), True),
+        ((1,), 3, (0, 2), True),
+        ((0, 1, 2), 3, None, False),
+    ],
+)
+def test_launches_what_is_missing(
+    nodes: tuple[int, ...], wanted: int, launched: tuple[int, ...] | None, *, waits: bool
+) -> None:
+    steps = plan(state(nodes=tuple(make_node(index) for index in nodes)), nodes=wanted)
+
+    launches = [step for step in steps if isinstance(step, LaunchNodes)]
+    assert [step.indices for step in launches] == ([launched] if launched else [])
+    assert all(step.group_id == "sg-1" for step in launches)
+    assert (WaitForRunning(nodes=wanted, public_address=True) in steps) is waits
+
+
+@pytest.mark.parametrize("values", [{"state": "pending"}, {"public_ip": None}])
+def test_waits_for_nodes_that_are_not_ready(values: dict[str, Any]) -> None:
+    assert plan(state(nodes=(make_node(0), make_node(1, **values)))) == (WaitForRunning(nodes=2, public_address=True),)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted", "words"),
+    [
+        (TWO_NODES, 1, "not the 1 asked for"),
+        ((make_node(0), make_node(7)), 2, r"has 2 nodes \(0,7\), not the 2 asked for"),
+        ((make_node(0, state="stopped", state_reason="User initiated"),), 2, "is stopped: User initiated"),
+        ((make_node(0, state="stopping"),), 2, "is stopping"),
+        ((make_node(0, instance_type="m5.large"),), 2, 'is a m5.large; .* instance_type = "c5.xlarge"'),
+    ],
+)
+def test_refuses_what_it_cannot_complete(nodes: tuple[Any, ...], wanted: int, words: str) -> None:
+    with pytest.raises(ClusterError, match=words) as caught:
+        plan(state(nodes=nodes), nodes=wanted)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("setting", "arn", "words"),
+    [
+        ("none", "arn:aws:iam::1:instance-profile/x", None),
+        ("x", "arn:aws:iam::1:instance-profile/x", None),
+        ("auto", "arn:aws:iam::1:instance-profile/cluster-us-east-1-demo", None),
+        ("auto", None, 'has no instance profile; .*"auto" is cluster-us-east-1-demo'),
+        ("y", "arn:aws:iam::1:instance-profile/x", "has another instance profile"),
+    ],
+)
+def test_nodes_that_lack_the_instance_profile(setting: str, arn: str | None, words: str | None) -> None:
+    from_state = state(nodes=(make_node(0, profile_arn=arn), make_node(1, profile_arn=arn)))
+    if words is None:
+        assert plan(from_state, instance_profile=setting) == ()
+        return
+    with pytest.raises(ClusterError, match=words) as caught:
+        plan(from_state, instance_profile=setting)
+    assert "cluster resize 0" in str(caught.value.hint)
+
+
+def test_no_nodes_is_a_mistake_in_the_file() -> None:
+    with pytest.raises(ConfigError, match="nodes = 0"):
+        plan(ClusterState(name=NAME), nodes=0)
+
+
+def test_the_plan_can_be_read() -> None:
+    text = render_plan(whole_plan(ClusterState(name=NAME), local_key=None, nodes=4))
+
+    steps = text.partition("\n\n")[2]
+    assert steps == (
+        "   1. make key pair cluster-demo (ed25519; the private key stays on this machine)\n"
+        "   2. make security group cluster-demo in vpc-1\n"
+        "   3. allow ssh from 203.0.113.7/32 and everything between members\n"
+        "   4. launch 4 nodes (0-3)\n"
+        "   5. wait until 4 nodes run\n"
+    )
+    for fact in ("123456789012", "c5.xlarge", "ami-0123456789abcdef0", "us-east-1a", "subnet-1", "100 GiB"):
+        assert fact in text
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (None, ["CreatePlacementGroup"]),
+        (PlacementGroup(group_name="cluster-demo", ours=True), []),
+        (PlacementGroup(group_name="cluster-demo", ours=False), "did not make"),
+    ],
+)
+def test_placement_group(group: PlacementGroup | None, expected: list[str] | str) -> None:
+    from_state = state(nodes=(), found={"placement group": group})
+    preflight = make_preflight(make_option(placement=True), make_option(instance_type="t3.large"))
+    if isinstance(expected, str):
+        with pytest.raises(ClusterError, match=expected):
+            plan(from_state, preflight=preflight)
+        return
+    steps = plan(from_state, preflight=preflight)
+    assert [kind for kind in kinds(steps) if kind == "CreatePlacementGroup"] == expected
+    assert find_launch(steps).placement_group == "cluster-demo"
+
+
+def test_no_placement_group_where_no_type_takes_one() -> None:
+    steps = plan(state(nodes=()), preflight=make_preflight(make_option(placement=False)))
+    assert "CreatePlacementGroup" not in kinds(steps)
+    assert find_launch(steps).placement_group is None
+
+
+@pytest.mark.parametrize(
+    ("present", "nodes", "min_nodes", "least"),
+    [
+        (0, 4, "all", 4),
+        (0, 4, 2, 2),
+        (0, 4, 4, 4),
+        (1, 4, 2, 1),
+        (2, 4, 2, 0),
+        (3, 4, "all", 1),
+    ],
+)
+def test_how_many_are_good_enough(present: int, nodes: int, min_nodes: Any, least: int) -> None:
+    steps = plan(state(nodes=tuple(make_node(i) for i in range(present))), nodes=nodes, min_nodes=min_nodes)
+    assert find_launch(steps).least == least
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"), [("none", None), ("auto", "cluster-us-east-1-demo"), ("my-profile", "my-profile")]
+)
+def test_instance_profile(setting: str, name: str | None) -> None:
+    assert find_launch(plan(state(nodes=()), instance_profile=setting)).instance_profile == name
+
+
+@pytest.mark.parametrize(("egress", "expected"), [(False, ["AuthorizeEgress"]), (True, [])])
+def test_efa_wants_a_rule_of_its_own(*, egress: bool, expected: list[str]) -> None:
+    steps = plan(state(nodes=(), security_groups=(group(egress_to_members=egress),)), efa=True)
+    assert [kind for kind in kinds(steps) if kind == "AuthorizeEgress"] == expected
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "ended", "launched"),
+    [
+        ((0, 1), 4, (), (2, 3)),
+        ((0, 1, 2, 3), 2, (2, 3), ()),
+        ((0, 1), 2, (), ()),
+        ((0, 2), 2, (2,), (1,)),
+        ((0, 1), 0, (0, 1), ()),
+        ((), 0, (), ()),
+        ((), 2, (), (0, 1)),
+    ],
+)
+def test_resize(present: tuple[int, ...], wanted: int, ended: tuple[int, ...], launched: tuple[int, ...]) -> None:
+    from_state = state(nodes=tuple(make_node(index) for index in present))
+    preflight = make_preflight() if launched else None
+    steps = plan_resize(
+        make_wanted(config=make_config(nodes=wanted), state=from_state, preflight=preflight, local_key=OUR_KEY)
+    ).steps
+
+    terminated = [node.index for step in steps if isinstance(step, TerminateInstances) for node in step.nodes]
+    assert tuple(terminated) == ended
+    assert [step.indices for step in steps if isinstance(step, LaunchNodes)] == ([launched] if launched else [])
+    assert [step.instance_ids for step in steps if isinstance(step, WaitForTerminated)] == (
+        [tuple(f"i-{index}" for index in ended)] if ended else []
+    )
+
+
+def test_resize_of_a_cluster_that_is_not_there(world: World) -> None:
+    with pytest.raises(NotFoundError, match="no cluster demo") as caught:
+        world.resize(make_config(nodes=3))
+    assert caught.value.hint == "cluster up --nodes 3"
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"),
+    [((), ""), ((0,), "0"), ((0, 1), "0-1"), ((0, 2), "0,2"), ((0, 1, 2, 5, 7, 8), "0-2,5,7-8")],
+)
+def test_indices_as_text(indices: tuple[int, ...], text: str) -> None:
+    assert format_indices(indices) == text
+    assert parse_indices(text) == indices
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-1", "3-1", "1,1", "0, 1", "01", "0-1,1", "0-99999999999", "²"])
+def test_what_somebody_wrote_into_the_tag_is_not_believed(text: str) -> None:
+    assert parse_indices(text) == ()
+
+
+@given(st.sets(st.integers(0, 999)))
+def test_indices_survive_and_scattered_ones_are_split_to_fit_a_tag(missing: set[int]) -> None:
+    present = tuple(make_node(index) for index in sorted(set(range(1000)) - missing))
+    launches = [step for step in plan(state(nodes=present), nodes=1000) if isinstance(step, LaunchNodes)]
+
+    texts = [format_indices(step.indices) for step in launches]
+    assert all(len(text) <= MAX_TAG_LENGTH for text in texts)
+    assert sorted(index for text in texts for index in parse_indices(text)) == sorted(missing)
+
+
+def test_a_node_by_its_name_or_its_id() -> None:
+    assert state().node("node-1") == state().node("i-1") == make_node(1)
+    with pytest.raises(NotFoundError, match="it has: node-0, node-1"):
+        state().node("node-7")
+
+
+def test_what_exists() -> None:
+    assert not ClusterState(name=NAME).exists
+    assert not ClusterState(name=NAME, key_pair=key(ours=False), security_groups=(group(ours=False),)).exists
+    assert ClusterState(name=NAME, key_pair=key()).exists
+    assert ClusterState(name=NAME, ending=("i-1",)).exists
+    assert state().head == make_node(0)

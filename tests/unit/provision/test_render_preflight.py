@@ -1,0 +1,171 @@
+"""The plan's first half as people read it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from provision.model import ClusterState, LaunchOption, Permissions, Preflight, Quota
+from provision.render import render_preflight
+from provision_world import NAME, make_config, make_node, make_option, make_wanted
+
+NOW = datetime(2030, 1, 13, 12, tzinfo=UTC)
+GPU: dict[str, Any] = {
+    "instance_type": "g5.xlarge",
+    "gpus": "1x NVIDIA A10G",
+    "image_id": "ami-0aaaaaaaaaaaaaaaa",
+    "image_name": "Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20300101",
+    "image_created_at": datetime(2030, 1, 1, tzinfo=UTC),
+    "placement": True,
+}
+SPOT = {**GPU, "market": "spot"}
+
+
+def render(*options: LaunchOption, nodes: int = 4, launching: int = 4, **values: Any) -> list[str]:
+    preflight = Preflight(options=options or (make_option(usd_per_hour=0.17),), **values)
+    state = ClusterState(name=NAME, nodes=tuple(make_node(index) for index in range(nodes - launching)))
+    return render_preflight(make_wanted(config=make_config(nodes=nodes), state=state), preflight, now=NOW)
+
+
+def topics(lines: list[str]) -> dict[str, str]:
+    """What stands behind each label, on one line."""
+    found: dict[str, str] = {}
+    label = ""
+    for line in lines:
+        label = line[:13].strip() or label
+        found[label] = f"{found.get(label, '')} {line[13:]}".strip()
+    return found
+
+
+def test_the_whole() -> None:
+    lines = render(
+        make_option(**SPOT, usd_per_hour=0.4),
+        make_option(**SPOT, zone="us-east-1b", usd_per_hour=0.41),
+        make_option(**SPOT, zone="us-east-1c", usd_per_hour=0.42),
+        make_option(**GPU, usd_per_hour=1.006),
+        make_option(**GPU, zone="us-east-1b", usd_per_hour=1.006),
+        skipped=("g5.xlarge is not offered in us-east-1e", "us-east-1d: subnet-4 has 1 free address, 4 are needed"),
+        quotas=(
+            Quota(code="L-3819A6DF", name="All G and VT Spot Instance Requests", needed=16, limit=64.0, in_use=8),
+            Quota(
+                code="L-DB2E81BA",
+                name="Running On-Demand G and VT instances",
+                needed=16,
+                limit=None,
+                in_use=0,
+                unknown="Service Quotas says AccessDeniedException",
+            ),
+        ),
+        permissions=Permissions(allowed=tuple(f"ec2:{number}" for number in range(11))),
+        volume_usd_per_gib_month=0.08,
+    )
+    assert lines == [
+        "account      123456789012, arn:aws:iam::123456789012:user/ada",
+        "region       us-east-1",
+        "image        ami-0aaaaaaaaaaaaaaaa Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20300101, 12",
+        "             days old",
+        "nodes        4 x g5.xlarge: 4 vCPUs, 1x NVIDIA A10G, x86_64",
+        "market       spot: AWS may end the nodes at two minutes' notice",
+        "where        us-east-1a, subnet-1 with 4091 free addresses; then us-east-1b, us-east-1c",
+        "or           g5.xlarge on demand in us-east-1a, us-east-1b: 4 vCPUs, 1x NVIDIA A10G, x86_64; $4.024 per hour",
+        "             (4 x $1.006)",
+        "placement    close together, in a cluster placement group",
+        "quota        L-3819A6DF All G and VT Spot Instance Requests: 16 vCPUs needed, 8 in use, limit 64",
+        "             L-DB2E81BA Running On-Demand G and VT instances: 16 vCPUs needed, 0 in use, limit unknown",
+        "             (Service Quotas says AccessDeniedException)",
+        "permissions  11 checked, all there",
+        "ssh from     203.0.113.7/32",
+        "disks        4 disks of 100 GiB, gp3, encrypted",
+        "price        $1.60 per hour (4 x $0.40) on spot; disks $32.00 per month ($0.0438 per hour)",
+        "not tried    g5.xlarge is not offered in us-east-1e",
+        "             us-east-1d: subnet-4 has 1 free address, 4 are needed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("created", "age"),
+    [
+        (NOW - timedelta(days=12, hours=3), "12 days old"),
+        (NOW - timedelta(days=1), "1 day old"),
+        (NOW - timedelta(hours=5), "0 days old"),
+        (NOW + timedelta(hours=5), "0 days old"),  # this machine's clock is behind
+        (None, "age unknown"),
+    ],
+)
+def test_the_age_of_the_image(created: datetime | None, age: str) -> None:
+    assert topics(render(make_option(image_created_at=created)))["image"].endswith(f", {age}")
+
+
+def test_each_image_says_what_it_is_for() -> None:
+    found = topics(render(make_option(**GPU), make_option()))["image"]
+    assert "(for g5.xlarge)" in found
+    assert "(for c5.xlarge)" in found
+    assert "(for" not in topics(render(make_option(**GPU), make_option(**SPOT)))["image"]
+
+
+def test_prices_that_cannot_be_had() -> None:
+    assert topics(render(make_option()))["price"] == "unknown per hour on demand; disks unknown per month"
+
+
+def test_the_price_is_for_the_whole_cluster() -> None:
+    found = topics(render(nodes=4, launching=1, volume_usd_per_gib_month=0.08))
+    assert found["price"].startswith("$0.68 per hour (4 x $0.17) on demand; disks $32.00 per month")
+    assert found["nodes"] == "1 x c5.xlarge: 4 vCPUs, no GPU, x86_64; 3 of 4 are there already"
+    assert found["disks"] == "4 disks of 100 GiB, gp3, encrypted"
+
+
+def test_a_quota_that_suffices_for_some_only() -> None:
+    quota = Quota(code="L-1", name="Some", needed=16, limit=12.0, in_use=0)
+    assert topics(render(quotas=(quota,)))["quota"].endswith("limit 12: not enough for all of them")
+
+
+def test_a_quota_that_nobody_knows() -> None:
+    option = make_option(instance_type="inf2.xlarge")
+    assert topics(render(option, option))["quota"] == "unknown for inf2.xlarge: not checked"
+
+
+@pytest.mark.parametrize(
+    ("permissions", "words"),
+    [
+        (Permissions(), "not checked"),
+        (Permissions(allowed=("a:A",)), "1 checked, all there"),
+        (Permissions(allowed=("a:A",), unknown=("b:B", "c:C")), "3 checked, 1 there; could not be told: b:B, c:C"),
+        (Permissions(allowed=("a:A",), missing=("b:B",)), "2 checked, missing: b:B"),
+    ],
+)
+def test_permissions(permissions: Permissions, words: str) -> None:
+    assert topics(render(permissions=permissions))["permissions"] == words
+
+
+def test_what_is_only_there_when_asked_for() -> None:
+    plain = topics(render())
+    assert "efa" not in plain
+    assert "not tried" not in plain
+    assert plain["placement"] == "wherever there is room"
+    found = topics(render(make_option(efa=True), public_address=False))
+    assert found["efa"] == "an Elastic Fabric Adapter for each node"
+    assert found["ssh from"] == "203.0.113.7/32, to private addresses only"
+
+
+def test_no_line_is_longer_than_the_page_and_no_id_is_cut() -> None:
+    zones = [f"us-east-1{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    options = [make_option(**{**GPU, "zone": zone}) for zone in zones]
+    missing = tuple(f"ec2:SomeVeryLongActionName{number}" for number in range(20))
+    lines = render(*options, *(make_option(zone=zone) for zone in zones), permissions=Permissions(missing=missing))
+    assert max(map(len, lines)) <= 110
+    words = " ".join(lines).replace(",", " ").replace(";", " ").split()
+    assert {*zones, *missing} <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("usd", "words"),
+    [
+        (0.0052, "$0.0208 per hour (4 x $0.0052)"),
+        (0.17, "$0.68 per hour (4 x $0.17)"),
+        (1.006, "$4.024 per hour (4 x $1.006)"),
+        (113.9328, "$455.73 per hour (4 x $113.93)"),
+        (1234.5, "$4,938.00 per hour (4 x $1,234.50)"),
+    ],
+)
+def test_amounts(usd: float, words: str) -> None:
+    assert topics(render(make_option(usd_per_hour=usd)))["price"].startswith(words)

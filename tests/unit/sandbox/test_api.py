@@ -1,0 +1,212 @@
+"""What the sandbox's EC2 decides by itself: quotas, prices, capacity, tokens, S3's operations, consistency."""
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+from moto.ec2.exceptions import EC2ClientError
+
+from sandbox.api import limits, prices
+from sandbox.api.consistency import Tokens, Unsettled
+from sandbox.api.limits import count_vcpus, find_quota
+from sandbox.api.prices import ON_DEMAND, SPOT_STEP, spot_price, spot_times
+from sandbox.api.s3 import name_operation
+from sandbox.config import QUOTAS, Market
+from sandbox.faults.faults import FaultBook
+
+NOW = dt.datetime(2026, 1, 10, 13, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "market", "code"),
+    [
+        ("c5.xlarge", "on-demand", "L-1216C47A"),
+        ("t3a.micro", "spot", "L-34B43A08"),
+        ("im4gn.large", "on-demand", "L-1216C47A"),
+        ("g4dn.xlarge", "on-demand", "L-DB2E81BA"),
+        ("gr6.4xlarge", "spot", "L-3819A6DF"),
+        ("p4d.24xlarge", "on-demand", "L-417A185B"),
+        ("p5en.48xlarge", "spot", "L-7212CCBC"),
+        ("x2iedn.xlarge", "on-demand", None),
+        ("inf2.xlarge", "on-demand", None),
+        ("dl1.24xlarge", "on-demand", None),
+        ("hpc7g.4xlarge", "on-demand", None),
+    ],
+)
+def test_every_type_counts_against_its_quota(instance_type: str, market: Market, code: str | None) -> None:
+    quota = find_quota(instance_type, market)
+    assert (quota.code if quota else None) == code
+
+
+def test_quotas_count_vcpus_of_their_family_and_market_alone() -> None:
+    running: list[tuple[str, Market]] = [
+        ("g5.xlarge", "on-demand"), ("g5.12xlarge", "on-demand"), ("g5.xlarge", "spot"), ("c5.xlarge", "on-demand"),
+    ]  # fmt: skip
+    assert count_vcpus(QUOTAS["L-DB2E81BA"], running, limits.VCPUS) == 4 + 48
+
+
+def test_prices_are_of_types_that_there_are() -> None:
+    assert not ON_DEMAND.keys() - limits.VCPUS.keys()
+
+
+def test_spot_prices_are_steady_and_below_on_demand() -> None:
+    price = spot_price("g5.xlarge", "us-east-1a", NOW)
+    assert price is not None
+    assert 0.3 * ON_DEMAND["g5.xlarge"] <= price <= 0.5 * ON_DEMAND["g5.xlarge"]
+    assert spot_price("g5.xlarge", "us-east-1a", NOW + dt.timedelta(minutes=59)) == price
+    assert spot_price("g5.xlarge", "us-east-1b", NOW) != price
+    assert spot_price("g5.huge", "us-east-1a", NOW) is None
+
+
+def test_spot_times_cover_what_was_asked_for() -> None:
+    assert list(spot_times(NOW, NOW, NOW)) == [NOW - dt.timedelta(hours=1)]
+    times = list(spot_times(NOW - dt.timedelta(days=1), NOW, NOW))
+    assert times[0] <= NOW < times[0] + SPOT_STEP
+    assert times[-1] <= NOW - dt.timedelta(days=1)
+    assert len(list(spot_times(NOW - dt.timedelta(days=1000), NOW, NOW))) == 361
+
+
+@pytest.mark.parametrize(
+    ("action", "asked", "code"),
+    [
+        ("GetAttributeValues", {}, "InvalidParameterException"),
+        ("GetProducts", {"ServiceCode": "X"}, "NotFoundException"),
+    ],
+)
+def test_what_the_price_list_lacks(action: str, asked: dict[str, Any], code: str) -> None:
+    with pytest.raises(prices.PricingError) as caught:
+        prices.answer_call(action, asked, "us-east-1")
+    assert caught.value.code == code
+
+
+def test_the_price_list_is_of_one_region() -> None:
+    def count(region: str) -> int:
+        asked = {"Filters": [{"Field": "regionCode", "Value": region}, {"Field": "instanceType", "Value": "c5.xlarge"}]}
+        return len(prices.answer_call("GetProducts", asked, "eu-west-1")["PriceList"])
+
+    assert (count("eu-west-1"), count("us-east-1")) == (1, 0)
+
+
+def test_the_price_of_a_volume() -> None:
+    asked = {
+        "Filters": [
+            {"Type": "TERM_MATCH", "Field": field, "Value": value}
+            for field, value in {"productFamily": "Storage", "volumeApiName": "gp3", "regionCode": "eu-west-1"}.items()
+        ]
+    }
+    [text] = prices.answer_call("GetProducts", asked, "eu-west-1")["PriceList"]
+    found = json.loads(text)
+    assert found["product"]["attributes"]["usagetype"] == "EBS:VolumeUsage.gp3"
+    [term] = found["terms"]["OnDemand"].values()
+    [dimension] = term["priceDimensions"].values()
+    assert (dimension["unit"], float(dimension["pricePerUnit"]["USD"])) == ("GB-Mo", 0.08)
+
+
+def reserve(book: FaultBook, low: int, high: int, zones: tuple[str, ...] = ("us-east-1a", "us-east-1b")) -> Any:
+    return limits.reserve_capacity("c5.xlarge", "on-demand", low, high, zones=zones, book=book, named=len(zones) == 1)
+
+
+def test_a_launch_goes_to_the_zone_that_has_most() -> None:
+    book = FaultBook()
+    assert reserve(book, 1, 4) == ("us-east-1a", 4)
+    book.arm("capacity zone=us-east-1a free=1")
+    book.arm("capacity zone=us-east-1b free=3")
+    assert reserve(book, 1, 4) == ("us-east-1b", 3)
+    assert reserve(book, 1, 4) == ("us-east-1a", 1)
+    with pytest.raises(EC2ClientError, match="any of the region's"):
+        reserve(book, 1, 4)
+
+
+def test_one_refusal_is_one_strike() -> None:
+    book = FaultBook()
+    book.arm("capacity count=2")
+    for left in (1, 0):
+        with pytest.raises(EC2ClientError, match="InsufficientInstanceCapacity"):
+            reserve(book, 1, 1)
+        assert [fault.left for fault in book.list()] == [left] * bool(left)
+    assert reserve(book, 1, 1) == ("us-east-1a", 1)
+
+
+def test_tokens() -> None:
+    tokens: Tokens[str] = Tokens()
+    assert tokens.find("CreateVolume", "a", {"Size": 1}) is None
+    tokens.keep("CreateVolume", "a", {"Size": 1, "ClientToken": "a"}, "answer")
+    assert tokens.find("CreateVolume", "a", {"Size": 1, "ClientToken": "a"}) == "answer"
+    assert tokens.find("CreateFleet", "a", {"Size": 2}) is None
+    with pytest.raises(EC2ClientError, match="IdempotentParameterMismatch"):
+        tokens.find("CreateVolume", "a", {"Size": 2})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "name"),
+    [
+        ("GET", "/", (), "ListBuckets"),
+        ("PUT", "/b", (), "CreateBucket"),
+        ("HEAD", "/b/", (), "HeadBucket"),
+        ("GET", "/b", ("list-type",), "ListObjectsV2"),
+        ("GET", "/b", ("prefix",), "ListObjects"),
+        ("GET", "/b", ("uploads",), "ListMultipartUploads"),
+        ("GET", "/b", ("location",), "GetBucketLocation"),
+        ("PUT", "/b", ("publicAccessBlock",), "PutPublicAccessBlock"),
+        ("POST", "/b", ("delete",), "DeleteObjects"),
+        ("DELETE", "/b", (), "DeleteBucket"),
+        ("GET", "/b/k/l", (), "GetObject"),
+        ("PUT", "/b/k", (), "PutObject"),
+        ("POST", "/b/k", ("uploads",), "CreateMultipartUpload"),
+        ("PUT", "/b/k", ("partNumber", "uploadId"), "UploadPart"),
+        ("POST", "/b/k", ("uploadId",), "CompleteMultipartUpload"),
+        ("DELETE", "/b/k", ("uploadId",), "AbortMultipartUpload"),
+        ("GET", "/b/k", ("uploadId",), "ListParts"),
+        ("PUT", "/b/k", ("tagging",), "PutObjectTagging"),
+    ],
+)
+def test_s3_operations_have_their_names(method: str, path: str, query: tuple[str, ...], name: str) -> None:
+    assert name_operation(method, path, query, is_list_v2="list-type" in query, is_copy=False) == name
+
+
+def test_copies_have_names_of_their_own() -> None:
+    assert name_operation("PUT", "/b/k", (), is_list_v2=False, is_copy=True) == "CopyObject"
+    assert name_operation("PUT", "/b/k", ("uploadId",), is_list_v2=False, is_copy=True) == "UploadPartCopy"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_is_made_is_hidden_for_a_while() -> None:
+    clock = Clock()
+    unsettled = Unsettled(2.0, clock)
+    answer = "<instanceId>i-0123456789abcdef0</instanceId><subnetId>subnet-0123456789abcdef0</subnetId>"
+    unsettled.note("RunInstances", {}, answer)
+    unsettled.check("RunInstances", {"SubnetId": "subnet-0123456789abcdef0"})
+    unsettled.check("DescribeInstances", {"Filters": [{"Name": "instance-id", "Values": ["i-0123456789abcdef0"]}]})
+    for asked in ({"InstanceIds": ["i-0123456789abcdef0"]}, {"Resources": ["vpc-1", "i-0123456789abcdef0"]}):
+        with pytest.raises(EC2ClientError, match=r"InvalidInstanceID\.NotFound"):
+            unsettled.check("CreateTags", asked)
+    clock.now += 1.5
+    unsettled.note("RunInstances", {}, answer)  # the same again, for its token: that makes nothing new
+    clock.now += 1.0
+    unsettled.check("DescribeInstances", {"InstanceIds": ["i-0123456789abcdef0"]})
+
+
+def test_names_are_hidden_as_ids_are() -> None:
+    unsettled = Unsettled(2.0, Clock())
+    unsettled.note("CreateKeyPair", {"KeyName": "mine"}, "<keyPairId>key-0123456789abcdef0</keyPairId>")
+    unsettled.note("CreatePlacementGroup", {"GroupName": "near"}, "<groupId>pg-0123456789abcdef0</groupId>")
+    unsettled.check("CreateKeyPair", {"KeyName": "mine"})
+    unsettled.check("DescribeSecurityGroups", {"GroupNames": ["near"]})
+    with pytest.raises(EC2ClientError, match=r"InvalidKeyPair\.NotFound"):
+        unsettled.check("RunInstances", {"KeyName": "mine"})
+    with pytest.raises(EC2ClientError, match=r"InvalidPlacementGroup\.Unknown"):
+        unsettled.check("RunInstances", {"Placement": {"GroupName": "near"}})
+
+
+def test_without_a_delay_nothing_is_hidden() -> None:
+    unsettled = Unsettled(0.0)
+    unsettled.note("CreateKeyPair", {"KeyName": "mine"}, "")
+    unsettled.check("RunInstances", {"KeyName": "mine"})

@@ -1,0 +1,126 @@
+"""What the control side says and promises without starting anything."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.errors import SandboxError
+from foundation.progress import silent
+from project import REPOSITORY
+from sandbox import control
+from sandbox.daemon.place import (
+    DaemonStatus,
+    HostStatus,
+    Place,
+    find_processes,
+    place_of,
+    read_arguments,
+    read_json,
+    write_json,
+)
+
+INFO = control.SandboxInfo(
+    id="00ff00ff",
+    pid=1,
+    endpoint_url="https://10.1.0.1:1234",
+    ca_bundle=Path("/var/lib/cluster-sandbox/00ff00ff/ca.pem"),
+    region="eu-west-1",
+    access_key_id="AKIAEXAMPLE",
+    secret_access_key="not a secret",
+    checkip_url="https://10.1.0.1:1234/.sandbox/checkip",
+    private_cidr="10.1.0.0/16",
+    public_cidr="198.18.0.0/20",
+)
+
+
+def test_environment_leads_every_client_to_the_sandbox() -> None:
+    environment = control.environment(INFO)
+    assert environment["AWS_ENDPOINT_URL"] == INFO.endpoint_url
+    assert environment["AWS_CA_BUNDLE"] == str(INFO.ca_bundle)
+    assert environment["AWS_REGION"] == environment["AWS_DEFAULT_REGION"] == "eu-west-1"
+    assert environment["AWS_CONFIG_FILE"] == environment["AWS_SHARED_CREDENTIALS_FILE"] == "/dev/null"
+
+
+def test_what_leads_past_the_sandbox_is_unset() -> None:
+    names = ["AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "HOME", "AWS_REGION"]
+    assert control.unset_environment(names) == ["AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"]
+
+
+def test_a_sandbox_belongs_to_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert place_of(tmp_path) == place_of(tmp_path / "link")
+    assert place_of(tmp_path) != place_of(tmp_path / "other")
+    assert len(place_of(tmp_path).interface) <= 15  # IFNAMSIZ
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert control.find_running(tmp_path) is None
+    assert control.describe(tmp_path).state == "stopped"
+
+
+def test_not_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(SandboxError, match="needs Linux, and this is darwin"):
+        control.start(tmp_path, region="us-east-1", report=silent)
+
+
+def test_not_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("sys.argv", ["/here/cluster", "-c", "my file.toml", "up"])
+    with pytest.raises(SandboxError, match="must be root") as caught:
+        control.start(tmp_path, region="us-east-1", report=silent)
+    assert caught.value.hint == "sudo -E /here/cluster -c 'my file.toml' up"
+
+
+def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(control, "SBIN", ())
+    for name in control.COMMANDS:
+        if name not in ("sshd", "mkfs.ext4"):
+            (tmp_path / name).write_text("#!/bin/sh\n")
+            (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxError, match=r"needs sshd, mkfs\.ext4, which this machine does not have") as caught:
+        control.check_machine()
+    assert caught.value.hint == f"bash {REPOSITORY}/sandbox/system-packages"
+
+
+def test_status_is_written_whole_and_read_back(tmp_path: Path) -> None:
+    host = HostStatus(instance_id="i-1", state="running", private_ip="10.0.0.4", public_ip=None, pid=12)
+    status = DaemonStatus(pid=7, port=8, hosts=(host,))
+    write_json(tmp_path / "status.json", status, mode=0o600)
+    assert read_json(tmp_path / "status.json", DaemonStatus) == status
+    assert (tmp_path / "status.json").stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["status.json"]
+
+
+@pytest.mark.parametrize("damage", ["", "null", "[]", "{}", '{"pid": "x", "port": 1, "hosts": []}', '{"pid": 1'])
+def test_damaged_status_is_no_running_sandbox(damage: str, tmp_path: Path) -> None:
+    place = Place(id="00000000", state_dir=tmp_path)
+    place.status_file.write_text(damage)
+    assert control.find_daemon(place) is None
+
+
+def test_another_process_with_the_daemons_pid_is_not_the_daemon(tmp_path: Path) -> None:
+    place = Place(id="00000000", state_dir=tmp_path)
+    place.status_file.write_text(json.dumps({"pid": os.getpid(), "port": 1, "hosts": []}))
+    assert control.find_daemon(place) is None
+
+
+def test_processes_are_found_by_a_whole_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked: list[subprocess.Popen[Any]] = [
+        subprocess.Popen(("sh", "-c", "read _", argument), stdin=subprocess.PIPE)
+        for argument in ("cluster-sandbox:0000test", "cluster-sandbox:0000test:i-1", "cluster-sandbox:0000test2",
+                         "tail cluster-sandbox:0000test")
+    ]  # fmt: skip
+    try:
+        assert set(find_processes("cluster-sandbox:0000test")) == {marked[0].pid, marked[1].pid}
+    finally:
+        for process in marked:
+            process.kill()
+            process.communicate()
+    assert read_arguments(marked[0].pid) == []

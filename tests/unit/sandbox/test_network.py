@@ -1,0 +1,137 @@
+"""The sandbox's addresses, and security groups as nftables rules (on real hosts: test_security_groups.py)."""
+
+import re
+from ipaddress import IPv4Network
+
+import pytest
+
+from foundation.errors import SandboxError
+from sandbox.hosts.firewall import Cuts, Group, Port, Rule, render_ruleset
+from sandbox.hosts.network import PRIVATE_POOLS, PUBLIC_POOLS, choose_ranges, describe_taken, mac_address_of
+
+
+def networks(*texts: str) -> list[IPv4Network]:
+    return [IPv4Network(text) for text in texts]
+
+
+def test_same_seed_same_ranges() -> None:
+    assert choose_ranges([], seed=7) == choose_ranges([], seed=7)
+    assert choose_ranges([], seed=7) != choose_ranges([], seed=8)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 253, 254, 255, 0xFFFFFFFF])
+def test_ranges_are_never_of_the_internet(seed: int) -> None:
+    ranges = choose_ranges([], seed=seed)
+    assert any(ranges.private.subnet_of(pool) for pool in PRIVATE_POOLS)
+    assert any(ranges.public.subnet_of(pool) for pool in PUBLIC_POOLS)
+    assert ranges.private.prefixlen == 16
+    assert ranges.gateway.ip == ranges.private[1]
+
+
+def test_what_is_taken_is_left_alone() -> None:
+    first = choose_ranges([], seed=3)
+    second = choose_ranges([first.private, first.public], seed=3)
+    assert not second.private.overlaps(first.private)
+    assert not second.public.overlaps(first.public)
+
+
+def test_an_address_within_a_range_takes_it() -> None:
+    first = choose_ranges([], seed=3)
+    one_address = IPv4Network(f"{first.private[77]}/32")
+    assert choose_ranges([one_address], seed=3).private != first.private
+
+
+def test_a_vpn_over_all_of_ten_leaves_the_second_pool() -> None:
+    ranges = choose_ranges(networks("10.0.0.0/8", "172.17.0.0/16"), seed=0)
+    assert ranges.private.subnet_of(PRIVATE_POOLS[1])
+    assert ranges.private != IPv4Network("172.17.0.0/16")
+
+
+def test_nothing_left_is_said() -> None:
+    with pytest.raises(SandboxError, match=r"free /16 of 10\.0\.0\.0/8 and 172\.16\.0\.0/12") as caught:
+        choose_ranges(networks("10.0.0.0/8", "172.16.0.0/12"), seed=0)
+    assert caught.value.hint == "ip -4 route"
+
+
+def test_this_machines_loopback_is_taken() -> None:
+    taken = describe_taken()
+    assert IPv4Network("127.0.0.0/8") in taken
+    assert all(network.prefixlen >= 8 for network in taken)
+
+
+def test_mac_address_follows_the_private_address() -> None:
+    assert mac_address_of("10.1.2.255") == "06:00:0a:01:02:ff"
+
+
+EVERYBODY = IPv4Network("0.0.0.0/0")
+
+
+def chain_of(ruleset: str, name: str) -> list[str]:
+    found = re.search(rf"^  chain {name} \{{\n(.*?)^  \}}", ruleset, re.MULTILINE | re.DOTALL)
+    assert found, f"{name} is not in\n{ruleset}"
+    return [line.strip() for line in found.group(1).splitlines()]
+
+
+def group_with(*ingress: Rule, members: tuple[str, ...] = ()) -> Group:
+    return Group(id="sg-1", ingress=ingress, egress=(), members=members)
+
+
+@pytest.mark.parametrize(
+    ("rule", "rendered"),
+    [
+        (Rule(protocol="-1", peer=EVERYBODY), "accept"),
+        (Rule(protocol="-1", peer="sg-1"), "ip saddr @sg_1 accept"),
+        (Rule(protocol="tcp", peer=EVERYBODY, from_port=22, to_port=22), "tcp dport 22 accept"),
+        (Rule(protocol="udp", peer=EVERYBODY, from_port=1, to_port=9), "udp dport 1-9 accept"),
+        (Rule(protocol="tcp", peer=EVERYBODY, from_port=0, to_port=65535), "ip protocol 6 accept"),
+        (Rule(protocol="tcp", peer=IPv4Network("10.0.0.0/8")), "ip saddr 10.0.0.0/8 ip protocol 6 accept"),
+        (Rule(protocol="icmp", peer=EVERYBODY), "ip protocol 1 accept"),
+        (Rule(protocol="icmp", peer=EVERYBODY, from_port=8), "icmp type 8 accept"),
+        (Rule(protocol="icmp", peer=EVERYBODY, from_port=3, to_port=4), "icmp type 3 icmp code 4 accept"),
+        (Rule(protocol="50", peer=EVERYBODY), "ip protocol 50 accept"),
+    ],
+)
+def test_a_rule(rule: Rule, rendered: str) -> None:
+    assert chain_of(render_ruleset([group_with(rule)], [], Cuts()), "sg_1_in") == [rendered]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(protocol="-1", peer="sg-gone"),
+        Rule(protocol="nonsense", peer=EVERYBODY),
+        Rule(protocol="256", peer=EVERYBODY),
+        Rule(protocol="tcp", peer=EVERYBODY, from_port=9, to_port=1),
+        Rule(protocol="tcp", peer=EVERYBODY, from_port=9, to_port=70000),
+        Rule(protocol="icmp", peer=EVERYBODY, from_port=300),
+    ],
+)
+def test_what_makes_no_sense_lets_nothing_through(rule: Rule) -> None:
+    assert chain_of(render_ruleset([group_with(rule)], [], Cuts()), "sg_1_in") == []
+
+
+def test_a_host_without_known_groups_is_cut_off() -> None:
+    ruleset = render_ruleset([], [Port(link="h1", groups=("sg-gone",))], Cuts())
+    assert chain_of(ruleset, "h1_in") == ["drop"]
+    assert chain_of(ruleset, "h1_out") == ["drop"]
+
+
+def test_all_groups_of_a_host_count_and_then_nothing_passes() -> None:
+    groups = [Group(id=f"sg-{n}", ingress=(), egress=(), members=()) for n in (1, 2)]
+    ruleset = render_ruleset(groups, [Port(link="h1", groups=("sg-2", "sg-1"))], Cuts())
+    assert chain_of(ruleset, "h1_in") == ["jump sg_1_in", "jump sg_2_in", "drop"]
+
+
+def test_cuts_come_before_what_is_established() -> None:
+    cuts = Cuts(between=frozenset({("h1", "h2")}), off=frozenset({"h3"}))
+    rules = chain_of(render_ruleset([], [Port(link=f"h{n}", groups=()) for n in (1, 2, 3)], cuts), "forward")
+    established = rules.index("ct state established,related accept")
+    assert rules.index('iifname . oifname { "h1" . "h2", "h2" . "h1" } drop') < established
+    assert rules.index('iifname { "h3" } drop') < established
+    assert rules.index('oifname { "h3" } drop') < established
+
+
+def test_order_does_not_matter() -> None:
+    one, other = (Group(id=f"sg-{n}", ingress=(), egress=(), members=("10.0.0.2", "10.0.0.1")) for n in (1, 2))
+    ports = [Port(link="h1", groups=()), Port(link="h2", groups=())]
+    assert render_ruleset([one, other], ports, Cuts()) == render_ruleset([other, one], ports[::-1], Cuts())

@@ -1,0 +1,222 @@
+"""The HTTPS server over real connections, with small applications in moto's place."""
+
+import contextlib
+import http.client
+import io
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.api.log import ApiLog, describe_call, find_error_code
+from sandbox.api.server import TlsServer, answer_checkip, catch_errors, make_tls_context
+from sandbox.daemon.place import CHECKIP_PATH, Place
+
+Connect = Callable[[], http.client.HTTPSConnection]
+
+
+def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    """Answers with the body it was sent; /ignore does not read it, /broken breaks, /chunked says no length."""
+    path = environ["PATH_INFO"]
+    if path == "/broken":
+        raise ValueError("broken on purpose")
+    body = b"" if path == "/ignore" else environ["wsgi.input"].read()
+    if path == "/missing":
+        start_response("404 Not Found", [])
+        return [b"<Error><Code>NoSuchKey</Code></Error>"]
+    headers = [] if path == "/chunked" else [("Content-Length", str(len(body)))]
+    start_response("200 OK", headers)
+    return [body[:3], body[3:]]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(id="00000000", state_dir=tmp_path)
+
+
+@pytest.fixture
+def server(place: Place) -> Iterator[TlsServer]:
+    tls = make_tls_context(place, "127.0.0.1")
+    server = TlsServer("127.0.0.1", answer_checkip(ApiLog(catch_errors(application), place.api_log)), tls)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+
+
+@pytest.fixture
+def connect(server: TlsServer, place: Place) -> Iterator[Connect]:
+    opened = []
+
+    def connect() -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cafile=str(place.ca_file))
+        opened.append(http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=10))
+        return opened[-1]
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+def ask(connection: http.client.HTTPSConnection, path: str, body: Any = None, **kwargs: Any) -> tuple[int, bytes]:
+    connection.request("POST", path, body, **kwargs)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_many_requests_on_one_connection(connect: Connect) -> None:
+    connection = connect()
+    connection.connect()
+    first = connection.sock
+    for path in ("/", "/ignore", "/chunked", "/missing", "/broken", "/"):
+        status, body = ask(connection, path, b"hello world")
+        assert status == {"/missing": 404, "/broken": 500}.get(path, 200)
+        if status == 200:
+            assert body == (b"" if path == "/ignore" else b"hello world")
+    assert connection.sock is first
+
+
+def test_body_that_nobody_read_is_not_the_next_request(connect: Connect) -> None:
+    connection = connect()
+    trap = b"GET /trap HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
+    assert ask(connection, "/ignore", trap) == (200, b"")
+    assert ask(connection, "/", b"next") == (200, b"next")
+
+
+def test_chunked_body(connect: Connect) -> None:
+    connection = connect()
+    assert ask(connection, "/", iter([b"one ", b"two"]), encode_chunked=True,
+               headers={"Transfer-Encoding": "chunked"}) == (200, b"one two")  # fmt: skip
+    assert ask(connection, "/", b"next") == (200, b"next")
+
+
+def test_a_chunked_body_that_nobody_read_does_not_cost_its_answer(connect: Connect) -> None:
+    """A connection that is closed while its client still sends is reset, and the answer lost."""
+    connection = connect()
+    connection.connect()
+    first = connection.sock
+    for _ in range(3):
+        assert ask(connection, "/ignore", iter([b"x" * 65536] * 64), encode_chunked=True)[0] == 200
+    assert connection.sock is first
+
+
+def test_continue_is_sent_once_and_before_the_body(server: TlsServer, place: Place) -> None:
+    context = ssl.create_default_context(cafile=str(place.ca_file))
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw,
+        context.wrap_socket(raw, server_hostname="127.0.0.1") as connection,
+    ):
+        connection.sendall(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
+        )
+        assert connection.recv(1024) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"body")
+        answer = b""
+        while data := connection.recv(1024):
+            answer += data
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\nbody")
+
+
+def test_head_has_no_body(connect: Connect) -> None:
+    connection = connect()
+    connection.request("HEAD", "/missing")
+    assert connection.getresponse().read() == b""
+    assert ask(connection, "/", b"next") == (200, b"next")
+
+
+def test_a_silent_client_holds_up_nobody(server: TlsServer, connect: Connect) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10):
+        assert ask(connect(), "/", b"hello") == (200, b"hello")
+
+
+def test_plain_http_and_garbage_are_refused(server: TlsServer, connect: Connect) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):  # a TLS alert, a reset or both
+            while data := raw.recv(1024):
+                answer += data
+    assert b"HTTP" not in answer
+    assert ask(connect(), "/", b"hello") == (200, b"hello")
+
+
+def test_another_authority_is_not_believed(server: TlsServer) -> None:
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        connection.request("GET", "/")
+
+
+def test_checkip(connect: Connect) -> None:
+    connection = connect()
+    connection.request("GET", CHECKIP_PATH)
+    assert connection.getresponse().read() == b"127.0.0.1\n"
+
+
+def test_a_break_is_told_in_the_callers_own_form(connect: Connect) -> None:
+    for service, form in (("ec2", b"<Response><Errors><Error><Code>"), ("s3", b"<Error><Code>")):
+        _, said = ask(connect(), "/broken", headers={"Authorization": SCOPE.format(service)})
+        assert form + b"InternalError</Code>" in said
+    _, for_json = ask(connect(), "/broken", headers={"X-Amz-Target": "AmazonSSM.GetParameter"})
+    assert json.loads(for_json)["__type"] == "InternalFailure"
+
+
+def test_log_has_a_line_for_each_call(connect: Connect, place: Place) -> None:
+    connection = connect()
+    ask(connection, "/bucket/key", b"x" * 10)
+    ask(connection, "/missing")
+    ask(connection, "/broken")
+    calls = [json.loads(line) for line in place.api_log.read_text().splitlines()]
+    assert [(call["action"], call["status"], call["error"]) for call in calls] == [
+        ("PostObject", 200, None),
+        ("ListObjects", 404, "NoSuchKey"),
+        ("ListObjects", 500, "InternalError"),
+    ]
+
+
+def environ_of(body: bytes, **headers: str) -> dict[str, Any]:
+    return {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "wsgi.input": io.BytesIO(body),
+            "CONTENT_LENGTH": str(len(body)), **headers}  # fmt: skip
+
+
+SCOPE = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-west-1/{}/aws4_request, SignedHeaders=host, Signature=00"
+FORM = "application/x-www-form-urlencoded; charset=utf-8"
+
+
+def test_call_of_the_query_protocol() -> None:
+    body = b"Action=RunInstances&ClientToken=a%2Fb&DryRun=true&Version=2016-11-15"
+    environ = environ_of(body, CONTENT_TYPE=FORM, HTTP_AUTHORIZATION=SCOPE.format("ec2"))
+    assert describe_call(environ) == {
+        "service": "ec2", "region": "eu-west-1", "action": "RunInstances", "client_token": "a/b", "dry_run": True,
+        "access_key_id": "AKIA", "resource": None,
+    }  # fmt: skip
+    assert environ["wsgi.input"].read() == body
+
+
+def test_call_of_the_json_protocol() -> None:
+    environ = environ_of(b"{}", HTTP_X_AMZ_TARGET="AmazonSSM.GetParameter", HTTP_AUTHORIZATION=SCOPE.format("ssm"))
+    assert describe_call(environ)["action"] == "GetParameter"
+    assert environ["wsgi.input"].read() == b"{}"
+
+
+def test_unsigned_call_is_s3s() -> None:
+    assert describe_call(environ_of(b""))["service"] == "s3"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"<Response><Errors><Error><Code>A.B</Code></Error></Errors></Response>", "A.B"),
+        (b'{"__type": "com.amazonaws.ssm#ParameterNotFound"}', "ParameterNotFound"),
+        (b'{"__type":"ParameterNotFound"}', "ParameterNotFound"),
+        (b"", None),
+    ],
+)
+def test_error_code(body: bytes, code: str | None) -> None:
+    assert find_error_code(body) == code

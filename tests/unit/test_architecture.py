@@ -1,0 +1,149 @@
+"""How the packages import each other: every module alone, downwards only, and without a cycle."""
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from project import REPOSITORY
+
+BELOW = {
+    "cluster": {"train", "bootstrap", "provision", "foundation", "sandbox"},
+    "train": {"bootstrap", "provision", "foundation"},
+    "bootstrap": {"provision", "foundation"},
+    "provision": {"foundation"},
+    "sandbox": {"foundation"},
+    "foundation": set(),
+}
+RUN_BY_PATH = (
+    "train/scripts/",
+    "bootstrap/node/",
+    "train/node/bench_kvstore.py",
+)  # on the nodes, or for MXNet's Python
+MOST_FILES = 18  # in a folder
+ONLY_IN = {"fabric": "bootstrap/ssh/", "click": "cluster/", "rich": "cluster/"}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {
+    name_of(path): path
+    for package in BELOW
+    for path in sorted((REPOSITORY / package).rglob("*.py"))
+    if not path.relative_to(REPOSITORY).as_posix().startswith(RUN_BY_PATH)
+}
+TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+
+
+def find_imports(node: ast.AST, known: Mapping[str, object], *, everywhere: bool) -> Iterator[str]:
+    """What is imported: modules that are `known` by their own names; everywhere: in functions and for types, too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module is not None:
+            for alias in child.names:
+                below = f"{child.module}.{alias.name}"
+                yield below if below in known else child.module
+        elif everywhere or not (
+            isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+        ):
+            yield from find_imports(child, known, everywhere=everywhere)
+
+
+def test_every_module_can_be_imported() -> None:
+    names = [name for name in FILES if not name.endswith("__main__")]
+    program = f"import importlib\nfor name in {names}: importlib.import_module(name)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    graph = {
+        name: {found for found in find_imports(tree, FILES, everywhere=False) if found in FILES} - {name}
+        for name, tree in TREES.items()
+    }
+    assert any("." in found for found in graph["cluster.app"])  # it is understood who imports whom
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
+
+
+@pytest.mark.parametrize("package", BELOW)
+def test_a_package_imports_only_those_below_it(package: str) -> None:
+    wrong = {
+        f"{name} imports {found}"
+        for name, tree in TREES.items()
+        if name.split(".")[0] == package
+        for found in find_imports(tree, FILES, everywhere=True)
+        if (top := found.split(".")[0]) in BELOW and top != package and top not in BELOW[package]
+    }
+    assert wrong == set()
+
+
+@pytest.mark.parametrize(("library", "folder"), ONLY_IN.items())
+def test_a_library_is_imported_in_one_place(library: str, folder: str) -> None:
+    importing = {
+        FILES[name].relative_to(REPOSITORY).as_posix()
+        for name, tree in TREES.items()
+        if any(found.split(".")[0] == library for found in find_imports(tree, FILES, everywhere=True))
+    }
+    assert importing
+    assert {path for path in importing if not path.startswith(folder)} == set()
+
+
+def test_no_folder_has_too_many_files() -> None:
+    folders = {path.parent for package in BELOW for path in (REPOSITORY / package).rglob("*.py")}
+    large = {
+        folder.relative_to(REPOSITORY).as_posix() for folder in folders if len(list(folder.glob("*.py"))) > MOST_FILES
+    }
+    assert large == set()
+
+
+# -- docs/architecture.md ---------------------------------------------------------------------------------------------
+
+DOCUMENT = (REPOSITORY / "docs" / "architecture.md").read_text()
+PATH = re.compile(r"`((?:cluster|train|bootstrap|provision|foundation|sandbox|docs|tests)/[\w/.-]*)`")
+STEP = re.compile(r"^\d+\. `([\w/.]+)`:(.*(?:\n   .*)*)", re.MULTILINE)
+FLOWS = DOCUMENT.partition("## Three flows")[2].partition("## What is stored")[0]
+ORDER = ["cluster", "train", "bootstrap", "provision"]
+
+
+def test_the_document_names_files_that_are_there() -> None:
+    named = set(PATH.findall(DOCUMENT)) | {path for path, _ in STEP.findall(DOCUMENT)}
+    assert len(named) > 40
+    assert {path for path in named if not (REPOSITORY / path).exists()} == set()
+
+
+def test_what_a_step_of_a_list_names_is_in_its_file() -> None:
+    steps = STEP.findall(DOCUMENT)
+    assert len(steps) > 30
+    missing = {
+        (path, name)
+        for path, text in steps
+        for name in re.findall(r"`([\w.]+)`", text)
+        if (REPOSITORY / path).is_file() and name.rpartition(".")[2] not in (REPOSITORY / path).read_text()
+    }
+    assert missing == set()
+
+
+@pytest.mark.parametrize("flow", [block for block in FLOWS.split("\n\n") if STEP.search(block)])
+def test_a_flow_has_ten_files_at_most_and_goes_downwards(flow: str) -> None:
+    paths = [path for path, _ in STEP.findall(flow)]
+    assert 5 <= len(paths) <= 10
+    packages = [ORDER.index(path.partition("/")[0]) for path in paths]
+    assert packages == sorted(packages)
+
+
+def test_the_document_has_every_package_and_its_folders() -> None:
+    picture = DOCUMENT.partition("## Packages")[2].partition("\n`describe_*`")[0]
+    for package in BELOW:
+        assert f"{package}/" in picture
+    for package in ("train", "bootstrap", "provision"):
+        folders = {path.name for path in (REPOSITORY / package).iterdir() if list(path.glob("*.py"))}
+        assert {name for name in folders if f"{name}/" not in picture} == set()

@@ -1,0 +1,310 @@
+"""`cluster data ...` as it is typed, against moto's S3."""
+
+import json
+import os
+import pty
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cluster.views.data import TransferProgress
+from project import CLUSTER, REPOSITORY, Project
+from s3_server import S3Server, serve_s3
+from terminal import Terminal
+from train.s3.plan import Upload
+from train.s3.url import S3Url
+
+LARGE_BYTES = 256 * 2**20
+MEMORY_KIB = 128 * 10**6 // 1024
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stderr=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        with serve_s3() as server:
+            yield server
+
+
+@pytest.fixture
+def project(server: S3Server, tmp_path: Path) -> Iterator[Project]:
+    env = {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "HOME": str(tmp_path),
+    }
+    project = Project(tmp_path, env)
+    project.write('name = "x"\ncloud = "aws"\n')
+    yield project
+    server.reset()
+
+
+def test_a_dataset_goes_to_s3_and_back(project: Project) -> None:
+    written = project.run("data", "demo", "digits")
+    assert "1500 images to train with and 297 to validate with" in written.stderr
+    said = project.run("data", "put", "--create-bucket", "digits/", "s3://bucket/digits/").stderr
+    assert re.search(r"put 9 files, 2\.\d MB in \d+\.\d s \(.*\) to s3://bucket/digits/", said)
+    assert "\x1b" not in said
+    listed = project.run("data", "ls", "s3://bucket/digits").stdout.splitlines()
+    assert [line.split()[-1].removeprefix("s3://bucket/digits/") for line in listed] == [
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "train/",
+        "val/",
+    ]
+    assert re.fullmatch(r" +305  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d  s3://.*", listed[1])
+    assert "got 9 files" in project.run("data", "get", "s3://bucket/digits", "back").stderr
+    compared = subprocess.run(["diff", "-r", "digits", "back"], cwd=project.directory, check=False)
+    assert compared.returncode == 0
+    assert project.run("data", "rm", "-r", "s3://bucket/digits/train").stderr == "deleted 4 objects\n"
+    assert project.run("data", "rm", "-r", "--yes", "s3://bucket").stderr == "deleted 5 objects\n"
+    assert "s3://bucket/" not in project.run("data", "ls").stdout
+
+
+def test_ls_as_json(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"a/b": b"xyz", "c": b""})
+    assert json.loads(project.run("data", "ls", "--json").stdout) == [{"type": "bucket", "url": "s3://bucket/"}]
+    top = json.loads(project.run("data", "ls", "--json", "s3://bucket").stdout)
+    assert [(entry["type"], entry["url"]) for entry in top] == [
+        ("folder", "s3://bucket/a/"),
+        ("object", "s3://bucket/c"),
+    ]
+    (inner,) = json.loads(project.run("data", "ls", "--json", "-r", "s3://bucket/a").stdout)
+    assert inner.pop("modified").endswith("+00:00")
+    assert inner == {"type": "object", "url": "s3://bucket/a/b", "size_bytes": 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["put", "cluster.toml"], 2, ("a source and a destination are needed", "cluster data put SOURCE")),
+        (["get", "s3://bucket/x"], 2, ("a source and a destination are needed", "cluster data get")),
+        (["put", "cluster.toml", "elsewhere"], 2, ("put copies from this machine to S3", "cluster data get for")),
+        (["put", "s3://bucket/a", "s3://bucket/b"], 2, ("put copies from this machine to S3", "cluster data get for")),
+        (["get", "cluster.toml", "s3://bucket/"], 2, ("get copies from S3 to this machine", "cluster data put for")),
+        (["put", "cluster.toml", "s3://Bucket/"], 2, ("not a bucket's name", "s3://BUCKET/FOLDER/")),
+        (["put", "cluster.toml", "s3://bucket/../x"], 2, ('a part of the key is empty, "." or ".."', None)),
+        (["put", "nope", "s3://bucket/"], 1, ("nope: no such file", None)),
+        (["put", "*.nope", "s3://bucket/"], 1, ("*.nope: no file matches", None)),
+        (["put", "cluster.toml", "s3://nope-bucket/"], 1, ("bucket nope-bucket does not exist", "--create-bucket")),
+        (["get", "s3://bucket/nope", "."], 1, ("no such object or folder", "cluster data ls s3://bucket/")),
+        (["ls", "s3://nope-bucket"], 1, ("bucket nope-bucket does not exist", "cluster data ls")),
+        (["ls", "bucket"], 2, ("bucket: not an S3 URL", "s3://BUCKET/FOLDER/")),
+        (["rm", "s3://bucket"], 2, ("is a whole bucket, nothing was deleted", "--recursive")),
+        (["rm", "-r", "s3://bucket"], 2, ("Without a terminal this needs --yes", None)),
+        (["rm", "s3://bucket/nope"], 1, ("no such object or folder", "cluster data ls")),
+    ],
+)
+def test_what_cannot_be_is_said_plainly(
+    project: Project, server: S3Server, words: list[str], code: int, message: tuple[str, str | None]
+) -> None:
+    said, hint = message
+    server.put("bucket", {"there": b""})
+    stderr = project.run("data", *words, code=code).stderr
+    assert said in stderr
+    assert hint is None or hint in stderr.partition("try: ")[2]
+    assert server.read("bucket") == {"there": b""}
+
+
+def test_a_failed_file_makes_the_command_fail(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"a": b"1", "a.rec/x": b"2"})
+    (project.directory / "out" / "a").mkdir(parents=True)
+    stderr = project.run("data", "get", "s3://bucket", "out", code=1).stderr
+    assert (
+        "1 of 2 files failed, the others are done:\n  s3://bucket/a -> out/a: there is a folder of this name" in stderr
+    )
+    assert (project.directory / "out" / "a.rec" / "x").read_bytes() == b"2"
+
+
+def test_a_terminal_sees_a_bar_that_goes_away(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"x": bytes(3_000_000)})
+    seen = on_a_terminal([CLUSTER, "data", "get", "s3://bucket/x", "x"], project)
+    bar = re.search(r"[01]/1 files", seen)  # which of them it shows is a matter of time
+    assert bar, seen
+    assert bar.start() < seen.index("got 1 file, 3.0 MB")
+
+
+def test_what_would_be_done(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"old": b"", "same": b"s"})
+    for name, content in {"new": "n", "same": "s", "skip.log": ""}.items():
+        path = project.directory / "in" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    words = ("data", "put", "--delete", "--exclude", "*.log", "in", "s3://bucket/")
+    done = project.run(*words, "--dry-run")
+    assert done.stdout == "copy    in/new -> s3://bucket/new\ndelete  s3://bucket/old\n"
+    assert "1 to copy, 1 unchanged, 1 to delete: nothing was done" in done.stderr
+    assert "Without a terminal this needs --yes" in project.run(*words, code=2).stderr
+    assert server.read("bucket") == {"old": b"", "same": b"s"}
+    said = project.run(*words, "--yes").stderr
+    assert "put 1 file" in said
+    assert "; 1 file unchanged; 1 file deleted" in said
+    assert server.read("bucket") == {"new": b"n", "same": b"s"}
+
+
+def test_a_question_stays_on_the_screen_until_it_is_answered(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"old": b""})
+    (project.directory / "in").mkdir()
+    (project.directory / "in" / "new").write_text("n")
+    with closing(Terminal()) as terminal:
+        command = [CLUSTER, "data", "put", "--delete", "in", "s3://bucket/"]
+        env = project.environment() | {"TERM": "xterm"}
+        with subprocess.Popen(
+            command, cwd=project.directory, env=env, stdin=terminal.theirs, stdout=terminal.theirs,
+            stderr=terminal.theirs,
+        ) as process:  # fmt: skip
+            try:
+                terminal.wait_for(lambda: "[y/N]" in terminal.raw)
+                time.sleep(0.5)  # a bar would have been drawn over it by now
+                asked = terminal.settle()
+                terminal.type("y\n")
+                process.wait(20)
+            finally:
+                process.kill()
+        assert "Delete 1 file in s3://bucket/ that the source does not have?" in asked
+        assert process.returncode == 0, terminal.settle()
+        assert "put 1 file" in terminal.settle()
+    assert server.read("bucket") == {"new": b"n"}
+
+
+def test_verify_and_du(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"in/a": b"1", "in/b": b"22"})
+    project.run("data", "get", "s3://bucket/in/", "copy")
+    assert "are the same: 2 objects" in project.run("data", "verify", "s3://bucket/in/", "copy").stderr
+    (project.directory / "copy" / "b").write_bytes(b"2x")
+    done = project.run("data", "verify", "s3://bucket/in/", "copy", code=1)
+    assert done.stdout == "content   b\n"
+    assert "1 of 2 differ" in done.stderr
+    found = json.loads(project.run("data", "verify", "--json", "s3://bucket/in/", "copy", code=1).stdout)
+    assert found == {"compared": 2, "differences": [{"name": "b", "difference": "content"}]}
+    assert "put --manifest" in project.run("data", "verify", "s3://bucket/in/", code=1).stderr
+    project.run("data", "put", "--manifest", "copy", "s3://bucket/in/")
+    assert "its manifest are the same" in project.run("data", "verify", "s3://bucket/in/").stderr
+    usage = json.loads(project.run("data", "du", "--json", "s3://bucket/in/").stdout)
+    assert usage["total"] == {"url": "s3://bucket/in/", "objects": 2, "size_bytes": 3}
+    assert project.run("data", "du", "s3://bucket/in/").stdout.splitlines()[-1].split() == ["3", "2", "s3://bucket/in/"]
+
+
+def test_no_secret_is_shown_or_kept(project: Project, server: S3Server) -> None:
+    server.put("bucket", {})
+    (project.directory / "x").write_bytes(bytes(9_000_000))
+    canary = "canary-0123456789-secret"
+    project.env["AWS_SECRET_ACCESS_KEY"] = canary
+    done = project.run("data", "put", "x", "s3://bucket/")
+    refused = project.run("data", "put", "x", "s3://nope-bucket/", code=1)
+    kept = [path.read_bytes() for path in (project.directory / "state").rglob("*") if path.is_file()]
+    assert not any(canary in text for text in (done.stdout, done.stderr, refused.stdout, refused.stderr))
+    assert not any(canary.encode() in content for content in kept)
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[str]:
+    """An S3 that is faster than moto's, with an object of zeros."""
+    with (tmp_path / "zeros").open("wb") as file:
+        file.truncate(LARGE_BYTES)
+    command = [sys.executable, "-m", "bench.s3_sink", str(tmp_path / "zeros")]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        process.terminate()
+
+
+def test_memory_is_bounded(project: Project, sink: str) -> None:
+    project.env["AWS_ENDPOINT_URL"] = sink
+    for words in (("put", "zeros", "s3://bucket/in/"), ("get", "s3://bucket/in/zeros", "back")):
+        # By a process between that is small: a child's peak begins with that of the process that it was forked from.
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, CLUSTER, "data", *words],
+            cwd=project.directory,
+            env=project.environment(),
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        assert int(done.stdout) < MEMORY_KIB
+
+
+def test_a_long_copy_says_a_line_now_and_then() -> None:
+    said: list[str] = []
+    now = [0.0]
+    progress = TransferProgress(None, said.append, clock=lambda: now[0])
+    url = S3Url(bucket="b", key="k")
+    upload = Upload(source=Path("x"), destination=url, size_bytes=1_000_000)
+    progress.watch([upload, upload])
+    for now[0], moved in ((9.0, 100_000), (10.0, 100_000), (20.0, 0), (50.0, 800_000)):
+        progress.moved(moved)
+    assert said == [
+        "0/2 files, 200.0 kB of 2.0 MB, 20.0 kB/s, 0:01:30 left",
+        "0/2 files, 1.0 MB of 2.0 MB, 20.0 kB/s, 0:00:50 left",
+    ]
+
+
+def test_a_copy_that_has_not_moved_a_byte_yet_tells_no_time() -> None:
+    said: list[str] = []
+    now = [0.0]
+    progress = TransferProgress(None, said.append, clock=lambda: now[0])
+    upload = Upload(source=Path("x"), destination=S3Url(bucket="b", key="k"), size_bytes=0)
+    progress.watch([upload, replace(upload, size_bytes=1_000_000)])
+    now[0] = 11.0
+    progress.moved(0)  # as when a large file's HEAD was repeated for long
+    now[0] = 50.0
+    progress.finished(upload)
+    assert said == ["0/2 files, 0 bytes of 1.0 MB, 0 bytes/s", "1/2 files, 0 bytes of 1.0 MB, 0 bytes/s"]
+
+
+def test_objects_without_a_checksum_are_named_once(project: Project, server: S3Server) -> None:
+    sizes = [1000, *[2**20 + 1] * 2, 9 * 2**20, 2**20 + 1]
+    contents = {f"{number}.rec": random.Random(number).randbytes(size) for number, size in enumerate(sizes)}
+    server.put("bucket", contents)
+    for name, content in contents.items():
+        if name != "0.rec":
+            server.put_without_checksum("bucket", name, content)
+    said = project.run("data", "get", "s3://bucket/", "back").stderr.splitlines()
+    assert {path.name: path.read_bytes() for path in (project.directory / "back").iterdir()} == contents
+    warned = [line for line in said if "checksum" in line]
+    assert len(warned) == 1
+    assert warned[0].endswith(
+        "S3 has no checksum of 4 objects that can be compared, their lengths alone were: "
+        "s3://bucket/1.rec, s3://bucket/2.rec, s3://bucket/3.rec and 1 more"
+    )
+    said = project.run("data", "get", "s3://bucket/3.rec", "s3://bucket/0.rec", "again").stderr.splitlines()
+    assert "S3 has no checksum of 1 object that can be compared, its length alone was: s3://bucket/3.rec" in said[0]
+    # What can be compared is not spoken of.
+    assert "checksum" not in project.run("data", "get", "s3://bucket/0.rec", "third").stderr
+
+
+def on_a_terminal(command: list[str], project: Project) -> str:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, cwd=project.directory, env=project.environment() | {"TERM": "xterm"}, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:  # Linux's way to say that the terminal's last user is gone
+                break
+            if not chunk:
+                break
+            seen += chunk
+    os.close(ours)
+    assert process.returncode == 0, seen
+    return seen.decode()

@@ -1,0 +1,77 @@
+"""One image into one record: sizes, crops, colours, and images that are not whole."""
+
+import io
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from photos import photo, pixels
+from record_files import small_jpeg
+from train.data.encode import ImageOptions, Picture, PictureError, encode_picture, find_reduction, find_size
+from train.data.recordio import decode_image, decode_record
+
+
+def encoded(path: Path, **options: object) -> bytes:
+    record = encode_picture(Picture(path=path, labels=(1.0,), record_id=7), ImageOptions(**options))  # type: ignore[arg-type]
+    return decode_image(decode_record(record), name="x").image
+
+
+def test_sizes_are_im2recs() -> None:
+    assert [find_size(500, 375, 256), find_size(375, 500, 256), find_size(7, 7, 3), find_size(1000, 1, 8)] == [
+        (341, 256), (256, 341), (3, 3), (8000, 8),
+    ]  # fmt: skip
+    assert [find_reduction(500, 375, 256), find_reduction(512, 600, 256), find_reduction(4000, 2100, 256)] == [1, 2, 8]
+
+
+def test_transformations(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    photo(300, 200).save(path, quality=95)
+    assert pixels(encoded(path)).shape == (200, 300, 3)
+    assert pixels(encoded(path, resize=40)).shape == (40, 60, 3)
+    assert pixels(encoded(path, resize=40, center_crop=True)).shape == (40, 40, 3)
+    assert pixels(encoded(path, center_crop=True, encoding="png", quality=3)).shape == (200, 200, 3)
+    assert pixels(encoded(path, color="gray", resize=400)).shape == (400, 600)
+    assert encoded(path, pass_through=True) == path.read_bytes()
+    # The middle of the picture, and not an edge of it.
+    whole = pixels(encoded(path, encoding="png"))
+    assert np.array_equal(pixels(encoded(path, center_crop=True, encoding="png")), whole[:, 50:250])
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    photo(300, 200).save(path, exif=turned)
+    assert pixels(encoded(path, resize=50)).shape == (75, 50, 3)  # at 1/4 of its size
+    assert pixels(encoded(path, resize=150)).shape == (225, 150, 3)
+
+
+def test_reading_at_a_part_of_the_size_is_no_worse(tmp_path: Path) -> None:
+    """Beside a picture that was made small with the best filter."""
+    path = tmp_path / "a.jpg"
+    photo(1200, 900).save(path, quality=95)
+    best = np.asarray(photo(1200, 900).resize((341, 256), Image.Resampling.LANCZOS))[:, :, ::-1].astype(float)
+    linear = cv2.imencode(".png", cv2.resize(cv2.imread(str(path)), (341, 256)))[1].tobytes()
+
+    def error(content: bytes) -> float:
+        return float(np.square(pixels(content) - best).mean())
+
+    assert error(encoded(path, resize=256, encoding="png", quality=1)) <= error(linear)
+
+
+def test_broken_jpegs(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    for content, said in (
+        (b"\xff\xd8", "no whole header"),
+        (small_jpeg()[:-2], "ends too early"),
+        (small_jpeg()[:200], "no whole header"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(PictureError, match=said):
+            encoded(path)
+    path.write_bytes(small_jpeg() + b"behind its end")
+    assert pixels(encoded(path)).shape == (8, 8, 3)
+    file = io.BytesIO()
+    photo(20, 20).save(file, "PNG")
+    path.write_bytes(file.getvalue()[:-12])
+    with pytest.raises(PictureError, match="the PNG ends too early"):
+        encoded(path)

@@ -1,0 +1,128 @@
+"""Lists of images: what im2rec.py would list, and what is refused."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from real_mxnet import real_mxnet, run_mxnet
+from train.data.image_list import divide, list_folder, read_list, render_line, shuffle
+from train.data.pack import plan_cuts
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    for name in ("z/1.jpg", "a/2.PNG", "a/10.jpg", "a/deep/x.jpeg", "top.jpg", "a/note.txt", "B/b.jpg", "a/é ü.jpg"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def rendered(folder: Path) -> str:
+    return "".join(map(render_line, list_folder(folder).images))
+
+
+def test_sub_folders_are_labels_in_the_order_of_their_names(photos: Path) -> None:
+    listed = list_folder(photos)
+    assert listed.label_names == (".", "B", "a", "a/deep", "z")
+    assert [(image.index, image.labels, image.path) for image in listed.images[:4]] == [
+        (0, (0.0,), "top.jpg"), (1, (1.0,), "B/b.jpg"), (2, (2.0,), "a/10.jpg"), (3, (2.0,), "a/2.PNG"),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_im2rec_makes_the_same_lists(photos: Path) -> None:
+    (tool,) = run_mxnet("import os; print(os.path.join(os.path.dirname(mx.__file__), 'tools', 'im2rec.py'))")
+    for ratios in ([], ["--train-ratio", "0.5", "--test-ratio", "0.2"]):
+        words = [tool, "--list", "--recursive", *ratios, photos.parent / "theirs", photos]
+        subprocess.run([real_mxnet(), *words], check=True, capture_output=True)
+        listed = shuffle(list_folder(photos), seed=100)
+        train, test = (0.5, 0.2) if ratios else (1.0, 0.0)
+        for name, images in divide(listed.images, train_ratio=train, test_ratio=test).items():
+            theirs = photos.parent / f"theirs{'_' if name else ''}{name}.lst"
+            assert theirs.read_text() == "".join(map(render_line, images))
+
+
+def test_a_list_is_read_as_it_is_written(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.lst").write_text(rendered(photos))
+    assert read_list(tmp_path / "a.lst", root=photos, label_width=None).images == list_folder(photos).images
+
+
+def test_links_that_lead_back_end(photos: Path) -> None:
+    (photos / "a" / "back").symlink_to(photos)
+    (photos / "more").symlink_to(photos / "z")
+    assert len(list_folder(photos).images) == 7
+
+
+@pytest.mark.parametrize(
+    ("width", "labels"), [(1, (1.0,)), (2, (1.0, 2.5)), (0, (1.0, 2.5, -3.0))], ids=["one", "two", "all"]
+)
+def test_label_width(tmp_path: Path, width: int, labels: tuple[float, ...]) -> None:
+    (tmp_path / "a.lst").write_text("7\t1\t2.5\t-3\ta b.jpg\n\n")
+    (image,) = read_list(tmp_path / "a.lst", root=tmp_path, label_width=width).images
+    assert (image.index, image.labels, image.path) == (7, labels, "a b.jpg")
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "kind", "said"),
+    [
+        ("", None, NotFoundError, "no line"),
+        ("1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
+        ("0\t1\ta\nx\t1\ta.jpg\n", None, ClusterError, "line 2: not an index"),
+        ("-1\t1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
+        ("1\tcat\ta.jpg\n", None, ClusterError, "line 1: not an index"),
+        ("1\t2\ta\n\n1\t2\tb\n", None, ClusterError, "line 3: line 1 has the index 1, too"),
+        ("1\t2\t3\ta\n", None, UsageError, "there are 2 labels"),
+        ("1\t2\t3\ta\n", 3, UsageError, "2 labels where --label-width 3"),
+    ],
+)
+def test_a_list_that_is_none_is_refused_with_the_line(
+    tmp_path: Path, text: str, width: int | None, kind: type[ClusterError], said: str
+) -> None:
+    (tmp_path / "a.lst").write_text(text)
+    with pytest.raises(kind, match=f"a.lst.*{said}"):
+        read_list(tmp_path / "a.lst", root=tmp_path, label_width=width)
+
+
+def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no files that end with"):
+        list_folder(tmp_path)
+    (tmp_path / "a\tb.jpg").touch()
+    with pytest.raises(ClusterError, match="a tab or a line break"):
+        list_folder(tmp_path)
+    with pytest.raises(NotFoundError, match="no such file"):
+        read_list(tmp_path / "a.lst", root=tmp_path, label_width=None)
+
+
+@pytest.mark.parametrize(("train", "test"), [(0.0, 0.0), (0.7, 0.4), (1.5, 0.0), (0.5, -0.1)])
+def test_ratios_that_cannot_be_are_refused(train: float, test: float) -> None:
+    with pytest.raises(UsageError, match="--train-ratio"):
+        divide((), train_ratio=train, test_ratio=test)
+
+
+def test_no_image_is_lost_to_rounding(photos: Path) -> None:
+    images = list_folder(photos).images
+    parts = divide(images, train_ratio=0.9, test_ratio=0.1)
+    assert sorted(parts) == ["train"]
+    assert parts["train"] == images
+
+
+@pytest.mark.parametrize(
+    ("weights", "shards", "ends"),
+    [
+        ([1] * 6, 3, (2, 4, 6)),
+        ([1] * 7, 3, (2, 5, 7)),
+        ([100, 1, 1, 1], 2, (1, 4)),
+        ([1, 1, 1, 100], 3, (2, 3, 4)),
+        ([5], 1, (1,)),
+    ],
+)
+def test_shards_weigh_about_the_same(weights: list[int], shards: int, ends: tuple[int, ...]) -> None:
+    assert plan_cuts(weights, shards) == ends
+
+
+def test_shards_that_would_be_empty_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 records do not fill 3 shards"):
+        plan_cuts([1, 1], 3)

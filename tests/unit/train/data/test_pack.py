@@ -1,0 +1,261 @@
+"""Images into shards: what MXNet reads back, and what im2rec.py would have made."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from foundation.errors import ClusterError, UsageError
+from photos import Run, contents, photo, pixels, run_here  # noqa: F401 - a fixture
+from project import Project
+from real_mxnet import real_mxnet, run_mxnet
+from s3_server import S3Server, serve_s3
+from train.data.pack import map_in_order
+from train.data.reader import iterate_records
+from train.data.recordio import decode_image, encode_record
+
+OWN = {f"part-{number:05}" for number in range(4)}
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """40 images in two folders, each of its own size."""
+    folder = tmp_path / "photos"
+    for number in range(40):
+        path = folder / ("cat" if number % 2 else "dog") / f"{number}.{'png' if number % 7 == 0 else 'jpg'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photo(60 + 3 * number, 90 - number, number).save(path, quality=90)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path, {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+
+
+def test_shards_hold_every_image_with_its_label(project: Project, photos: Path) -> None:
+    said = project.run("data", "pack", "photos", "out", "--shards", "4", "--resize", "32", "--processes", "2").stderr
+    assert "packed 40 images into 4 shards" in said
+    files = contents(project.directory / "out")
+    assert {name for name in files if "/" not in name} == {f"{stem}.rec" for stem in OWN}
+    assert files["index/labels.txt"] == b"0\tcat\n1\tdog\n"
+    listed = {}
+    for stem in sorted(OWN):
+        lines = files[f"index/{stem}.lst"].decode().splitlines()
+        keys = [tuple(map(int, line.split("\t"))) for line in files[f"index/{stem}.idx"].decode().splitlines()]
+        assert [int(line.split("\t")[0]) for line in lines] == [key for key, _ in keys]
+        records = [
+            decode_image(it, name=stem) for it in iterate_records(str(project.directory / "out" / f"{stem}.rec"))
+        ]
+        assert len(records) == 10
+        for line, (_, offset), record in zip(lines, keys, records, strict=True):
+            number, label, path = line.split("\t")
+            assert files[f"{stem}.rec"].startswith(b"\x0a\x23\xd7\xce", offset)
+            assert (record.record_id, record.labels) == (int(number), (float(label),))
+            assert Path(path).parent.name == ("dog" if float(label) else "cat")
+            listed[path] = pixels(record.image).shape[:2]
+    assert len(listed) == 40
+    assert all(min(size) == 32 for size in listed.values())
+
+
+def test_the_same_bytes_whatever_the_number_of_processes_and_whatever_was_there(
+    run_here: Run, tmp_path: Path, photos: Path
+) -> None:
+    run_here("pack", "photos", "one", "--resize", "32", "--shard-size", "8kB", "--processes", "1")
+    run_here("pack", "photos", "two", "--processes", "1", "--shards", "7", "--no-shuffle")
+    again = ("pack", "photos", "two", "--resize", "32", "--shard-size", "8kB", "--processes", "2")
+    with pytest.raises(UsageError, match="two holds shards already"):
+        run_here(*again)
+    run_here(*again, "--replace")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    sizes = [len(content) for name, content in contents(tmp_path / "one").items() if name.endswith(".rec")]
+    assert max(sizes) <= 8000
+    assert len(sizes) > 4
+
+
+def test_parts_for_training_and_validation(run_here: Run, tmp_path: Path, photos: Path) -> None:
+    words = ("--pass-through", "--train-ratio", "0.5", "--test-ratio", "0.25", "--shards", "2", "--processes", "1")
+    run_here("pack", "photos", "out", *words)
+    listed = json.loads(run_here("info", "out/train", "out/test", "out/val", "--json"))
+    assert [(shard["name"], shard["records"]) for shard in listed["shards"]][2:] == [
+        ("out/test/part-00000.rec", 10),
+        ("out/val/part-00000.rec", 10),
+    ]
+    assert sum(shard["records"] for shard in listed["shards"]) == 40
+    assert listed["labels"]["first"] == {"0": 20, "1": 20}
+    (path,) = photos.rglob("39.jpg")
+    assert any(path.read_bytes() in content for content in contents(tmp_path / "out").values())
+
+
+def test_images_that_cannot_be_read_are_named(run_here: Run, tmp_path: Path, photos: Path) -> None:
+    whole = (photos / "cat" / "1.jpg").read_bytes()
+    (photos / "cat" / "1.jpg").write_bytes(whole[: len(whole) // 2])
+    (photos / "dog" / "2.jpg").write_bytes(b"")
+    (photos / "dog" / "4.jpg").write_bytes(b"not an image")
+    words = ("pack", "photos", "out", "--shards", "2", "--resize", "16", "--processes", "1")
+    with pytest.raises(ClusterError, match="3 of 40 pictures cannot be packed") as raised:
+        run_here(*words)
+    for words_of_one in (
+        "cat/1.jpg: the JPEG ends too early",
+        "dog/2.jpg: the file is empty",
+        "dog/4.jpg: not a picture that OpenCV can read",
+    ):
+        assert words_of_one in str(raised.value)
+    said = run_here(*words, "--skip-broken")  # what the first run has left is replaced without a question
+    assert "packed 37 images, 3 left out into 2 shards" in said
+    assert "left out: dog/2.jpg: the file is empty" in said
+    assert not (tmp_path / "out" / ".cluster-pack").exists()
+
+
+def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) -> None:
+    (tmp_path / "a.lst").write_text("5\t1\t2.5\tdog/0.png\n9\t0\t-1\tcat/1.jpg\n")
+    words = ("pack", "a.lst", "out", "--root", "photos", "--processes", "1")
+    with pytest.raises(UsageError, match="there are 2 labels"):
+        run_here(*words)
+    run_here(*words, "--label-width", "2", "--pass-through", "--shards", "1")
+    records = [decode_image(it, name="x") for it in iterate_records(str(tmp_path / "out" / "part-00000.rec"))]
+    assert [(it.record_id, it.labels) for it in records] == [(5, (1.0, 2.5)), (9, (0.0, -1.0))]
+    assert records[1].image == (photos / "cat" / "1.jpg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("photos", "out", "--shards", "2", "--shard-size", "1MB"), "only one of the two decides"),
+        (("photos", "out", "--shards", "41"), "40 records do not fill 41 shards"),
+        (("photos", "out", "--shard-size", "much"), "'much' is not a size such as 256MiB"),
+        (("photos", "out", "--label-width", "2"), "--root and --label-width are for lists"),
+        (("photos", "out", "--quality", "10", "--encoding", "png"), "0 to 9 for png"),
+        (("photos", "out", "--pass-through", "--resize", "8"), "--pass-through leaves the images as they are"),
+        (("photos", "full"), "full holds other files \\(notes.txt\\): MXNet reads every file"),
+        (("nothing", "out"), "nothing: no such folder or list"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_written(
+    run_here: Run, tmp_path: Path, photos: Path, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    before = contents(tmp_path)
+    with pytest.raises((ClusterError, click.UsageError), match=said):
+        run_here("pack", *words)
+    assert contents(tmp_path) == before
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "open to others"])
+def test_a_folder_of_somebody_else_for_unfinished_shards_is_refused(
+    run_here: Run, tmp_path: Path, photos: Path, kind: str
+) -> None:
+    """In a folder that others may write to: what lies in it would be deleted, and written over."""
+    elsewhere, work = tmp_path / "elsewhere", tmp_path / "out" / ".cluster-pack"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    work.parent.mkdir()
+    if kind == "link":
+        work.symlink_to(elsewhere)
+    else:
+        elsewhere.rename(work)
+        work.chmod(0o777)
+    with pytest.raises(ClusterError, match="it is a link, or a folder that others may write to"):
+        run_here("pack", str(photos), "out")
+    assert [path.name for path in work.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_results_come_in_order_and_errors_come_through(processes: int) -> None:
+    assert list(map_in_order(math.isqrt, range(100), processes=processes)) == list(map(math.isqrt, range(100)))
+    with pytest.raises(ValueError, match="nonnegative"):
+        list(map_in_order(math.isqrt, [1, -1, 2], processes=processes))
+
+
+@pytest.mark.slow
+def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(project: Project, photos: Path) -> None:
+    project.run("data", "pack", "photos", "out", "--shards", "1", "--resize", "48", "--no-shuffle")
+    (tool,) = run_mxnet("import os; print(os.path.join(os.path.dirname(mx.__file__), 'tools', 'im2rec.py'))")
+    for words in (["--list", "--recursive", "--no-shuffle"], ["--resize", "48"]):
+        run_mxnet(f"import runpy; sys.argv[0] = {tool!r}; runpy.run_path({tool!r}, run_name='__main__')",
+                  *words, project.directory / "theirs", photos)  # fmt: skip
+    lines = run_mxnet(
+        """
+        a = mx.recordio.MXIndexedRecordIO(sys.argv[1] + "/index/part-00000.idx", sys.argv[1] + "/part-00000.rec", "r")
+        b = mx.recordio.MXIndexedRecordIO(sys.argv[2] + ".idx", sys.argv[2] + ".rec", "r")
+        import numpy
+        for key in a.keys:
+            (head, mine), (other, theirs) = (mx.recordio.unpack_img(file.read_idx(key)) for file in (a, b))
+            assert head == other and mine.shape == theirs.shape, (head, other, mine.shape, theirs.shape)
+            print(numpy.abs(mine.astype(int) - theirs).mean())
+        """,
+        project.directory / "out",
+        project.directory / "theirs",
+    )
+    assert len(lines) == 40
+    assert max(map(float, lines)) < 2  # 0 but for rounding in different versions of the library
+    read = run_mxnet(
+        """
+        records = mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(3, 40, 40), batch_size=10)
+        print(sum(10 - batch.pad for batch in records))
+        """,
+        f"{project.directory}/out/",
+    )
+    assert read == ["40"]
+    assert real_mxnet()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cluster.toml").write_text('name = "x"\ncloud = "aws"\n')
+    with serve_s3() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        yield server
+        server.reset()
+
+
+def test_straight_to_s3(run_here: Run, tmp_path: Path, photos: Path, bucket: S3Server) -> None:
+    words = ("--resize", "32", "--shards", "3", "--processes", "1")
+    run_here("pack", "photos", "out", *words)
+    run_here("pack", "photos", "s3://bucket/train", *words, "--create-bucket")
+    assert bucket.read("bucket") == {f"train/{name}": content for name, content in contents(tmp_path / "out").items()}
+    assert [path.name for path in (tmp_path / "cache" / "cluster" / "packing").iterdir()] == ["lock"]
+    with pytest.raises(UsageError, match="holds shards already"):
+        run_here("pack", "photos", "s3://bucket/train/")
+    run_here("split", "s3://bucket/train/", "s3://bucket/two/", "--shards", "2")
+    objects = bucket.read("bucket")
+    assert len([name for name in objects if name.startswith("two/") and name.endswith(".rec")]) == 2
+    assert join(objects, "two/") == join(objects, "train/")
+    run_here("pack", "photos", "s3://bucket/train", *words[:2], "--shards", "1", "--processes", "1", "--replace")
+    left = [name for name in bucket.read("bucket") if name.startswith("train/")]
+    assert left == ["train/index/labels.txt", "train/index/part-00000.idx", "train/index/part-00000.lst",
+                    "train/part-00000.rec"]  # fmt: skip
+    counted = json.loads(run_here("info", "s3://bucket/two/", "--json"))
+    assert (counted["records"], counted["labels"]) == (40, None)
+    whole = json.loads(run_here("info", "s3://bucket/two/", "--json", "--full", "--workers", "2"))
+    assert whole["labels"] == {"widths": {"1": 40}, "first": {"0": 20, "1": 20}}
+    assert sum(part["records"] for part in whole["workers"]) == 40
+    assert whole["shards"] == counted["shards"]
+
+
+def test_an_index_that_does_not_fit_is_found_out(run_here: Run, bucket: S3Server) -> None:
+    record = encode_record(b"one")
+    bucket.put("bucket", {"a.rec": record * 3})
+    for index, said in (
+        (b"0\t0\n1\t12\n", "at byte 24: its index"),
+        (b"0\t0\n1\t48\n", "is of another file"),
+        (b"0\t0\n1\t20\n", "at byte 20: expected the magic number"),
+        (b"words", "is none"),
+    ):
+        bucket.client.put_object(Bucket="bucket", Key="a.idx", Body=index)
+        with pytest.raises(ClusterError, match=said):
+            run_here("info", "s3://bucket/a.rec")
+    assert json.loads(run_here("info", "s3://bucket/a.rec", "--json", "--full"))["records"] == 3
+
+
+def join(objects: dict[str, bytes], folder: str) -> bytes:
+    names = sorted(name for name in objects if name.startswith(folder) and name.endswith(".rec"))
+    return b"".join(objects[name] for name in names)

@@ -1,0 +1,130 @@
+"""The record iterator beside the real MXNet's ImageRecordIter, by ids, on files and on S3."""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foundation.errors import ClusterError, NotFoundError
+from real_mxnet import labels_by_part
+from record_files import write_uneven
+from s3_proxies import Cuts, cutting_proxy
+from s3_server import REGION, S3Server, serve_s3, serve_s3_over_tls
+from train.data import sources
+from train.data.reader import iterate_records
+from train.data.recordio import MAGIC, decode_image, encode_record
+
+PARTS = (1, 2, 3, 5)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with serve_s3() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        yield server
+        server.reset()
+
+
+def ids_by_part(url: str, counts: tuple[int, ...] = PARTS) -> list[list[int]]:
+    return [
+        [decode_image(it, name=url).record_id for it in iterate_records(url, num_parts=count, part_index=index)]
+        for count in counts
+        for index in range(count)
+    ]
+
+
+def test_files_give_each_worker_what_mxnet_gives_it(tmp_path: Path) -> None:
+    paths = write_uneven(tmp_path / "data")
+    listed = ";".join(map(str, paths))
+    ours = ids_by_part(listed, (*PARTS, 12))
+    assert ours == labels_by_part(listed, (*PARTS, 12))
+    assert ids_by_part(f"{tmp_path}/data/", (*PARTS, 12)) == ours
+    at = 0
+    for count in (*PARTS, 12):  # with 12, some are shorter than a record
+        assert list(chain.from_iterable(ours[at : at + count])) == list(range(33))
+        at += count
+
+
+@pytest.mark.slow
+def test_s3_gives_each_worker_what_mxnet_gives_it(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = {f"train/{path.name}": path.read_bytes() for path in write_uneven(tmp_path / "data")}
+    server.put("bucket", {**objects, "train/empty": b"", "train/index/part-00000.idx": b"0\t0\n", "other": b"x"})
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 10_000)
+    ours = ids_by_part("s3://bucket/train/")
+    with serve_s3_over_tls(tmp_path) as port:
+        env = {"S3_IS_AWS": "0", "S3_ENDPOINT": f"127.0.0.1:{port}", "S3_VERIFY_SSL": "0", "S3_REGION": REGION}
+        assert labels_by_part("s3://bucket/train/", PARTS, env) == ours
+
+
+def test_s3_gives_each_worker_what_files_give_it(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write_uneven(tmp_path / "data")
+    server.put("bucket", {f"train/{path.name}": path.read_bytes() for path in paths} | {"train/index/a": b"xyz"})
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 10_000)
+    assert ids_by_part("s3://bucket/train/", (2, 3)) == ids_by_part(f"{tmp_path}/data/", (2, 3))
+
+
+def test_connections_that_break_are_made_anew(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = write_uneven(tmp_path, (60,))
+    server.put("bucket", {"a.rec": path.read_bytes()})
+    cuts = Cuts(left=3, after_bytes=20_000)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 50_000)
+    with cutting_proxy(server.url, cuts) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        assert ids_by_part("s3://bucket/a.rec", (1,)) == [list(range(60))]
+    assert cuts.done == 3
+
+
+def test_an_object_that_changes_is_an_error(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = write_uneven(tmp_path, (60,))
+    server.put("bucket", {"a.rec": path.read_bytes()})
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 20_000)
+    records = iterate_records("s3://bucket/a.rec")
+    next(records)
+    server.client.put_object(Bucket="bucket", Key="a.rec", Body=path.read_bytes()[::-1])
+    with pytest.raises(ClusterError, match=r"s3://bucket/a\.rec: it was changed"):
+        list(records)
+
+
+def test_what_is_not_there_is_named(server: S3Server, tmp_path: Path) -> None:
+    server.put("bucket", {"b": b""})
+    for url in ("s3://bucket/a.rec", "s3://bucket/a/", "s3://no-bucket/a/", f"{tmp_path}/a.rec", f"{tmp_path}/"):
+        with pytest.raises(NotFoundError, match=url.rpartition("/")[0]):
+            list(iterate_records(url))
+
+
+def test_a_broken_file_is_named_with_its_place(tmp_path: Path) -> None:
+    whole = encode_record(b"abcd")
+    (tmp_path / "a.rec").write_bytes(whole + whole[:8])
+    with pytest.raises(ClusterError, match=r"a\.rec: .* at byte 12: the file ends inside a record of 4 bytes"):
+        list(iterate_records(str(tmp_path / "a.rec")))
+    (tmp_path / "a.rec").write_bytes(whole + b"x")
+    with pytest.raises(ClusterError, match="13 bytes are no multiple of four"):
+        list(iterate_records(str(tmp_path / "a.rec")))
+
+
+PIECES = st.lists(st.sampled_from([MAGIC, MAGIC[:2], MAGIC[2:], b"", b"a", b"bc", b"defg" * 9]), max_size=6)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
+@given(st.lists(st.lists(PIECES.map(b"".join), max_size=6), min_size=1, max_size=3), st.integers(1, 12))
+def test_every_record_is_in_one_part_whatever_it_holds(tmp_path: Path, files: list[list[bytes]], count: int) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    for number, payloads in enumerate(files):
+        (folder / f"{number}.rec").write_bytes(b"".join(map(encode_record, payloads)))
+    if any(files):
+        read = [it for part in range(count) for it in iterate_records(f"{folder}/", num_parts=count, part_index=part)]
+        assert read == list(chain.from_iterable(files))

@@ -1,0 +1,159 @@
+"""Shards cut anew, and what is told of them: no byte is lost, and what is broken is found with its place."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foundation.errors import ClusterError, UsageError
+from photos import contents, run_here
+from record_files import image_record, write_uneven
+from train.data.info import describe_shards, share_out
+from train.data.recordio import MAGIC, encode_record
+from train.data.shards import open_destination
+from train.data.sources import Sources
+from train.data.split import apply_split
+
+Run = Callable[..., str]
+__all__ = ["run_here"]
+
+
+def joined(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.rec")))
+
+
+def nothing(_: int) -> None: ...
+
+
+def refuse() -> None:
+    raise AssertionError("S3 is not asked")
+
+
+@pytest.mark.parametrize("words", [("--shards", "3"), ("--shards", "1"), ("--shard-size", "40kB")])
+def test_records_keep_their_bytes_and_their_order(run_here: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    write_uneven(tmp_path / "data")
+    said = run_here("split", "data", "out", *words)
+    assert "split 3 files, 33 records, into " in said
+    assert joined(tmp_path / "out") == joined(tmp_path / "data")
+    keys = []
+    for path in sorted((tmp_path / "out").glob("*.rec")):
+        content = path.read_bytes()
+        for line in (tmp_path / "out" / "index" / f"{path.stem}.idx").read_text().splitlines():
+            key, offset = map(int, line.split("\t"))
+            keys.append(key)
+            assert content.startswith(MAGIC, offset)
+    assert keys == list(range(33))
+    sizes = [path.stat().st_size for path in (tmp_path / "out").glob("*.rec")]
+    if words[0] == "--shards":
+        assert len(sizes) == int(words[1])
+        assert max(sizes) - min(sizes) <= 2 * 31_000
+    else:
+        assert max(sizes) <= 40_000
+
+
+def test_files_globs_and_their_order(run_here: Run, tmp_path: Path) -> None:
+    paths = write_uneven(tmp_path / "data")
+    (tmp_path / "data" / "notes.txt").write_text("not records")
+    run_here("split", str(paths[2]), "data/*0.rec", "out", "--shards", "2")
+    assert joined(tmp_path / "out") == paths[2].read_bytes() + paths[0].read_bytes()
+
+
+PIECES = st.lists(st.sampled_from([MAGIC, MAGIC[:3], b"", b"a", b"defg" * 5]), max_size=5).map(b"".join)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
+@given(st.lists(PIECES, min_size=1, max_size=20), st.integers(1, 400))
+def test_any_record_at_any_size(tmp_path: Path, payloads: list[bytes], most: int) -> None:
+    (tmp_path / "a.rec").write_bytes(b"".join(map(encode_record, payloads)))
+    sources = Sources()
+    found = sources.find([str(tmp_path / "a.rec")])
+    with open_destination(str(tmp_path / "out"), folders=[""], replace=True, open_bucket=refuse) as place:  # type: ignore[arg-type]
+        written = apply_split(sources, found, place, shards=None, shard_bytes=most, watch=nothing)
+    assert joined(tmp_path / "out") == (tmp_path / "a.rec").read_bytes()
+    assert all(shard.size_bytes <= most or shard.records == 1 for shard in written)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("data", "out"), "either --shards or --shard-size"),
+        (("data", "out", "--shards", "2", "--shard-size", "1k"), "either --shards or --shard-size"),
+        (("data", "--shards", "2"), "a source and a destination"),
+        (("data", "data", "--shards", "2"), "is in data, where the shards are to go"),
+        (("data", "out", "--shards", "5000"), "the records are too long for 5000 shards"),
+        (("nothing", "out", "--shards", "2"), "nothing: no such file or folder"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(run_here: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    write_uneven(tmp_path / "data")
+    with pytest.raises(ClusterError, match=said):
+        run_here("split", *words)
+    # That a shard stays empty shows while the others are written already: they bear the mark of a run that did not end.
+    assert not (tmp_path / "out").exists() or (tmp_path / "out" / ".cluster-pack").exists()
+
+
+def broken_files() -> list[tuple[str, bytes, int]]:
+    first, second = image_record(1), image_record(2)
+    whole = first + second
+    return [
+        ("cut", whole[:-4], len(first)),
+        ("cut in a header", whole + MAGIC, len(whole)),
+        ("overwritten", first + b"\0\0\0\0" + second[4:], len(first)),
+        ("behind its end", whole + bytes(8), len(whole)),
+    ]
+
+
+@pytest.mark.parametrize(("content", "at"), [it[1:] for it in broken_files()], ids=[it[0] for it in broken_files()])
+def test_a_broken_file_is_named_with_its_place(run_here: Run, tmp_path: Path, content: bytes, at: int) -> None:
+    (tmp_path / "a.rec").write_bytes(content)
+    for words in (("split", "a.rec", "out", "--shards", "1"), ("info", "a.rec")):
+        with pytest.raises(ClusterError, match=rf"a\.rec: not a whole RecordIO file, at byte {at}: "):
+            run_here(*words)
+    # The mark of a run that did not end, and no shard.
+    assert list(contents(tmp_path / "out")) == [".cluster-pack/lock"]
+
+
+def test_what_info_tells(run_here: Run, tmp_path: Path) -> None:
+    paths = write_uneven(tmp_path / "data")
+    (tmp_path / "data" / "z.rec").write_bytes(encode_record(b"no image"))
+    told = json.loads(run_here("info", "data", "--json", "--workers", "3"))
+    assert told["records"] == 34
+    assert told["without_labels"] == 1
+    assert told["labels"]["widths"] == {"1": 33}
+    assert len(told["labels"]["first"]) == 33
+    assert [shard["records"] for shard in told["shards"]] == [23, 1, 9, 1]
+    assert told["size_bytes"] == sum(path.stat().st_size for path in paths) + 16
+    assert sum(worker["records"] for worker in told["workers"]) == 34
+    text = run_here("info", "data", "--workers", "2")
+    assert "data: 34 records" in text
+    assert "and 13 more (--json has all)" in text
+    assert "worker 1  " in text
+
+
+def test_the_parts_are_those_that_are_read(tmp_path: Path) -> None:
+    from train.data.reader import iterate_records  # noqa: PLC0415 - only here
+
+    write_uneven(tmp_path / "data")
+    sources = Sources()
+    shards = describe_shards(sources, sources.find([str(tmp_path / "data")]), full=False, watch=nothing)
+    for count in (1, 2, 3, 5, 12):
+        read = [len(list(iterate_records(f"{tmp_path}/data/", num_parts=count, part_index=it))) for it in range(count)]
+        assert [part.records for part in share_out(shards, count)] == read
+
+
+def test_a_second_run_in_the_same_place_is_refused(tmp_path: Path) -> None:
+    with (
+        open_destination(str(tmp_path / "out"), folders=[""], replace=False, open_bucket=refuse),  # type: ignore[arg-type]
+        pytest.raises(ClusterError, match="another command is writing there"),
+        open_destination(str(tmp_path / "out"), folders=[""], replace=False, open_bucket=refuse),  # type: ignore[arg-type]
+    ):
+        raise AssertionError("both are at work")
+    assert list((tmp_path / "out").iterdir()) == []
+    with (
+        pytest.raises(UsageError, match="empty"),
+        open_destination("", folders=[""], replace=False, open_bucket=refuse),  # type: ignore[arg-type]
+    ):
+        raise AssertionError("where is that")

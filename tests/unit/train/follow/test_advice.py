@@ -1,0 +1,140 @@
+"""Every known mistake is recognised in a line that it really prints, and not in others."""
+
+from dataclasses import replace
+
+import pytest
+
+from mistake_samples import HTTP_ERROR, SAMPLES
+from train.follow.events import Event, Process
+from train.follow.known_mistakes import ENDINGS, MISTAKES, Advisor, Mistake, render_advice
+
+WORKER = Process(number=0, role="worker", host="node-1", rank=0, pid=7)
+
+
+def line(text: str) -> Event:
+    return Event(kind="line", at=1.0, process=WORKER, text=text)
+
+
+def find_entry(needle: str) -> Mistake:
+    return next(mistake for mistake in MISTAKES if mistake.needle == needle)
+
+
+@pytest.mark.parametrize(("needle", "sample", "other"), SAMPLES, ids=[needle for needle, _, _ in SAMPLES])
+def test_a_known_mistake_gets_its_own_advice(needle: str, sample: str, other: str) -> None:
+    entry = find_entry(needle)
+    advice = Advisor().take(line(sample))
+    assert advice is not None
+    assert advice == render_advice(entry, sample)
+    assert "{" not in advice
+    assert "\n" not in advice
+    assert needle not in other or render_advice(entry, other) is None
+
+
+@pytest.mark.parametrize(
+    ("needle", "line_of_another_version"),
+    [
+        ("bind failed", "MXNetError: Check failed: my_node_.port != -1 (-1 vs. -1) : bind failed"),  # 1.8 and 1.9
+        ("failed to get ip", "MXNetError: Check failed: !ip.empty(): failed to get ip"),  # 1.8 and 1.9
+        (
+            " Could not resolve host: ",
+            (
+                "mxnet.base.MXNetError: [21:43:16] src/io/s3_filesys.cc:1089: Check failed: curl_easy_perform(curl) == "
+                "CURLE_OK: Error: Could not resolve host: b.s3.amazonaws.com"  # 1.5 and 1.6
+            ),
+        ),
+        (
+            "Failed to connect to ",
+            (
+                "mxnet.base.MXNetError: [21:43:16] src/io/s3_filesys.cc:1089: Check failed: curl_easy_perform(curl) == "
+                "CURLE_OK: Error: Failed to connect to 127.0.0.1 port 1: Connection refused"  # 1.5 and 1.6
+            ),
+        ),
+        ("[Errno -", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
+        ("[Errno -", "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>"),
+        (
+            "Could not resolve host:",
+            "fatal: unable to access 'https://x.invalid/': Could not resolve host: x.invalid",
+        ),
+    ],
+)
+def test_a_known_mistake_is_recognised_in_every_version(needle: str, line_of_another_version: str) -> None:
+    advice = Advisor().take(line(line_of_another_version))
+    assert advice is not None
+    assert advice == render_advice(find_entry(needle), line_of_another_version)
+
+
+def test_every_entry_has_its_sample() -> None:
+    needles = [mistake.needle for mistake in MISTAKES]
+    assert sorted(needles) == sorted(needle for needle, _, _ in SAMPLES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INFO:root:Epoch[0] Batch [0-10]\tSpeed: 12120.08 samples/sec\taccuracy=1.000000\tcross-entropy=0.000000",
+        "Epoch[3] Validation-accuracy=0.97",
+        (
+            "src/operator/nn/./cudnn/./cudnn_algoreg-inl.h:97: Running performance tests to find the best convolution "
+            "algorithm, this can take a while... (set MXNET_CUDNN_AUTOTUNE_DEFAULT to 0 to disable)"
+        ),
+        "saved banana.params, finances: nan-free",
+        "[10:00:00] src/van.cc:75: Bind to role=worker, ip=10.0.0.4, port=4711, is_recovery=0",
+        "[08:03:39] src/io/s3_filesys.cc:1185: No AWS Region set, using default region us-east-1.",
+    ],
+)
+def test_what_goes_well_gets_no_advice(text: str) -> None:
+    assert Advisor().take(line(text)) is None
+
+
+def test_each_advice_is_given_once() -> None:
+    advisor = Advisor()
+    error = "OSError: [Errno 98] Address already in use"
+    assert advisor.take(line(error)) is not None
+    assert advisor.take(line(f"again: {error}")) is None
+    assert advisor.take(line(HTTP_ERROR.format("PermanentRedirect"))) is not None
+    assert advisor.take(line(HTTP_ERROR.format("AuthorizationHeaderMalformed"))) is None  # the same advice
+    assert advisor.take(line(HTTP_ERROR.format("NoSuchBucket"))) is not None
+
+
+def test_advice_names_what_the_line_names() -> None:
+    advice = Advisor().take(line("ModuleNotFoundError: No module named 'gluoncv'"))
+    assert advice is not None
+    assert advice.startswith("gluoncv ")
+    advice = Advisor().take(line("FileNotFoundError: [Errno 2] No such file or directory: 'a {path} b'"))
+    assert advice is not None
+    assert advice.startswith("a {path} b ")
+
+
+def ended(exit_code: int, signal: int | None = None) -> Event:
+    process = replace(WORKER, exit_code=exit_code, signal=signal)
+    return Event(kind="process", at=2.0, process=process)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "signal", "words"),
+    [
+        (137, 9, "ran out of memory"),
+        (132, 4, "illegal instruction"),
+        (139, 11, "NaiveEngine"),
+        (127, None, "not found"),
+        (126, None, "may not be executed"),
+    ],
+)
+def test_how_the_first_process_ends_gets_advice(exit_code: int, signal: int | None, words: str) -> None:
+    advice = Advisor().take(ended(exit_code, signal))
+    assert advice is not None
+    assert words in advice
+
+
+def test_every_ending_is_tested_here() -> None:
+    assert set(ENDINGS) == {137, 132, 139, 135, 127, 126}
+
+
+def test_processes_that_were_ended_get_none() -> None:
+    advisor = Advisor()
+    advisor.take(ended(7))
+    assert advisor.take(ended(137, 9)) is None
+    advisor = Advisor()
+    advisor.take(Event(kind="state", at=1.0, state="ending"))
+    assert advisor.take(ended(137, 9)) is None
+    assert Advisor().take(ended(0)) is None

@@ -1,0 +1,184 @@
+"""A job's log, as it is written, becomes events, and these become lines for people."""
+
+import json
+
+import pytest
+
+from foundation.errors import UsageError
+from train.follow.events import Event, EventReader, Process, Result, Selection, parse_since, render_line
+from train.job.protocol import Role
+
+LOG = [
+    '{"t":1.0,"state":"starting"}',
+    '{"t":2.0,"p":0,"role":"worker","host":"node-1"}',
+    '{"t":2.5,"p":0,"pid":4711}',
+    '{"t":3.0,"p":0,"line":"before its rank is known"}',
+    '{"t":3.5,"p":0,"rank":2}',
+    '{"t":4.0,"p":0,"line":"after"}',
+    '{"t":5.0,"p":0,"exit":137,"signal":9}',
+    '{"t":6.0,"say":"worker 2 on node-1 was killed"}',
+    '{"t":6.5,"warnings":["2 models"]}',
+    '{"t":7.0,"result":{"state":"failed","exit_code":137,"error":"worker 2","left":{"node-0":[[7,"python"]]}}}',
+]
+
+
+def test_events_build_on_the_lines_before_them() -> None:
+    reader = EventReader()
+    events = [reader.read(line.encode()) for line in LOG]
+    known = Process(number=0, role="worker", host="node-1", rank=2, pid=4711)
+    assert events[3] == Event(
+        kind="line",
+        at=3.0,
+        process=Process(number=0, role="worker", host="node-1", pid=4711),
+        text="before its rank is known",
+    )
+    assert events[5] == Event(kind="line", at=4.0, process=known, text="after")
+    assert events[6] is not None
+    assert events[6].process == Process(
+        number=0, role="worker", host="node-1", rank=2, pid=4711, exit_code=137, signal=9
+    )
+    assert events[7] == Event(kind="say", at=6.0, text="worker 2 on node-1 was killed")
+    assert events[8] == Event(kind="warnings", at=6.5, warnings=("2 models",))
+    assert events[9] is not None
+    assert events[9].result == Result(state="failed", exit_code=137, error="worker 2", left={"node-0": [[7, "python"]]})
+    assert reader.state == "failed"
+
+
+@pytest.mark.parametrize("line", [{"t": 1.0, "weather": "fine"}, {"t": 1.0, "state": "stalled"}, {"alive": True}])
+def test_what_later_versions_say_is_passed_over(line: dict[str, object]) -> None:
+    assert EventReader().read(json.dumps(line).encode()) is None
+
+
+def test_the_supervisor_says_since_when_a_job_hangs_and_that_it_goes_on() -> None:
+    reader = EventReader()
+    hangs = reader.read(b'{"t":9.0,"say":"no worker","stalled_since":5.0}')
+    assert hangs == Event(kind="say", at=9.0, text="no worker", stalled_since=5.0)
+    again = reader.read(b'{"t":19.0,"say":"again","stalled_since":0.0}')
+    assert again == Event(kind="say", at=19.0, text="again", stalled_since=0.0)
+
+
+def test_a_result_may_say_more_than_is_known_today() -> None:
+    line = b'{"t":1,"result":{"state":"done","exit_code":0,"error":null,"left":{},"cost":3}}'
+    event = EventReader().read(line)
+    assert event is not None
+    assert event.result == Result(state="done", exit_code=0, error=None, left={})
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"", "truncated"),
+        (b"half of a li", "malformed"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b'{"t":1,"p":5,"line":"of nobody"}', "process 5 is unknown"),
+        (b'{"t":1,"p":5,"rank":0}', "process 5 is unknown"),
+        (b'{"t":1,"p":7,"role":"worker"}', "process 7 is unknown"),
+        (b'{"t":1,"p":1e99,"role":"worker","host":"h"}', "p"),
+        (b'{"t":1,"p":999999,"role":"worker","host":"h"}', "32767"),
+        (b'{"t":1,"p":0,"role":"worker","host":"a\\nb"}', "host"),
+        (b'{"t":1,"p":0,"line":7}', "Expected `str | null`, got `int`"),
+        (b'{"t":1,"p":0,"exit":' + b"9" * 5000 + b"}", "out of range"),
+        (b'{"t":NaN,"say":"x"}', "malformed"),
+        (b'{"t":1e999,"say":"x"}', "out of range"),
+        (b'{"t":1,"say":"\xff"}', "utf-8"),
+        (b'{"t":1,"say":' + DEEP + b"}", "str"),
+        (b'{"t":1,"more":' + DEEP + b"}", "nested too deeply"),
+        (b'{"t":1,"result":{}}', "state"),
+        (b'{"t":1,"result":{"state":"done","exit_code":1e6}}', "exit_code"),
+        (b'{"t":1,"result":{"state":"done","exit_code":0,"left":{"h":[[1]]}}}', "left"),
+        (b'{"t":1,"result":{"state":"done","exit_code":0,"left":[]}}', "left"),
+        (b'{"say":"when?"}', "`t`"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, bytes) else "",
+)
+def test_a_damaged_line_is_an_event_that_says_so_and_the_next_is_read(line: bytes, why: str) -> None:
+    reader = EventReader()
+    assert reader.read(b'{"t":5,"p":0,"role":"worker","host":"node-0"}') is not None
+    event = reader.read(line)
+    assert event is not None
+    assert (event.kind, event.at) == ("damaged", 5.0)
+    assert event.text.startswith("a line of the job's log is damaged: ")
+    assert why in event.text
+    assert len(event.text) < 300
+    assert reader.read(b'{"t":6,"p":0,"line":"next"}') == Event(
+        kind="line", at=6.0, process=Process(number=0, role="worker", host="node-0"), text="next"
+    )
+
+
+def test_bytes_that_are_no_utf_8_come_as_python_writes_them() -> None:
+    event = EventReader().read(json.dumps({"t": 1.0, "say": "caf\udce9"}).encode())
+    assert event == Event(kind="say", at=1.0, text="caf\udce9")
+
+
+def process(role: Role = "worker", *, rank: int | None = 0, host: str = "node-1") -> Process:
+    return Process(number=0, role=role, host=host, rank=rank)
+
+
+def line(text: str, of: Process, *, at: float = 100.0) -> Event:
+    return Event(kind="line", at=at, process=of, text=text)
+
+
+@pytest.mark.parametrize(
+    ("event", "shown"),
+    [
+        (line("text", process()), "[worker 0 node-1] text"),
+        (line("", process(rank=None)), "[worker ? node-1] "),
+        (line("a", process("server", rank=3, host="node-0")), "[server 3 node-0] a"),
+        (line("a", process("scheduler", rank=None, host="node-0")), "[scheduler node-0] a"),
+        (line("a", process("setup", rank=None)), "[setup node-1] a"),
+        (line("a", process("launcher", rank=None, host="node-0")), "[launcher node-0] a"),
+        (Event(kind="say", at=1.0, text="ended"), "[supervisor node-0] ended"),
+        (Event(kind="state", at=1.0, state="running"), None),
+        (Event(kind="process", at=1.0, process=process()), None),
+    ],
+)
+def test_a_line_says_who_printed_it(event: Event, shown: str | None) -> None:
+    assert render_line(event) == shown
+
+
+@pytest.mark.parametrize(
+    ("selection", "taken"),
+    [
+        (Selection(), {"worker 0", "worker 1", "worker ?", "server 0", "setup", "say", "late"}),
+        (Selection(ranks=frozenset({0})), {"worker 0", "server 0", "say", "late"}),
+        (Selection(roles=frozenset({"worker"})), {"worker 0", "worker 1", "worker ?", "say", "late"}),
+        (Selection(roles=frozenset({"worker"}), ranks=frozenset({1})), {"worker 1", "say"}),
+        (Selection(roles=frozenset({"setup"})), {"setup", "say"}),
+        (Selection(since=150.0), {"late"}),
+    ],
+)
+def test_lines_are_selected_by_rank_role_and_time(selection: Selection, taken: set[str]) -> None:
+    events = {
+        "worker 0": line("", process()),
+        "worker 1": line("", process(rank=1)),
+        "worker ?": line("", process(rank=None)),
+        "server 0": line("", process("server")),
+        "setup": line("", process("setup", rank=None)),
+        "say": Event(kind="say", at=100.0, text=""),
+        "late": line("", process(), at=200.0),
+    }
+    assert {name for name, event in events.items() if selection.takes(event)} == taken
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("90s", 910.0),
+        ("1.5m", 910.0),
+        ("2h", -6200.0),
+        ("1d", -85400.0),
+        ("1970-01-01T00:10+00:00", 600.0),
+        ("1970-01-01T00:10:05Z", 605.0),
+    ],
+)
+def test_since_is_a_length_of_time_or_a_moment(text: str, moment: float) -> None:
+    assert parse_since(text, now=1000.0) == moment
+
+
+@pytest.mark.parametrize("text", ["", "10", "-5m", "yesterday", "10 m m", "1e400d", "9" * 400 + "m"])
+def test_any_other_since_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--since"):
+        parse_since(text, now=1000.0)

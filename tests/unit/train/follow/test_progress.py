@@ -1,0 +1,241 @@
+"""What training loops report, line by line and summed up."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.follow.events import Event, Process, Result
+from train.follow.progress import Progress, Report, find_stragglers, parse_report, render_duration, render_rate
+
+
+def report(
+    epoch: int | None,
+    *,
+    batch: int | None = None,
+    speed: float | None = None,
+    epoch_s: float | None = None,
+    **metrics: float,
+) -> Report:
+    named = {name.replace("_", "-"): value for name, value in metrics.items()}
+    return Report(epoch=epoch, batch=batch, samples_per_s=speed, metrics=named, epoch_s=epoch_s)
+
+
+# Where a form comes from is said where it is MXNet's own source, or a log in an issue.
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # mxnet/callback.py of 1.7, printed by a run of it
+        (
+            "INFO:root:Epoch[0] Batch [0-10]\tSpeed: 12120.08 samples/sec\taccuracy=0.500000\tcross-entropy=0.125000",
+            report(0, batch=10, speed=12120.08, accuracy=0.5, cross_entropy=0.125),
+        ),
+        # the same with auto_reset=False and the scripts' own prefix
+        (
+            "10:00:01 Node[1] Epoch[2] Batch [0-40]\tSpeed: 3280.25 samples/sec\taccuracy=0.647321",
+            report(2, batch=40, speed=3280.25, accuracy=0.647321),
+        ),
+        # apache/mxnet#4900, of 2017
+        (
+            "INFO:root:Epoch[0] Batch [900]  Speed: 14762.29 samples/sec     Train-accuracy=0.950313",
+            report(0, batch=900, speed=14762.29, accuracy=0.950313),
+        ),
+        # mxnet/callback.py, without metrics
+        ("Iter[3] Batch [20]\tSpeed: 3280.25 samples/sec", report(3, batch=20, speed=3280.25)),
+        # apache/mxnet#3932, the R package
+        (
+            "Batch [50] Speed: 26130.0133261041 samples/sec Train-accuracy=0.111875",
+            report(None, batch=50, speed=26130.0133261041, accuracy=0.111875),
+        ),
+        ("Epoch[5] Batch [0-20]\tSpeed: inf samples/sec\taccuracy=1.0", report(5, batch=20, accuracy=1.0)),
+        # mxnet/module/base_module.py
+        ("Epoch[3] Train-accuracy=0.970000", report(3, accuracy=0.97)),
+        ("Epoch[3] Validation-accuracy=0.980000", report(3, validation_accuracy=0.98)),
+        ("Epoch[3] Time cost=1.200", report(3, epoch_s=1.2)),
+        # dmlc/gluon-cv#506 and #1595
+        (
+            "INFO:root:[Epoch 3][Batch 10799], LR: 2.80E-04, Speed: 28.997 samples/sec, ObjLoss=32.955, ClassLoss=2e-1",
+            report(3, batch=10799, speed=28.997, ObjLoss=32.955, ClassLoss=0.2),
+        ),
+        (
+            "[Epoch 3] Training cost: 557.830, Speed: 209.766 samples/sec, RCNN=0.600",
+            report(3, speed=209.766, epoch_s=557.83, RCNN=0.6),
+        ),
+        # GluonCV's train_imagenet.py
+        ("[Epoch 7] speed: 1200 samples/sec\ttime cost: 12.300000", report(7, speed=1200.0, epoch_s=12.3)),
+        (
+            "[Epoch 7] validation: err-top1=0.3 err-top5=0.1",
+            report(7, **{"validation-err-top1": 0.3, "validation-err-top5": 0.1}),
+        ),
+        # mxnet/gluon/contrib/estimator/event_handler.py of 1.7
+        (
+            "[Epoch 0][Batch 5][Samples 160] time/interval: 0.512s training accuracy: 0.9000, training loss: 0.3400",
+            report(0, batch=5, accuracy=0.9, loss=0.34),
+        ),
+        (
+            "[Epoch 0] Finished in 12.345s, training accuracy: 0.9000, validation accuracy: 0.9100",
+            report(0, epoch_s=12.345, accuracy=0.9, validation_accuracy=0.91),
+        ),
+        # GluonNLP's intent classification
+        (
+            "Epoch: 3, Batch: 5/100, speed: 12.50 samples/s, lr=0.0010000, loss=0.1234",
+            report(3, batch=5, speed=12.5, loss=0.1234),
+        ),
+    ],
+)
+def test_reports_are_read(text: str, expected: Report) -> None:
+    assert parse_report(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Namespace(batch_size=64, load_epoch=None, num_epochs=20, lr=0.05)",
+        "start with arguments load_epoch=3, num_epochs=20, loss='ce'",
+        "Start training from [Epoch 0]",
+        "Epoch[0] Resetting Data Iterator",
+        "[Epoch 2] Begin, current learning rate: 0.1000",
+        'Saved checkpoint to "mnist-0001.params" after epoch 1',
+        "epochs=10",
+        "read 3000 samples/sec",
+    ],
+)
+def test_other_lines_are_no_reports(text: str) -> None:
+    assert parse_report(text) is None
+
+
+def test_a_metric_that_is_no_number_is_reported_as_such() -> None:
+    found = parse_report("Epoch[3] Validation-accuracy=nan")
+    assert found is not None
+    assert math.isnan(found.metrics["validation-accuracy"])
+
+
+@given(st.text(max_size=200))
+def test_any_line_can_be_looked_at(text: str) -> None:
+    parse_report(text)
+    parse_report(f"Epoch[{text}] Batch [{text}]\tSpeed: {text} samples/sec\t{text}={text}")
+    parse_report(f"Epoch[0] {text}=1.2.3")
+
+
+class Log:
+    """Events of a job, given to a Progress."""
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+
+    def state(self, at: float, state: str) -> None:
+        self.progress.take(Event(kind="state", at=at, state=state))  # type: ignore[arg-type]
+
+    def line(self, at: float, rank: int, text: str, *, exit_code: int | None = None) -> Report | None:
+        process = Process(number=10 + rank, role="worker", host=f"node-{rank}", rank=rank, exit_code=exit_code)
+        return self.progress.take(Event(kind="line", at=at, process=process, text=text))
+
+    def speed(self, at: float, rank: int, batch: int, speed: float, *, accuracy: float = 0.5) -> None:
+        self.line(at, rank, f"Epoch[0] Batch [0-{batch}]\tSpeed: {speed} samples/sec\taccuracy={accuracy}")
+
+
+def test_progress_is_summed_over_the_ranks() -> None:
+    log = Log()
+    log.state(100.0, "starting")
+    log.state(110.0, "running")
+    log.speed(120.0, 1, 20, 1000.0, accuracy=0.75)
+    log.speed(121.0, 0, 20, 3000.0, accuracy=0.25)
+    log.line(125.0, 0, "Epoch[1] Validation-accuracy=0.9")
+    progress = log.progress
+    assert [rank.process.rank for rank in progress.ranks] == [0, 1]
+    assert progress.speed == 4000.0
+    assert progress.epoch == 1
+    assert progress.metrics == {"accuracy": 0.5, "validation-accuracy": 0.9}
+    assert progress.duration_s == 15.0
+    result = Result(state="done", exit_code=0, error=None, left={})
+    progress.take(Event(kind="result", at=233.4, result=result, state="done"))
+    assert progress.state == "done"
+    assert progress.render_summary() == (
+        "4.00 k samples/s over 2 workers, epoch 1, accuracy 0.5, validation-accuracy 0.9, 2 min 3 s"
+    )
+
+
+def test_without_reports_there_is_no_summary() -> None:
+    log = Log()
+    log.line(1.0, 0, "hello")
+    assert log.progress.render_summary() is None
+    assert log.progress.speed is None
+    assert [rank.heard_at for rank in log.progress.ranks] == [1.0]
+
+
+def test_only_workers_report() -> None:
+    progress = Progress()
+    server = Process(number=1, role="server", host="node-0", rank=0)
+    text = "Epoch[0] Batch [0-20]\tSpeed: 10 samples/sec"
+    assert progress.take(Event(kind="line", at=1.0, process=server, text=text)) is None
+    assert progress.ranks == ()
+
+
+def test_speeds_are_smoothed() -> None:
+    log = Log()
+    for batch, speed in ((20, 1000.0), (40, 2000.0)):
+        log.speed(1.0, 0, batch, speed)
+    rank = log.progress.ranks[0]
+    assert rank.speed == pytest.approx(1300.0)
+
+
+def test_one_line_for_each_metric_counts_once() -> None:
+    log = Log()
+    log.speed(1.0, 0, 20, 1000.0)
+    for name, value in (("CrossEntropy", 0.5), ("SmoothL1", 1.5)):  # zhreshold/mxnet-ssd#136
+        log.line(2.0, 0, f"Epoch[0] Batch [40] Speed: 2000 samples/sec Train-{name}={value}")
+    rank = log.progress.ranks[0]
+    assert rank.speed == pytest.approx(1300.0)
+    assert rank.metrics == {"accuracy": 0.5, "CrossEntropy": 0.5, "SmoothL1": 1.5}
+
+
+def test_a_rank_is_known_later_than_its_first_line() -> None:
+    progress = Progress()
+    unknown = Process(number=0, role="worker", host="node-1")
+    progress.take(Event(kind="line", at=1.0, process=unknown, text="Epoch[0] Batch [5]\tSpeed: 10 samples/sec"))
+    known = Process(number=0, role="worker", host="node-1", rank=3)
+    progress.take(Event(kind="process", at=2.0, process=known))
+    assert [(rank.process.rank, rank.speed) for rank in progress.ranks] == [(3, 10.0)]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "stragglers"),
+    [
+        ({}, set()),
+        ({0: 1.0}, set()),
+        ({0: 100.0, 1: 71.0}, set()),
+        ({0: 100.0, 1: 69.0}, {1}),
+        ({0: 100.0, 1: 100.0, 2: 81.0}, set()),
+        ({0: 100.0, 1: 100.0, 2: 79.0}, {2}),
+        ({0: 10.0, 1: 20.0, 2: 100.0, 3: 100.0, 4: 100.0}, {0, 1}),
+    ],
+)
+def test_stragglers_are_clearly_slower_than_the_rest(speeds: dict[int, float], stragglers: set[int]) -> None:
+    assert find_stragglers(speeds) == stragglers
+
+
+def test_who_has_ended_is_no_straggler() -> None:
+    log = Log()
+    for rank, speed in enumerate((100.0, 100.0, 50.0)):
+        log.speed(1.0, rank, 20, speed)
+    assert log.progress.stragglers == {12}
+    log.line(2.0, 2, "bye", exit_code=0)
+    assert log.progress.stragglers == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(0.5, "0.50"), (6.44, "6.44"), (99.96, "100"), (963.4, "963"), (12345.0, "12.3 k"), (1.24e6, "1.24 M")],
+)
+def test_rates_have_three_digits(rate: float, text: str) -> None:
+    assert render_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (59.4, "59 s"), (59.9, "1 min 0 s"), (123, "2 min 3 s"), (3600, "1 h 0 min"), (90061, "25 h 1 min")],
+)
+def test_durations_are_said_as_people_do(seconds: float, text: str) -> None:
+    assert render_duration(seconds) == text

@@ -1,0 +1,311 @@
+"""Handing a job to the head, following it over connections that break, and what its end means."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.decode import decode
+from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
+from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order, no_answer
+from train.follow import head as head_module
+from train.follow import run
+from train.follow.events import Event, EventReader, Result
+from train.follow.head import HeadGoneError, Talk, found_program_command, program_command
+from train.follow.run import (
+    Follower,
+    LogStream,
+    RefusedError,
+    check_result,
+    end_everywhere,
+    render_left,
+    stop_job,
+    submit,
+)
+from train.job.protocol import Order
+
+ORDER = make_order(secrets={"K": "v"})
+STARTED = b'{"job":"j1","state":"starting"}\n'
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LONGEST_PAUSE_S", 0.0)
+
+
+def everything() -> list[Event]:
+    reader = EventReader()
+    return [event for line in LOG.splitlines() if (event := reader.read(line)) is not None]
+
+
+def talk(made: Channel) -> Talk:
+    return Talk(made, where="node-0")
+
+
+def lines(made: Channel) -> list[bytes]:
+    return list(talk(made).lines(lambda: None))
+
+
+# -- one channel ---------------------------------------------------------------------------------------------------
+
+
+def test_lines_come_whole_and_what_a_login_shell_prints_is_left_out() -> None:
+    made = channel(b"Welcome!\n{not json}\n", b'{"a"', None, b":1}\nno json, but ", b'of the log\n{"b":2}\nrest')
+    assert lines(made) == [b'{"a":1}', b"no json, but of the log", b'{"b":2}']
+
+
+def test_who_has_read_enough_finds_the_rest_there_later() -> None:
+    one = talk(channel(b'{"a":1}\n{"b":2}\n{"c"', b":3}\n"))
+    assert next(one.lines(lambda: None)) == b'{"a":1}'
+    assert list(one.lines(lambda: None)) == [b'{"b":2}', b'{"c":3}']
+
+
+@pytest.mark.parametrize("code", [BROKEN, 137, 255])
+def test_a_program_that_was_killed_is_a_connection_that_broke(code: int) -> None:
+    with pytest.raises(ConnectError, match="node-0"):
+        lines(channel(b'{"a":1}\n', exit_code=code))
+
+
+def test_a_program_that_fails_says_why() -> None:
+    with pytest.raises(ClusterError, match=r"(?s)exit code 1.*KeyError") as caught:
+        lines(channel(exit_code=1, stderr=b"Traceback\nKeyError: 'x'\n"))
+    assert not isinstance(caught.value, ConnectError)
+
+
+def test_silence_is_a_connection_that_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter(range(0, 1000, 5))
+    monkeypatch.setattr(head_module.time, "monotonic", lambda: float(next(moments)))
+    with pytest.raises(ConnectError, match="nothing was heard for 15 s"):
+        lines(channel(b'{"a":1}\n', *[None] * 50))
+
+
+def test_command_lines_quote_their_words() -> None:
+    command = program_command("jobs", ["stop", "a'b; $(id)"], python="/p", code_dir="/c")
+    assert command == """exec /p -Es /c/train/node jobs stop 'a'"'"'b; $(id)'"""
+    found = found_program_command("jobs", ["list"], digest="d1")
+    assert found.startswith("sh -c '")
+    assert found.endswith("' sh d1 jobs list")
+
+
+# -- submit --------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_handed_over_on_stdin_and_followed_in_the_same_channel() -> None:
+    fake = FakeHead(lambda _: channel(ALIVE + STARTED + LOG[:50], LOG[50:]))
+    started = submit(fake.make(), ORDER, follow=True)
+    assert fake.asked == [["submit", "--follow"]]
+    assert decode(fake.channels[0].got, Order) == ORDER
+    assert (started.id, started.state) == ("j1", "starting")
+    events: list[Event] = []
+    result = Follower(fake.make(), "j1", take=events.append, say=pytest.fail).run(started.talk)
+    assert result.state == "done"
+    assert events == everything()
+    assert fake.channels[0].closed
+
+
+def test_a_job_that_is_left_has_no_channel() -> None:
+    fake = FakeHead(lambda _: channel(b'{"job":"j1","state":"queued"}\n'))
+    started = submit(fake.make(), ORDER, follow=False)
+    assert (started.state, started.talk) == ("queued", None)
+    assert fake.asked == [["submit"]]
+    assert fake.channels[0].closed
+
+
+def test_a_second_job_is_refused_with_the_name_of_the_first() -> None:
+    fake = FakeHead(lambda _: channel(b'{"refused":{"id":"j0","name":"first","state":"running"}}\n'))
+    with pytest.raises(RefusedError, match=r"job j0 \(first\) is running") as caught:
+        submit(fake.make(), ORDER, follow=True)
+    assert caught.value.hint == "cluster train --queue ..., or cluster stop j0"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"), [(b'{"error":"no space left on device"}\n', "no space"), (b"", "did not answer")]
+)
+def test_a_job_that_the_head_does_not_take(said: bytes, words: str) -> None:
+    with pytest.raises(ClusterError, match=words):
+        submit(FakeHead(lambda _: channel(said)).make(), ORDER, follow=True)
+
+
+def breaks_off(answer: bytes) -> FakeHead:
+    """submit's connection breaks before its answer comes; the next time it is this one."""
+    return FakeHead(lambda words: channel(exit_code=-1) if "--follow" in words else channel(answer))
+
+
+def test_a_job_whose_answer_was_lost_is_handed_over_again() -> None:
+    """The head makes one job of both: it may have the first one, or be about to have it."""
+    fake = breaks_off(b'{"job":"j1","state":"running"}\n')
+    started = submit(fake.make(), ORDER, follow=True)
+    assert (started.id, started.state, started.talk) == ("j1", "running", None)
+    assert fake.asked == [["submit", "--follow"], ["submit"]]
+    assert [decode(each.got, Order) for each in fake.channels] == [ORDER, ORDER]
+    assert all(each.closed for each in fake.channels)
+
+
+def test_a_job_whose_answer_was_lost_may_be_refused_after_all() -> None:
+    fake = breaks_off(b'{"refused":{"id":"j0","name":"first","state":"running"}}\n')
+    with pytest.raises(RefusedError, match=r"job j0 \(first\) is running"):
+        submit(fake.make(), ORDER, follow=True)
+
+
+def test_it_is_said_when_nobody_knows_whether_a_job_was_begun() -> None:
+    fake = breaks_off(b"")
+    head = fake.make()
+    head.open("warm")
+    fake.refuse = [no_answer()]
+    with pytest.raises(ConnectError, match="not known whether job j1 was begun"):
+        submit(head, ORDER, follow=True)
+
+
+# -- following -----------------------------------------------------------------------------------------------------
+
+
+def serve(words: Sequence[str], cut_at: int | None) -> Channel:
+    """`follow ID OFFSET`: the log from there, with signs of life between its lines, cut off after some bytes."""
+    assert words[:2] == ["follow", "j1"]
+    said = ALIVE + b"".join(line + b"\n" + ALIVE for line in LOG[int(words[2]) :].splitlines())
+    return channel(said) if cut_at is None else channel(said[:cut_at], exit_code=BROKEN)
+
+
+@given(cuts=st.lists(st.integers(min_value=0, max_value=len(LOG)), max_size=12))
+def test_no_event_is_lost_or_doubled_however_the_connection_breaks(cuts: list[int]) -> None:
+    left = iter([*cuts, None])
+    fake = FakeHead(lambda words: serve(words, next(left, None)))
+    events: list[Event] = []
+    follower = Follower(fake.make(), "j1", take=events.append, say=lambda _: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "LONGEST_PAUSE_S", 0.0)
+        result = follower.run()
+    assert result.state == "done"
+    assert events == everything()
+
+
+def test_each_trouble_with_the_connection_is_said_once() -> None:
+    cuts = iter([100, None])
+    fake = FakeHead(lambda words: serve(words, next(cuts)))
+    said: list[str] = []
+    follower = Follower(
+        fake.make(), "j1", take=lambda _: fake.refuse.extend([no_answer()] * 3) if said == [] else None, say=said.append
+    )
+    fake.refuse = []
+    follower.run()
+    assert [words.partition(";")[0] for words in said] == [
+        "the connection to node-0 was lost: the connection broke, or jobs.py was killed",
+        "node-0: no answer on port 22",
+        "connected to node-0 again",
+    ]
+    assert "job j1 runs on; trying again for 10 min" in said[0]
+
+
+def test_a_head_that_does_not_come_back_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "CLIENT_PATIENCE_S", -1.0)
+    fake = FakeHead(lambda _: channel(exit_code=BROKEN))
+    with pytest.raises(ConnectError, match="job j1 may still run") as caught:
+        Follower(fake.make(), "j1", take=lambda _: None, say=lambda _: None).run()
+    assert caught.value.hint == "cluster logs -f j1"
+
+
+def test_a_head_that_is_gone_is_not_waited_for() -> None:
+    fake = FakeHead(lambda _: channel(exit_code=BROKEN))
+    head = fake.make()
+    head.open("warm")
+    fake.refuse = [HeadGoneError("node-0 is terminated")]
+    with pytest.raises(HeadGoneError):
+        Follower(head, "j1", take=lambda _: None, say=lambda _: None).run()
+
+
+def in_pieces(words: Sequence[str]) -> Channel:
+    rest = LOG[int(words[2]) :]
+    return channel(*[rest[begin : begin + 100] for begin in range(0, len(rest), 100)])
+
+
+def test_an_interrupted_follower_goes_on_where_it_was() -> None:
+    fake = FakeHead(in_pieces)
+    events: list[Event] = []
+    looks = iter([False, False, True, False, True])
+
+    def look() -> None:
+        if next(looks, False):
+            raise KeyboardInterrupt
+
+    follower = Follower(fake.make(), "j1", take=events.append, say=pytest.fail, look=look)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            follower.run()
+    assert follower.run().state == "done"
+    assert events == everything()
+
+
+def test_the_present_end_of_a_log_is_its_end_without_waiting() -> None:
+    fake = FakeHead(lambda _: channel(LOG[:200]))
+    stream = LogStream(fake.make(), "j1", say=pytest.fail, wait=False)
+    whole = LOG[:200].rpartition(b"\n")[0].split(b"\n")
+    assert list(stream.lines()) == whole
+    assert stream.offset == len(b"\n".join(whole)) + 1
+    assert fake.asked == [["follow", "j1", "0", "--no-wait"]]
+
+
+def test_a_job_that_the_head_does_not_know() -> None:
+    fake = FakeHead(lambda _: channel(b'{"error":"there is no job j1"}\n'))
+    with pytest.raises(NotFoundError, match="no job j1"):
+        Follower(fake.make(), "j1", take=lambda _: None, say=lambda _: None).run()
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+def result(**values: object) -> Result:
+    return Result(**{"state": "done", "exit_code": 0, "error": None, "left": {}, **values})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "words"),
+    [
+        (result(state="failed", exit_code=7, error="worker 1 ended with exit code 7"), 7, "failed: worker 1 ended"),
+        (result(state="stopped", exit_code=130, error="stopped"), 130, r"was stopped$"),
+        (result(state="stopped", exit_code=130, error="by signal 15"), 130, "stopped: by signal 15"),
+        (result(state="failed", exit_code=0, error="odd"), 1, "odd"),
+        (result(left={"node-1": [[12, "python x"]]}), 1, r"left processes behind\n.*node-1: process 12 \(python x\)"),
+        (
+            result(state="failed", exit_code=1, error="e", left={"node-1": [[0, "could not be searched"]]}),
+            1,
+            "node-1 c",
+        ),
+    ],
+)
+def test_what_a_jobs_end_means(ended: Result, code: int, words: str) -> None:
+    with pytest.raises(JobError, match=words) as caught:
+        check_result("j1", ended)
+    assert caught.value.exit_code == code
+
+
+def test_a_job_that_went_well() -> None:
+    check_result("j1", result())
+    assert render_left({}) == ""
+
+
+def test_a_job_is_stopped_by_its_supervisor() -> None:
+    said = {"result": {"state": "stopped", "exit_code": 130, "error": None, "left": {}}}
+    fake = FakeHead(lambda _: channel(None, ALIVE, encode([said])))
+    assert stop_job(fake.make(), "j1") == (result(state="stopped", exit_code=130), False)
+    assert fake.asked == [["stop", "j1"]]
+    fake = FakeHead(lambda _: channel(encode([{**said, "already": True}])))
+    assert stop_job(fake.make(), "j1")[1]
+    with pytest.raises(NotFoundError):
+        stop_job(FakeHead(lambda _: channel()).make(), "j1")  # no program of ours is there
+
+
+def test_nodes_that_cannot_be_searched_are_named() -> None:
+    def fails() -> str:
+        raise no_answer()
+
+    nodes = [
+        run.RemoteEnd(name="node-0", run=lambda: "[]"),
+        run.RemoteEnd(name="node-1", run=fails),
+        run.RemoteEnd(name="node-2", run=lambda: '[[7, "python"]]'),
+        run.RemoteEnd(name="node-3", run=lambda: ""),
+    ]
+    assert end_everywhere(nodes) == {
+        "node-1": [[0, "could not be searched: node-0: no answer on port 22"]],
+        "node-2": [[7, "python"]],
+    }

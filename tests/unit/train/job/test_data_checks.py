@@ -1,0 +1,92 @@
+"""What is said of a job's data before it starts: what is wrong, for whom, and what its shards cost."""
+
+from typing import Any
+
+import pytest
+
+from train.job.data_checks import Fault, find_costs, find_faults
+from train.job.survey import Data, Refusal
+
+URL = "s3://bucket/x/"
+CIFAR, MNIST = "train_cifar10.py", "train_mnist.py"
+MIB = 1 << 20
+GOOD = Data(objects=4, records=4, in_train=4, folder="train/", sizes=(MIB,) * 4, region="eu-west-1")
+DENIED = Refusal(what="read", where="s3://bucket/x/train/a.rec", code="AccessDenied", words="not authorized")
+ARCHIVED = Refusal(what="read", where="s3://bucket/x/train/a.rec", code="InvalidObjectState", words="storage class")
+
+
+def with_(**more: Any) -> Data:
+    fields = {name: getattr(GOOD, name) for name in GOOD.__dataclass_fields__}
+    return Data(**{**fields, **more})
+
+
+def faults(data: Data, *, script: str | None = CIFAR, nodes_credentials: bool = False) -> list[Fault]:
+    found = find_faults(data, URL, region="eu-west-1", script=script, nodes_credentials=nodes_credentials)
+    return list(found)
+
+
+def test_nothing_is_said_of_data_that_is_right() -> None:
+    for script in (CIFAR, MNIST, None):
+        assert not faults(GOOD, script=script)
+        assert not list(find_costs(GOOD, URL, workers={"node-0": 2, "node-1": 2}, script=script, staged=False))
+
+
+@pytest.mark.parametrize(
+    ("more", "said", "hint", "certain"),
+    [
+        ({"bucket_exists": False}, "there is no such bucket", "put --create-bucket FOLDER s3://bucket/x/", True),
+        ({"region": "us-west-2"}, "is in us-west-2, and the nodes, in eu-west-1, ask", 'region = "us-west-2"', True),
+        # Where S3 is not AWS's, a region may be but a word.
+        ({"region": "us-west-2", "at_aws": False}, "its bucket is in us-west-2", "cluster data get", False),
+        ({"refused": DENIED}, "x/train/a.rec cannot be read: AccessDenied: not", "cluster iam-policy", True),
+        ({"refused": ARCHIVED}, "is archived (Glacier)", "aws s3api restore-object", True),
+        ({"not_records": "s3://bucket/x/train/a.rec"}, "a.rec is no RecordIO file", "put it again", True),
+        ({"cut_short": "train/b.rec"}, "s3://bucket/x/train/b.rec is no whole .rec file", "cluster data info", True),
+        ({"others": ("a.idx", "a.lst")}, "x/train/ has a.idx and 1 more beside", "name the files", True),
+        ({"others": ("part-0",)}, "x/train/ has part-0 beside", "move what is no records", False),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_what_to_do(more: dict[str, Any], said: str, hint: str, *, certain: bool) -> None:
+    (fault,) = faults(with_(**more))
+    assert said in fault.said
+    assert hint in fault.hint
+    assert fault.certain == certain
+
+
+def test_what_this_machine_may_not_do_says_nothing_of_nodes_with_credentials_of_their_own() -> None:
+    assert not faults(with_(refused=DENIED), nodes_credentials=True)
+    assert faults(with_(refused=ARCHIVED), nodes_credentials=True)
+
+
+def test_what_stands_beside_records_matters_to_whoever_reads_the_folder() -> None:
+    assert faults(with_(others=("a.idx",)), script=None)[0].certain is False
+    assert not faults(with_(others=("train-images-idx3-ubyte",)), script=MNIST)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "workers", "staged", "said"),
+    [
+        # Fewer shards than workers: whoever reads.
+        ((MIB,) * 2, (1, 1, 1), False, "has 2 .rec files for 3 workers: each reads its part of the bytes of a file"),
+        ((MIB,) * 2, (1, 1, 1), True, "for 3 workers: nodes fetch the same files (cluster data split s3://bucket/x/train/"),
+        ((MIB,), (2, 0), True, "each reads its part"),
+        # MXNet cuts the row of bytes evenly whatever the shards' sizes are.
+        ((MIB, 9 * MIB), (1, 1), False, None),
+        ((MIB, 9 * MIB, MIB), (1, 1), True, "3 .rec files of 1.0 MiB to 9.0 MiB: they cannot be shared out evenly"),
+        ((MIB, 9 * MIB, MIB), (2,), True, None),
+        # As even as records allow: a little of the next shard is a whole shard more, which costs time if it is large.
+        ((MIB, MIB + 8), (1, 1), True, None),
+        ((200 * MIB, 200 * MIB + 8), (1, 1), True, "a node fetches 2.0 times its share"),
+        ((200 * MIB,) * 2, (1, 1), True, None),
+        ((20 * MIB, 20 * MIB + 8) * 16, (1, 1), True, None),
+    ],
+)  # fmt: skip
+def test_what_shards_cost(sizes: tuple[int, ...], workers: tuple[int, ...], staged: bool, said: str | None) -> None:  # noqa: FBT001
+    nodes = {f"node-{index}": count for index, count in enumerate(workers)}
+    costs = list(find_costs(with_(sizes=sizes), URL, workers=nodes, script=CIFAR, staged=staged))
+    assert [said in cost for cost in costs] == ([True] if said else []) if said else not costs
+
+
+def test_nothing_is_said_of_what_was_not_seen_to_its_end() -> None:
+    data = with_(sizes=(MIB,), complete=False)
+    assert not list(find_costs(data, URL, workers={"node-0": 4}, script=CIFAR, staged=True))

@@ -1,0 +1,306 @@
+"""cluster.toml, a job file over it, and the command line over both."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cluster.commands import train_options
+from cluster.config import ClusterConfig, load_config, load_job_file
+from foundation.errors import ClusterError, ConfigError, UsageError
+from foundation.settings import describe_settings
+from train.job.config import JobFile, TrainConfig, parse_duration
+
+NAMED = 'name = "demo"\n'
+Given = Callable[..., tuple[ClusterConfig, tuple[str, ...]]]
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
+    """What a command line comes to, over a cluster.toml and beside a job.toml with these texts."""
+    monkeypatch.chdir(tmp_path)
+
+    def given(*words: str, toml: str = "", job: str = "") -> tuple[ClusterConfig, tuple[str, ...]]:
+        Path("cluster.toml").write_text(f"{NAMED}[train]\n{toml}")
+        Path("job.toml").write_text(job)
+        requests: list[train_options.TrainRequest] = []
+
+        @click.command()
+        @train_options.train_options
+        @click.argument("command_words", nargs=-1, type=click.UNPROCESSED)
+        def command(command_words: tuple[str, ...], **options: Any) -> None:
+            requests.append(train_options.read(options, command_words))
+
+        done = CliRunner().invoke(command, words)
+        if isinstance(done.exception, ClusterError):
+            raise done.exception
+        assert done.exit_code == 0, done.output
+        return load_config(Path("cluster.toml"), requests[0].overrides), requests[0].command
+
+    return given
+
+
+@pytest.mark.parametrize(
+    ("words", "hidden"),
+    [
+        (("A", "B=1"), ("A",)),
+        (("A", "A=1"), ()),  # the last one counts, and its value was typed
+        (("A=1", "A"), ("A",)),
+    ],
+)
+def test_a_value_that_was_not_typed_is_hidden(words: tuple[str, ...], hidden: tuple[str, ...]) -> None:
+    assert train_options.find_hidden(words) == hidden
+
+
+def test_every_option_of_the_command_line(given: Given) -> None:
+    Path("hosts").write_text("# two of them\nnode-1\n\n 10.0.0.4:22 # the head\nnode-1\n")
+    words = "-n 4 -s 2 -H hosts --launcher mpi --kv-store dist_async --gc-type 2bit --gc-threshold 0.25 --p3"
+    more = "--gpus 0,1 --env A=1 --env B=x=y --env-server A=2 --env-worker A= --sync-dst-dir ~/job"
+    config, command = given(*words.split(), *more.split(), "--max-duration", "90m", "--name", "mine", "--queue")
+    assert command == ()
+    assert config.train == TrainConfig(
+        workers=4,
+        servers=2,
+        hosts=("node-1", "10.0.0.4:22", "node-1"),
+        launcher="mpi",
+        kv_store="dist_async",
+        gc_type="2bit",
+        gc_threshold=0.25,
+        p3=True,
+        gpus=(0, 1),
+        env={"A": "1", "B": "x=y"},
+        env_server={"A": "2"},
+        env_worker={"A": ""},
+        sync_dst_dir="~/job",
+        max_duration="90m",
+        name="mine",
+        queue=True,
+    )
+
+
+def test_launch_pys_own_names_are_known(given: Given) -> None:
+    config, _ = given("--num-workers", "4", "--num-servers", "2", "--sync-dir", "/data/job")
+    assert (config.train.workers, config.train.servers, config.train.sync_dst_dir) == (4, 2, "/data/job")
+
+
+@pytest.mark.parametrize("value", ["hush", "", "a=b:c\nd", "\udcff"], ids=["plain", "empty", "odd", "no UTF-8"])
+def test_a_name_alone_takes_the_value_that_it_has_here(
+    given: Given, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("OF_HERE", value)
+    words = ("--env", "OF_HERE", "--env-server", "OF_HERE", "--env-worker", "OF_HERE", "--env", "A=1")
+    job = 'env = {OF_HERE = "job", B = "job"}\nenv_worker = {OF_HERE = "job"}\n'
+    train = given("--job", "job.toml", *words, toml='env = {OF_HERE = "toml"}\n', job=job)[0].train
+    assert train.env == {"OF_HERE": value, "A": "1", "B": "job"}
+    assert train.env_server == train.env_worker == {"OF_HERE": value}
+
+
+def test_a_value_of_the_command_line_counts_and_not_the_one_here(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_HERE", "hush")
+    train = given("--env", "OF_HERE=line", "--env-server", "OF_HERE=")[0].train
+    assert (train.env, train.env_server, train.env_worker) == ({"OF_HERE": "line"}, {"OF_HERE": ""}, {})
+
+
+def test_nothing_said_changes_nothing(given: Given) -> None:
+    toml = 'workers = 3\ngpus = "none"\np3 = true\nenv = {A = "1"}\n'
+    assert given(toml=toml)[0].train == TrainConfig(workers=3, gpus="none", p3=True, env={"A": "1"})
+
+
+def test_the_job_file_goes_over_cluster_toml_and_the_command_line_over_both(given: Given) -> None:
+    toml = 'workers = 2\nservers = 2\nkv_store = "dist_sync"\nenv = {A = "toml", B = "toml", C = "toml"}\n'
+    job = 'workers = 3\nservers = 3\nenv = {B = "job", C = "job"}\nenv_worker = {D = "job", E = "job"}\n'
+    words = ("--job", "job.toml", "-n", "4", "--env", "C=line", "--env-worker", "E=line")
+    train = given(*words, toml=toml, job=job)[0].train
+    assert (train.workers, train.servers, train.kv_store) == (4, 3, "dist_sync")
+    assert train.env == {"A": "toml", "B": "job", "C": "line"}
+    assert train.env_worker == {"D": "job", "E": "line"}
+
+
+def test_a_job_file_says_all_that_the_options_say(given: Given) -> None:
+    job = """
+command = ["python", "my/train.py", "--lr", "0.1"]
+name = "mine"
+workers = 4
+servers = 2
+hosts = ["node-1", "node-0"]
+launcher = "mpi"
+kv_store = "dist_device_sync"
+gc_type = "2bit"
+gc_threshold = 1
+p3 = false
+gpus = [0, 1]
+env = { A = "1" }
+env_server = { A = "2" }
+env_worker = { A = "3" }
+sync_dst_dir = "/data/job"
+setup = ["sudo apt-get install -y htop"]
+open_files = 4096
+start_timeout_s = 30
+silence_timeout_s = 20
+max_duration = 3600
+queue = true
+"""
+    config, command = given("--job", "job.toml", job=job)
+    assert command == ("python", "my/train.py", "--lr", "0.1")
+    said, of_file = load_job_file(Path("job.toml"))
+    assert of_file == command
+    assert config.train == TrainConfig(**{key.removeprefix("train."): value for key, value in said.items()})
+    options = {"workers", "servers", "hosts", "launcher", "kv_store", "gc_type", "gc_threshold", "p3", "gpus", "env"}
+    options |= {"env_server", "env_worker", "sync_dst_dir", "max_duration", "name", "queue", "setup"}
+    assert {f"train.{key}" for key in options} <= set(said)
+
+
+def test_a_command_on_the_command_line_goes_over_the_job_files(given: Given) -> None:
+    assert given("--job", "job.toml", "--", "x", "--y", job='command = ["z"]')[1] == ("x", "--y")
+
+
+def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
+    assert set(describe_settings(JobFile)) == {*describe_settings(TrainConfig), "command"}
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("worker = 3", 'job.toml: worker: unknown key; did you mean "workers"?'),
+        ("comand = ['x']", 'comand: unknown key; did you mean "command"?'),
+        ("[train]\nworkers = 3", "train: unknown key"),
+        ("workers = 0", "job.toml: workers = 0"),
+        ("max_duration = '90x'", 'max_duration = "90x"'),
+        ("command = 'python x.py'", "command = "),
+        ("command = ['x']\nscript = 'y.py'", "job.toml: command is run in place of script"),
+        ("command = ['x']\nargs = ['y']", "command is run in place of script and args"),
+        ("workers = ", "job.toml: not valid TOML"),
+    ],
+)
+def test_a_mistake_in_a_job_file_is_named(given: Given, job: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        given("--job", "job.toml", job=job)
+    assert said in raised.value.message
+
+
+def test_a_job_file_that_is_not_there_is_named(given: Given) -> None:
+    with pytest.raises(ConfigError, match=r"other\.toml: there is no such file") as raised:
+        given("--job", "other.toml")
+    assert raised.value.hint is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["--env", "1A=hush"], '--env "1A=...": must be NAME=VALUE or NAME', None),
+        (["--env", "=hush"], '--env "=...": must be NAME=VALUE or NAME', None),
+        (["--env", "A\n=hush"], "must be NAME=VALUE", None),
+        (["--env", "MY-TOKEN:hush"], "--env: must be NAME=VALUE or NAME", None),
+        (["--env", "a-name:b=hush"], '--env "a-name=...": must be NAME=VALUE or NAME', None),
+        (["--env", "hush-hush"], "--env: must be NAME=VALUE or NAME", None),
+        (["--env-worker", "hush/aHVzaA=="], "--env-worker: must be NAME=VALUE or NAME", None),
+        (["--env", ""], "--env: must be NAME=VALUE or NAME", None),
+        (["--env", "NOT_SET"], '--env "NOT_SET": this variable is not set here', "export NOT_SET first; or --env NOT_"),
+        (["--env-server", "NOT_SET"], '--env-server "NOT_SET": this variable is not set here', "--env-server NOT_SET="),
+        (["--env-worker", "A:hush"], '--env-worker "A:..."', "--env-worker A=... (launch.py's NAME:VALUE"),
+        (["--env-server", "A:b=hush"], '--env-server "A:..."', "--env-server A=..."),
+        (["--gpus", "0-3"], '--gpus "0-3": must be numbers', None),
+        (["--gpus", ""], '--gpus ""', None),
+        (["-H", "nowhere"], "--hostfile nowhere: cannot be read: No such file", None),
+        (["-H", "job.toml"], "--hostfile job.toml: names no host", "one host a line"),
+    ],
+)
+def test_an_option_that_cannot_be_understood_is_named(
+    given: Given, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str, hint: str | None
+) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    with pytest.raises(UsageError) as raised:
+        given(*words, job="# nothing\n")
+    assert said in raised.value.message
+    assert "hush" not in f"{raised.value.message}{raised.value.hint}"
+    assert (raised.value.hint is None) if hint is None else hint in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gpus = 'all'", 'train.gpus = "all": must be "auto", "none" or a list (the GPUs of each worker'),
+        ("gpus = []", "train.gpus"),
+        ("gpus = [0, 0]", "train.gpus"),
+        ("gpus = [-1]", "train.gpus"),
+        ("gc_threshold = 0", "train.gc_threshold = 0"),
+        ("gc_type = '1bit'", 'train.gc_type = "1bit"'),
+        ("launcher = 'yarn'", 'train.launcher = "yarn"'),
+        ("hosts = 'node-0'", "train.hosts"),
+        ("hosts = ['-x']", 'train.hosts[0] = "-x"'),
+        ("name = 'my job'", 'train.name = "my job"'),
+        ("name = '-x'", "train.name"),
+        ("sync_dst_dir = 'here'", 'train.sync_dst_dir = "here"'),
+        ("sync_dst_dir = '/'", "train.sync_dst_dir"),
+        ("setup = ['']", "train.setup[0]"),
+        ("open_files = 10", "train.open_files"),
+        ("start_timeout_s = 1", "train.start_timeout_s = 1"),
+        ("silence_timeout_s = 1", "train.silence_timeout_s = 1"),
+        ("max_duration = 0", "train.max_duration = 0: not from 1 second to 30 days"),
+        ("max_duration = true", "train.max_duration = true"),
+        ("max_duration = '31d'", "train.max_duration"),
+        ("stall_timeout = 'soon'", 'train.stall_timeout = "soon"'),
+        ("stall_timeout = 0", "train.stall_timeout = 0: not from 1 second to 30 days"),
+        ("env_server = {'a b' = '3'}", "train.env_server"),
+        ("queue = 'yes'", "train.queue"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_named_with_what_is(given: Given, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        given(toml=text)
+    assert said in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("none", None), ("45s", 45), ("90m", 5400), ("2h", 7200), ("1d", 86400), ("30d", 2592000), (1, 1), (3600, 3600)],
+)
+def test_lengths_of_time(value: str | int, seconds: int | None) -> None:
+    assert parse_duration(value) == seconds
+
+
+@pytest.mark.parametrize(("value", "limit"), [("auto", "auto"), ("none", "none"), ("10m", 600), (90, 90), ("1h", 3600)])
+def test_the_limit_of_a_job_that_hangs(value: str | int, limit: str | int) -> None:
+    assert TrainConfig(stall_timeout=value).stall_timeout_s == limit
+
+
+@pytest.mark.parametrize("value", ["", "0s", "1", "1.5h", "h", "-1h", "1h30m", "2 h", "31d", 0, -1, 2592001])
+def test_what_is_no_length_of_time(value: str | int) -> None:
+    with pytest.raises(ValueError, match="not "):
+        parse_duration(value)
+
+
+def test_a_wrong_value_is_said_to_come_from_where_it_does(given: Given) -> None:
+    with pytest.raises(ConfigError) as raised:
+        given("-n", "0", "--name", "my job", "--env", "A=\0", toml='kv_store = "dist"\nenv = {B = 1}\n')
+    assert [line.split(" = ")[0].partition(": must")[0] for line in raised.value.message.splitlines()] == [
+        "command line: train.name",
+        "cluster.toml: train.kv_store",
+        "command line: train.workers",
+        "cluster.toml: train.env.B",
+        "command line: train.env.A",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("python my.py",), ("bash", "-c", "python my.py")),
+        (("--", "python my.py --lr 0.1"), ("bash", "-c", "python my.py --lr 0.1")),
+        (("python 'a b.py' \"$HOME\" && echo 'done'",), ("bash", "-c", "python 'a b.py' \"$HOME\" && echo 'done'")),
+        (("--", "hostname"), ("hostname",)),
+        (("--", "python", "a b.py"), ("python", "a b.py")),
+        (("--", "a file.sh"), ("a file.sh",)),  # it exists
+        (("--", " "), (" ",)),
+    ],
+)
+def test_a_command_in_one_word_is_a_shells(given: Given, words: tuple[str, ...], command: tuple[str, ...]) -> None:
+    Path("a file.sh").touch()
+    assert given(*words)[1] == command
+
+
+def test_a_job_files_words_are_those_of_the_command(given: Given) -> None:
+    assert given("--job", "job.toml", job='command = ["a program"]')[1] == ("a program",)

@@ -1,0 +1,293 @@
+"""What is chosen for a job: where its processes run, with which GPUs, threads and name; and how that is shown."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import to_builtins
+
+from bootstrap.apply import ReadyNode
+from foundation.settings import check
+from job_world import OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, plan, with_files
+from train.job.config import DataConfig, TrainConfig
+from train.job.defaults import render_settings
+from train.job.payload import find_shadowed
+from train.job.placement import place, share_gpus
+from train.job.protocol import Launcher
+from train.job.survey import Survey
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "script", "options", "shares"),
+    [
+        ({}, cpus(2), SCRIPT, None, ()),
+        ({}, gpus(1, 1), SCRIPT, "0", ()),
+        ({}, gpus(4, 4), SCRIPT, "0,1,2,3", ()),
+        ({}, gpus(4, 2), SCRIPT, "0,1", ()),
+        ({"workers": 4}, gpus(4, 4), SCRIPT, "0,1", ((0, 1), (2, 3))),
+        ({"workers": 8}, gpus(4, 4), SCRIPT, "0", ((0,), (1,), (2,), (3,))),
+        ({"workers": 3}, gpus(4, 4), SCRIPT, "0,1", ((0, 1), (2, 3))),
+        ({"gpus": "none"}, gpus(4, 4), SCRIPT, None, ()),
+        ({"gpus": (1, 3)}, gpus(4, 4), SCRIPT, "1,3", ()),
+        ({"gpus": (1, 3)}, gpus(4, 4), OWN_SCRIPT, "1,3", ()),
+        ({}, gpus(4, 4), OWN_SCRIPT, None, ()),
+        ({"workers": 4}, gpus(4, 4), OWN_SCRIPT, None, ((0, 1), (2, 3))),
+        ({"args": ("--gpus", "2")}, gpus(4, 4), SCRIPT, None, ()),
+        ({"args": ("--gpus=2",)}, gpus(4, 4), SCRIPT, None, ()),
+    ],
+)
+def test_gpus_are_shared_out_among_the_workers_of_a_node(
+    keys: dict[str, Any],
+    nodes: Sequence[ReadyNode],
+    script: str,
+    options: str | None,
+    shares: tuple[tuple[int, ...], ...],
+) -> None:
+    job = plan(TrainConfig(**keys), with_files(nodes), script=script)
+    assert (job.gpus, job.gpus_per_worker) == (options, shares)
+    ours = job.command[2 + len(job.config.args) :]
+    assert ours == ("--kv-store", "dist_sync", *(("--gpus", options) if options else ()))
+
+
+def test_a_command_gets_no_options_of_ours() -> None:
+    job = plan(TrainConfig(gc_type="2bit", gpus=(0,)), gpus(1, 1), command=("python", "x.py"))
+    assert job.command == ("python", "x.py")
+
+
+@pytest.mark.parametrize(
+    ("option", "script", "added"),
+    [
+        ("--kv-store", OWN_SCRIPT, ("--kv-store", "dist_sync")),
+        ("--kvstore", OWN_SCRIPT, ("--kvstore", "dist_sync")),
+        ("", OWN_SCRIPT, ()),
+        ("", SCRIPT, ("--kv-store", "dist_sync")),  # ours know it
+    ],
+)
+def test_a_script_gets_the_kv_store_by_its_own_name(option: str, script: str, added: tuple[str, ...]) -> None:
+    config = TrainConfig(kv_store_option=option, args=("--lr", "1"))
+    job = plan(config, with_files(cpus(2)), script=script)
+    assert job.command[2:] == ("--lr", "1", *added)
+    assert job.env["CLUSTER_KV_STORE"] == "dist_sync"
+    assert job.script_source == ("project" if script == OWN_SCRIPT else "shipped")
+
+
+def test_a_file_of_the_users_hides_one_of_ours(tmp_path: Path) -> None:
+    assert find_shadowed("train_mnist.py", project_dir=tmp_path) is None
+    (tmp_path / "train_mnist.py").touch()
+    (tmp_path / "train.py").touch()
+    assert find_shadowed("train.py", project_dir=tmp_path) is None
+    said = find_shadowed("train_mnist.py", project_dir=tmp_path)
+    assert said is not None
+    assert str(tmp_path / "train_mnist.py") in said
+
+
+def test_gradient_compression_is_given_to_the_script() -> None:
+    job = plan(check(TrainConfig, {"gc_type": "2bit", "gc_threshold": 1}, source="cluster.toml"), 2)
+    assert job.command[2:] == ("--kv-store", "dist_sync", "--gc-type", "2bit", "--gc-threshold", "1.0")
+
+
+def test_p3_leaves_updates_to_the_workers() -> None:
+    """MXNet's servers of that kind only add up, and break off where a script asks for more."""
+    assert plan(TrainConfig(p3=True), 2).env["MXNET_UPDATE_ON_KVSTORE"] == "0"
+    assert "MXNET_UPDATE_ON_KVSTORE" not in plan(TrainConfig(), 2).env
+
+
+@pytest.mark.parametrize(
+    ("keys", "hosts", "hostfile", "threads"),
+    [
+        ({}, [0, 1, 2, 3], [0, 1, 2, 3], "4"),
+        ({"hosts": ("node-2", "node-1")}, [0, 2, 1], [2, 1], "4"),
+        ({"hosts": ("node-1", "node-1"), "servers": 2}, [0, 1], [1, 1], "2"),
+        ({"hosts": ("node-1", "node-1", "node-2")}, [0, 1, 2], [1, 1, 2], "2"),
+        ({"launcher": "local", "workers": 2}, [0], [0], "2"),
+        ({"launcher": "mpi", "workers": 8}, [0, 1, 2, 3], [0, 1, 2, 3], "2"),
+        ({"kv_store": "local", "workers": 1}, [0], [0], "8"),
+        ({"kv_store": "local", "hosts": ("node-3",)}, [0, 3], [3], "8"),
+    ],
+)
+def test_where_processes_run(keys: dict[str, Any], hosts: list[int], hostfile: list[int], threads: str) -> None:
+    order = plan(TrainConfig(**keys), 4).order(secrets={})
+    assert [(host.name, host.ip, host.instance_id) for host in order.hosts] == [
+        (f"node-{n}", f"10.0.0.{4 + n}", f"i-{n}") for n in hosts
+    ]
+    assert list(order.hostfile) == [f"10.0.0.{4 + n}" for n in hostfile]
+    assert order.env["OMP_NUM_THREADS"] == threads
+
+
+def test_the_files_are_run_where_they_are_copied_to() -> None:
+    config = TrainConfig(sync_dst_dir="~/job/")
+    order = plan(config, with_files(cpus(2)), script=OWN_SCRIPT).order(secrets={})
+    assert (order.cwd, order.sync_dst_dir) == (PROJECT_DIR, "/home/ubuntu/job")
+    assert order.command[1] == "/home/ubuntu/job/my/train.py"
+    assert plan(config, with_files(cpus(2))).command[1] == SCRIPT
+
+
+def test_the_order_is_json_and_says_all() -> None:
+    config = TrainConfig(
+        max_duration="2h",
+        queue=True,
+        setup=("true",),
+        open_files=4096,
+        env_server={"A": "1"},
+        env_worker={"A": "2"},
+    )
+    survey = Survey(owner="arn:aws:iam::1:user/me")
+    data = DataConfig(results="s3://bucket/y")
+    order = to_builtins(plan(config, 2, survey=survey, data=data).order(secrets={"S": "hush"}))
+    wanted = {
+        "job": "j",
+        "name": "train_mnist",
+        "queue": True,
+        "launcher": "ssh",
+        "max_duration_s": 7200,
+        "stall_timeout": "auto",
+        "start_timeout_s": 60,
+        "silence_timeout_s": 15,
+        "job_setup": ("true",),
+        "open_files": 4096,
+        "env_server": {"A": "1"},
+        "env_worker": {"A": "2"},
+        "library": "mxnet==1.7.0.post2",
+        "code": "cd",
+        "project": None,
+        "owner": "arn:aws:iam::1:user/me",
+        "results_url": "s3://bucket/y/",
+        "sync_dst_dir": None,
+    }
+    assert {key: order[key] for key in wanted} == wanted
+    assert order["env"]["CLUSTER_OUTPUT_URL"] == "s3://bucket/y/j/"
+    assert order["env"]["CLUSTER_JOB_NAME"] == "train_mnist"
+
+
+URL = "s3://bucket/data/"
+
+
+@pytest.mark.parametrize(
+    ("config", "data", "more", "wanted"),
+    [
+        ({}, {"url": URL}, {}, {"url": URL, "needed": True}),
+        ({}, {"url": URL}, {"script": OWN_SCRIPT}, {"url": URL, "needed": False}),
+        ({"args": ("--data-train", "s3://other/x/")}, {"url": URL}, {}, None),
+        ({}, {"url": URL}, {"command": ("python", "x.py")}, None),
+        ({}, {"url": URL, "mode": "stage"}, {}, None),
+        ({}, {}, {}, None),
+    ],
+    ids=["shipped", "own", "other data", "command", "staged", "none"],
+)
+def test_what_nodes_try_to_read(
+    config: dict[str, Any], data: dict[str, Any], more: dict[str, Any], wanted: dict[str, Any] | None
+) -> None:
+    job = plan(TrainConfig(**config), with_files(cpus(2)), data=DataConfig(**data), **more)
+    check = job.order(secrets={}).data_check
+    assert (check and to_builtins(check)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "wanted"),
+    [
+        ("auto", (), "train_mnist"),
+        ("mine", ("python", "x.py"), "mine"),
+        ("auto", ("python", "my/train.py", "--x"), "train"),
+        ("auto", ("/usr/bin/python3.11", "-u", "my/train.py"), "train"),
+        ("auto", ("python", "-m", "my.pack"), "my.pack"),
+        ("auto", ("python", "-c", "print()"), "python"),
+        ("auto", ("python",), "python"),
+        ("auto", ("sh", "-c", "echo hello"), "sh"),
+        ("auto", ("bash", "-c", "echo hello"), "echo"),
+        ("auto", ("bash", "-c", "python my/train.py --x 'a b'"), "train"),
+        ("auto", ("bash", "-c", "cd my && PS_VERBOSE=2 python3.11 -u train.py"), "train"),
+        ("auto", ("bash", "-c", "echo $'it\\'s' python"), "echo"),
+        ("auto", ("./tr äin it.sh",), "tr-in-it.sh"),
+        ("auto", ("../",), "job"),
+        ("auto", ("",), "job"),
+        ("auto", ("x" * 99,), "x" * 64),
+    ],
+)
+def test_a_job_is_named_after_what_it_runs(name: str, command: tuple[str, ...], wanted: str) -> None:
+    assert plan(TrainConfig(name=name), 2, command=command).name == wanted
+
+
+def test_what_was_chosen_is_shown_with_its_reason() -> None:
+    env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
+    reading = "read from files staged on the nodes (mxnet-cu112==1.9.1 cannot read s3://)"
+    job = plan(TrainConfig(workers=4), gpus(4, 4), env=env, credentials="credentials: temporary")
+    assert render_settings(job) == [
+        "job j: 4 workers, 4 servers on 2 nodes, kv_store dist_sync: train_mnist",
+        "  script: train_mnist.py (ships with cluster)",
+        "  OMP_NUM_THREADS=2 (8 cores for 4 processes on a node)",
+        "  --gpus 0,1; GPUs of the workers of a node: 0,1 | 2,3",
+        "  DMLC_INTERFACE: the one that has the node's private address",
+        f"  S3: eu-west-1 at s3.eu-west-1.amazonaws.com; {reading}",
+        "  credentials: temporary",
+        "  as many open files as the nodes allow",
+    ]
+
+
+def test_what_is_the_users_is_shown_as_theirs_without_values() -> None:
+    config = TrainConfig(
+        kv_store="local",
+        name="mine",
+        setup=("a", "b"),
+        max_duration="90m",
+        stall_timeout="10m",
+        open_files=1024,
+        env={"OMP_NUM_THREADS": "3", "MY_TOKEN": "hush", "DMLC_INTERFACE": "eth1"},
+        env_worker={"B": "hush"},
+    )
+    data = DataConfig(results="s3://bucket/y/")
+    assert render_settings(plan(config, 1, data=data, command=("x",))) == [
+        "job j: 1 worker, 0 servers on 1 node, kv_store local: mine",
+        "  OMP_NUM_THREADS=3 (yours)",
+        "  DMLC_INTERFACE=eth1 (yours)",
+        "  your variables: DMLC_INTERFACE, MY_TOKEN, OMP_NUM_THREADS; workers B",
+        "  1024 open files; ended after 90 min; ended after 10 min without progress",
+        "  2 commands before the start; results: s3://bucket/y/j/",
+    ]
+
+
+def test_a_value_that_was_not_typed_is_not_shown() -> None:
+    config = TrainConfig(env={"OMP_NUM_THREADS": "hush", "DMLC_INTERFACE": "hush", "S3_ENDPOINT": "hush"})
+    env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
+    job = plan(config, 2, env=env, hidden={"env": tuple(config.env)})
+    assert job.order(secrets={}).hidden == {"env": tuple(config.env)}
+    said = "\n".join(render_settings(job))
+    assert "hush" not in said
+    assert "OMP_NUM_THREADS=*** (yours)" in said
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=8),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.sampled_from(["ssh", "local"]),
+)
+def test_processes_are_expected_where_launch_py_starts_them(
+    lines: list[int], workers: int, servers: int, launcher: Launcher
+) -> None:
+    """Its ssh.py: `for i in range(nworker + nserver)`, a server while `i < nserver`, on `hosts[i % len(hosts)]`."""
+    nodes = cpus(5)
+    placement = place(
+        [nodes[line] for line in lines], head=nodes[0], launcher=launcher, workers=workers, servers=servers
+    )
+    hosts = [f"node-{line}" for line in lines] if launcher == "ssh" else ["node-0"]
+    roles = ["server" if index < servers else "worker" for index in range(workers + servers)]
+    started = Counter((role, hosts[index % len(hosts)]) for index, role in enumerate(roles))
+    assert {name: count for (role, name), count in started.items() if role == "worker"} == placement.workers
+    assert {name: count for (role, name), count in started.items() if role == "server"} == placement.servers
+    assert sum(placement.processes.values()) == workers + servers
+    assert placement.hosts[0].name == "node-0"
+    assert set(placement.processes) <= {host.name for host in placement.hosts}
+
+
+@given(st.integers(0, 16), st.integers(0, 16))
+def test_gpus_are_shared_equally_or_not_at_all(count: int, workers: int) -> None:
+    shares = share_gpus(count, workers)
+    assert bool(shares) == (count > 0 and workers > 0 and count % workers == 0)
+    if shares:
+        assert len(shares) == workers
+        assert [gpu for share in shares for gpu in share] == list(range(count))
+        assert len({len(share) for share in shares}) == 1

@@ -1,0 +1,400 @@
+"""`cluster bench`: the real node program on this machine, what jobs printed read back, and the tables."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bootstrap.apply import ReadyNode
+from cluster.views.bench import (
+    kvstore_document,
+    network_document,
+    render_kvstore,
+    render_network,
+    render_scaling,
+    scaling_document,
+)
+from foundation.errors import ClusterError, JobError
+from job_world import CODE_DIR, node
+from project import REPOSITORY
+from train.follow.events import Event, Process, Result
+from train.job.config import TrainConfig
+from train.job.plan import Job
+from train.measure import network as network_module
+from train.measure import training
+from train.measure.network import NetworkResult, Pair, choose_pairs, measure_network
+from train.measure.training import (
+    KvResult,
+    Scaling,
+    ScalingRun,
+    WorkerBandwidth,
+    Workload,
+    choose_counts,
+    choose_workload,
+    measure_kvstore,
+    measure_scaling,
+)
+from train.node.programs import program_words
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+class LocalChannel:
+    """A command on this machine, as a paramiko channel has it."""
+
+    def __init__(self, command: str) -> None:
+        self._ours, theirs = socket.socketpair()
+        self._process = subprocess.Popen(["sh", "-c", command], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+        theirs.close()
+        self.settimeout = self._ours.settimeout
+        self.sendall = self._ours.sendall
+        self.recv = self._ours.recv
+
+    def shutdown_write(self) -> None:
+        self._ours.shutdown(socket.SHUT_WR)
+
+    @property
+    def status_event(self) -> threading.Event:
+        self._process.wait(timeout=30)
+        ended = threading.Event()
+        ended.set()
+        return ended
+
+    def recv_exit_status(self) -> int:
+        return self._process.wait()
+
+    def recv_stderr_ready(self) -> bool:
+        return True
+
+    def recv_stderr(self, size: int) -> bytes:
+        assert self._process.stderr is not None
+        return self._process.stderr.read(size)
+
+    def close(self) -> None:
+        self._ours.close()
+        assert self._process.wait(timeout=30) is not None  # it notices that nobody reads any more
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+
+class LocalConnection:
+    """Runs commands on this machine."""
+
+    def open_channel(self, command: str) -> LocalChannel:
+        return LocalChannel(command)
+
+
+def local_node(index: int) -> ReadyNode:
+    """A node at a loopback address of its own."""
+    made = node(index)
+    return replace(
+        made,
+        host=replace(made.host, private_ip=f"127.0.0.{index + 1}"),
+        connection=cast("Any", LocalConnection()),
+        python=sys.executable,
+        code_dir=str(REPOSITORY),
+    )
+
+
+def test_every_pair_of_a_few_nodes_is_measured() -> None:
+    seen: list[Pair] = []
+    nodes = [local_node(index) for index in range(3)]
+    result = measure_network(nodes, seconds=0.1, streams=2, on_pair=seen.append)
+    assert result.pairs == tuple(seen)
+    assert [(pair.source, pair.target) for pair in seen] == list(choose_pairs(["node-0", "node-1", "node-2"]))
+    assert result.all_pairs
+    assert all(pair.bytes_per_s > 1e6 for pair in seen)
+    assert all(len(pair.round_trips_s) == network_module.PINGS for pair in seen)
+    assert all(min(pair.round_trips_s) > 0 for pair in seen)
+
+
+def test_a_node_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = network_module._listen
+    monkeypatch.setattr(network_module, "_listen", lambda *words: {**real(*words), "node-1": 9})
+    with pytest.raises(ClusterError, match=r"node-0 to node-1: .*refused") as caught:
+        measure_network([local_node(0), local_node(1)], seconds=0.1, streams=1, on_pair=lambda _: None)
+    assert "cluster verify" in str(caught.value.hint)
+
+
+def test_a_node_that_cannot_listen_is_named() -> None:
+    other = local_node(1)
+    elsewhere = replace(other, host=replace(other.host, private_ip="192.0.2.1"))  # an address that is not ours
+    with pytest.raises(ClusterError, match=r"node-1: .*failed with exit code 1"):
+        measure_network([local_node(0), elsewhere], seconds=0.1, streams=1, on_pair=lambda _: None)
+
+
+def test_who_does_not_know_the_secret_is_hung_up_on() -> None:
+    order = {"do": "receive", "address": "127.0.0.1", "secret": "00" * 16, "limit_s": 60}
+    with subprocess.Popen(
+        program_words("bench_network", python=sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdin.write(json.dumps(order).encode() + b"\n")
+        program.stdin.flush()
+        port = json.loads(program.stdout.readline())["listening"]
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            connection.sendall(b"1" * 16 + b"p")
+            assert connection.recv(1) == b""
+        program.kill()
+
+
+def test_a_few_nodes_all_pairs_more_a_ring_and_the_head_to_all() -> None:
+    assert choose_pairs(["a"]) == ()
+    assert choose_pairs(["a", "b"]) == (("a", "b"), ("b", "a"))
+    many = [f"node-{number}" for number in range(9)]
+    pairs = choose_pairs(many)
+    assert len(pairs) == len(set(pairs)) == 8 + 9 - 1  # head to node-1 is in both
+    assert {target for source, target in pairs if source == "node-0"} == set(many[1:])
+    assert ("node-8", "node-0") in pairs
+
+
+def network(names: Sequence[str], *, pairs: Sequence[tuple[str, str]] | None = None) -> NetworkResult:
+    made = [
+        Pair(source=source, target=target, bytes_per_s=1e6 * (100 + index), round_trips_s=(0.0001, 0.0002, 0.0009))
+        for index, (source, target) in enumerate(pairs or choose_pairs(names))
+    ]
+    return NetworkResult(nodes=tuple(names), pairs=tuple(made), seconds=2.0, streams=1)
+
+
+def test_the_matrix_of_the_network() -> None:
+    assert render_network(network(["node-0", "node-1", "node-2"])).splitlines() == [
+        "network, MB/s as it arrived: one connection for 2 s, one pair of nodes after another",
+        "from \\ to  node-0  node-1  node-2",
+        "node-0          -     100     101",
+        "node-1        102       -     103",
+        "node-2        104     105       -",
+        "",
+        "                least  median  most",
+        "MB/s              100     102   105",
+        "Gbit/s            0.8    0.82  0.84",
+        "round trip, ms    0.2     0.2   0.2",
+    ]
+
+
+def test_the_network_of_many_nodes_is_a_list() -> None:
+    shown = render_network(network(["a", "b", "c"], pairs=[("a", "b"), ("c", "a")]))
+    assert "a     b    100             0.2" in shown.splitlines()
+    assert network_document(network(["a", "b"]))["pairs"][0] == {
+        "source": "a",
+        "target": "b",
+        "bytes_per_s": 1e8,
+        "round_trip_s": {"min": 0.0001, "median": 0.0002, "max": 0.0009},
+    }
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+MEASURED = """\
+INFO:root:Namespace(network='resnet', gpus='0', num_layers=50, kv_store='dist_sync', num_batches=3)
+INFO:root:num of arrays = 55, total size = 102.015648 MB
+INFO:root:iter 1, {0} sec, 0.000000 GB/sec per gpu, error 0.000000
+INFO:root:iter 2, {1} sec, 0.000000 GB/sec per gpu, error 0.000001
+INFO:root:iter 3, {2} sec, 0.000000 GB/sec per gpu, error 0.000000
+"""
+
+
+class FakeRunner:
+    """Runs no job: its workers print what they are told to, in the order of their ranks backwards."""
+
+    def __init__(self, *outputs: str, result: Result | None = None) -> None:
+        self.outputs = outputs
+        self.result = result or Result(state="done", exit_code=0, error=None, left={})
+        self.jobs: list[Job] = []
+
+    def __call__(self, job: Job, take: Callable[[Event], None], /) -> Result:
+        self.jobs.append(job)
+        server = Process(number=99, role="server", host="node-0", rank=0)
+        take(Event(kind="process", at=0.0, process=server))
+        for rank, output in reversed(list(enumerate(self.outputs))):
+            process = Process(number=rank + 1, role="worker", host=f"node-{rank}", rank=rank)
+            take(Event(kind="process", at=0.0, process=replace(process, rank=None)))
+            take(Event(kind="process", at=0.0, process=process))
+            for line in output.splitlines():
+                take(Event(kind="line", at=1.0, process=process, text=line))
+        take(Event(kind="line", at=1.0, process=server, text="iter 1, 9.0 sec, error 9"))
+        take(Event(kind="state", at=2.0, state="ending"))
+        return self.result
+
+
+def measure(run: FakeRunner, **config: Any) -> KvResult:
+    nodes = [node(0, gpus=1), node(1, gpus=1)]
+    return measure_kvstore(run, nodes, config=TrainConfig(**config), kv_store="dist_sync", batches=3)
+
+
+def test_the_kv_stores_bandwidth_is_what_each_worker_pushes_and_pulls() -> None:
+    run = FakeRunner(MEASURED.format(1.0, 2.0, 4.0), MEASURED.format(0.5, 0.5, 0.7))
+    result = measure(run, workers=5, args=["--lr", "1"], env={"A": "b"}, hosts=["node-1"])
+    assert [worker.host for worker in result.workers] == ["node-0", "node-1"]
+    assert [round(result.mb_per_s(worker), 3) for worker in result.workers] == [102.016, 408.063]
+    assert result.workers[0].worst_error == 1e-6
+    (job,) = run.jobs
+    assert (job.workers, job.servers, job.name, job.results_url) == (2, 2, "bench-kvstore", None)
+    assert job.env["A"] == "b"
+    program = f"{CODE_DIR}/train/node/bench_kvstore.py"
+    assert job.command[1:] == (
+        program, "--kv-store", "dist_sync", "--num-layers", "50", "--num-batches", "3", "--test-results", "1",
+        "--gc-type", "none",
+    )  # fmt: skip
+    assert render_kvstore(result).splitlines() == [
+        (
+            "kv-store dist_sync, MB/s out of and into each worker: resnet-50's 55 arrays, 102 MB, pushed and pulled; "
+            "median of 3 batches"
+        ),
+        "worker  node    MB/s  s/batch",
+        "0       node-0   102        2",
+        "1       node-1   408      0.5",
+        "all              510",
+    ]
+    assert kvstore_document(result)["workers"][1]["batches_s"] == [0.5, 0.5, 0.7]
+
+
+def test_sums_that_must_come_out_different_are_not_compared() -> None:
+    run = FakeRunner(MEASURED.format(1, 1, 1))
+    for nodes, gc_type, kv_store in (
+        ([node(0, gpus=1)], "2bit", "dist_sync"),
+        ([node(0, gpus=1)], "none", "dist_async"),
+        ([node(0), node(1)], "none", "dist_sync"),
+    ):
+        config = TrainConfig(gc_type=cast("Any", gc_type))
+        result = measure_kvstore(run, nodes, config=config, kv_store=cast("Any", kv_store), batches=3)
+        assert not result.checked
+        assert kvstore_document(result)["workers"][0]["error"] is None
+        assert "--test-results 0" in " ".join(run.jobs[-1].command)
+    assert run.jobs[1].command[-2:] == ("--optimizer", "sgd")
+
+
+def test_a_job_that_fails_shows_its_last_lines() -> None:
+    failed = Result(state="failed", exit_code=3, error="worker 0 on node-0 ended with exit code 3", left={})
+    with pytest.raises(JobError, match="exit code 3\n") as caught:
+        measure(FakeRunner("one\ntwo: libcudart.so.9.0 is missing", result=failed))
+    assert "[worker 0 node-0] two: libcudart.so.9.0 is missing" in caught.value.message
+    assert caught.value.exit_code == 3
+
+
+def test_measure_py_without_a_result_is_an_error() -> None:
+    with pytest.raises(ClusterError, match=r"worker 1 node-1: measure\.py printed no result"):
+        measure(FakeRunner(MEASURED.format(1, 1, 1), "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("most", "counts"),
+    [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (1, 2, 4)), (6, (1, 2, 4, 6)), (16, (1, 2, 4, 8, 16))],
+)
+def test_how_many_workers_are_tried(most: int, counts: tuple[int, ...]) -> None:
+    assert choose_counts(most) == counts
+
+
+def speeds(*values: float) -> str:
+    lines = [
+        f"Epoch[0] Batch [{20 * number}-{20 * number + 20}]\tSpeed: {value:.2f} samples/sec\taccuracy=0.1"
+        for number, value in enumerate(values)
+    ]
+    return "\n".join(["INFO start", *lines])
+
+
+def run_scaling(count: int, *outputs: str, nodes: Sequence[ReadyNode]) -> tuple[ScalingRun, Job]:
+    run = FakeRunner(*outputs)
+    workload = choose_workload(nodes, batches=200)
+    found = measure_scaling(
+        run,
+        nodes,
+        count,
+        config=TrainConfig(gc_type="2bit"),
+        kv_store="dist_sync",
+        workload=workload,
+        batches=200,
+    )
+    return found, run.jobs[0]
+
+
+def test_a_workers_speed_is_the_median_of_its_reports_but_for_the_first() -> None:
+    nodes = [node(0), node(1), node(2)]
+    found, job = run_scaling(2, speeds(1, 100, 120, 500), speeds(2, 90), nodes=nodes)
+    assert found.worker_speeds == (120, 90)
+    assert found.speed == 210
+    assert [host.name for host in job.hosts] == ["node-0", "node-1"]
+    assert (job.workers, job.servers, job.config.kv_store, job.config.gc_type) == (2, 2, "dist_sync", "2bit")
+    assert job.command[1] == f"{CODE_DIR}/train/scripts/train_mnist.py"
+    words = " ".join(job.command)
+    assert "--network lenet --benchmark 1" in words
+    assert "--batch-size 64 --disp-batches 20 --num-examples 25600 --kv-store dist_sync" in words
+
+
+def test_one_worker_alone_needs_no_servers() -> None:
+    found, job = run_scaling(1, speeds(50), nodes=[node(0), node(1)])
+    assert (found.speed, found.kv_store) == (50, "local")  # a single report is better than none
+    assert (job.workers, job.servers, job.config.gc_type) == (1, 0, "none")
+    assert job.env["OMP_NUM_THREADS"] == "4"  # as with two, of 8 cores
+
+
+def test_with_gpus_the_work_is_larger_and_stays_on_them() -> None:
+    found, job = run_scaling(1, speeds(1, 2), nodes=[node(0, gpus=4), node(1, gpus=4)])
+    assert found.kv_store == "device"
+    assert job.command[1] == f"{CODE_DIR}/train/scripts/train_imagenet.py"
+    words = " ".join(job.command)
+    assert "--network resnet --num-layers 50 --benchmark 1 --num-epochs 1 --batch-size 128" in words
+    assert "--gpus 0,1,2,3" in words
+
+
+def test_a_worker_that_reports_nothing_is_named() -> None:
+    with pytest.raises(ClusterError, match="worker 0 node-0 reported no speed"):
+        run_scaling(1, "nothing", nodes=[node(0)])
+
+
+def test_the_table_of_scaling() -> None:
+    runs = [(1, (100.0,)), (2, (80.0, 70.0)), (4, (40.0,) * 4)]
+    scaling = Scaling(
+        workload=Workload(script="train_mnist.py", args=("--network", "lenet"), threads=4),
+        runs=tuple(
+            ScalingRun(job="j", workers=count, kv_store="dist_sync" if count > 1 else "local", worker_speeds=each)
+            for count, each in runs
+        ),
+    )
+    assert render_scaling(scaling).splitlines() == [
+        ("scaling, samples/s of train_mnist.py --network lenet, OMP_NUM_THREADS=4: sum of the workers' median reports"),
+        "workers   kv-store  samples/s  speed-up  efficiency",
+        "1            local        100      1.00       100 %",
+        "2        dist_sync        150      1.50        75 %",
+        "4        dist_sync        160      1.60        40 %",
+    ]
+    assert [run["efficiency"] for run in scaling_document(scaling)["runs"]] == [1.0, 0.75, 0.4]
+
+
+def test_the_program_around_measure_py_runs_it_unchanged(tmp_path: Path) -> None:
+    """With a stand-in for MXNet that has a measure.py and no GPU: this environment has no MXNet."""
+    package = tmp_path / "mxnet"
+    (package / "tools" / "bandwidth").mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import types\n"
+        "context = types.SimpleNamespace(num_gpus=lambda: 0)\n"
+        "def cpu(number): return 'cpu(%d)' % number\n"
+        "def gpu(number): raise AssertionError\n"
+    )
+    (package / "tools" / "bandwidth" / "measure.py").write_text(
+        "import sys, mxnet, resnet\nprint(__name__, sys.argv[1:], mxnet.gpu(0), resnet.get_symbol.__name__)\n"
+    )
+    program = REPOSITORY / "train" / "node" / "bench_kvstore.py"
+    words = [sys.executable, str(program), "--num-layers", "50"]
+    done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == "__main__ ['--num-layers', '50', '--network', 'resnet', '--gpus', '0'] cpu(0) get_symbol\n"
+    (package / "tools" / "bandwidth" / "measure.py").unlink()
+    done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "was not installed from a wheel" in done.stderr
+
+
+def test_bandwidth_is_of_the_median_batch() -> None:
+    worker = WorkerBandwidth(rank=None, host="a", batches_s=(1.0, 4.0, 2.0), worst_error=0.0)
+    result = KvResult(job="j", kv_store="dist_sync", arrays=1, size_mb=10.0, checked=True, workers=(worker,))
+    assert result.mb_per_s(worker) == 10.0
+    assert "?       a" in render_kvstore(result)
+    assert training.KV_NETWORK in render_kvstore(result)

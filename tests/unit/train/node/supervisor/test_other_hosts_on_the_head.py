@@ -1,0 +1,153 @@
+"""What the head does for a host that is not the cluster's: other paths, another user and port. In this process."""
+
+import time
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from train.job.protocol import JobHost, Order, Place
+from train.node import job_folder
+from train.node.supervisor import end_hosts, launching, ssh_proxy
+from train.node.supervisor.processes import Processes, with_secrets
+from train.node.wire import RoleOrder
+
+LAB = JobHost(
+    name="lab",
+    ip="10.9.0.1",
+    instance_id="",
+    place=Place(
+        port=2222,
+        user="alice",
+        python="/home/alice/e/bin/python",
+        code_dir="/home/alice/t",
+        cwd="/home/alice/t",
+        command=("/home/alice/e/bin/python", "a.py"),
+        sync_dst_dir="/home/alice/run",
+    ),
+)
+ORDER = Order(
+    job="j",
+    name="mine",
+    python="/e/bin/python",
+    hosts=(JobHost(name="node-0", ip="10.0.0.4", instance_id="i-0"), LAB),
+    hostfile=("10.0.0.4", "10.9.0.1:2222"),
+    kv_store="dist_sync",
+    workers=2,
+    servers=2,
+    command=("/e/bin/python", "a.py"),
+    cwd="/t",
+    sync_dst_dir="/run",
+    env={"PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"},
+    secrets={"AWS_SECRET_ACCESS_KEY": "x"},
+    job_setup=("make",),
+)
+
+
+def told(book: Processes, role: str, host: str) -> RoleOrder:
+    return book.order_of(book.add(role, host), {})
+
+
+def test_its_processes_get_its_paths_and_the_jobs_keys() -> None:
+    book = Processes(ORDER)
+    there, here = told(book, "worker", "10.9.0.1"), told(book, "worker", "10.0.0.4")
+    assert there.host == "lab"
+    assert there.address == "10.9.0.1"
+    assert there.commands == (("/home/alice/e/bin/python", "a.py"),)
+    assert there.cwd == "/home/alice/run"
+    assert there.env["PATH"] == "/home/alice/e/bin:/usr/bin"
+    assert there.env["AWS_SECRET_ACCESS_KEY"] == "x"
+    assert there.env["CLUSTER_JOB_NAME"] == "mine"
+    assert "CLUSTER_DATA_CREDENTIALS" not in there.env  # there is no instance profile of the cluster's
+    assert here.commands == (ORDER.command,)
+    assert here.cwd == "/run"
+    assert here.env["PATH"] == "/e/bin:/usr/bin"
+    assert here.env["CLUSTER_DATA_CREDENTIALS"] == "instance"
+    sync, make = told(book, "setup", "10.9.0.1").commands
+    assert sync[-2:] == ("/home/alice/t", "/home/alice/run")
+    assert make[-2:] == ("/home/alice/run", "/home/alice/e/bin")
+
+
+def test_a_path_of_the_users_own_stays() -> None:
+    book = Processes(replace(ORDER, env={"PATH": "/mine:/usr/bin"}))
+    assert told(book, "worker", "10.9.0.1").env["PATH"] == "/mine:/usr/bin"
+
+
+OURS = {"AWS_ACCESS_KEY_ID": "ASIAOURS", "AWS_SECRET_ACCESS_KEY": "ours", "AWS_SESSION_TOKEN": "ours", "MORE": "ours"}
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ({}, OURS),
+        ({"A": "b", "S3_REGION": "eu-west-1"}, {"A": "b", "S3_REGION": "eu-west-1", **OURS}),
+        (
+            {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "mine"},
+            {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "mine", "MORE": "ours"},
+        ),
+        ({"AWS_ACCESS_KEY_ID": ""}, {"AWS_ACCESS_KEY_ID": "", "MORE": "ours"}),
+        ({"AWS_SECRET_ACCESS_KEY": "mine"}, {"AWS_SECRET_ACCESS_KEY": "mine", "MORE": "ours"}),
+        ({"AWS_SESSION_TOKEN": "mine"}, {"AWS_SESSION_TOKEN": "mine", "MORE": "ours"}),
+        ({"AWS_PROFILE": "other"}, {"AWS_PROFILE": "other", "MORE": "ours"}),
+        ({"MORE": "mine"}, {**OURS, "MORE": "mine"}),
+    ],
+)
+def test_whom_the_user_says_to_be_in_aws_the_process_is(own: dict[str, str], found: dict[str, str]) -> None:
+    assert with_secrets(own, OURS) == found
+
+
+@pytest.mark.parametrize(
+    ("where", "keys"),
+    [
+        (
+            {"env": {"AWS_ACCESS_KEY_ID": "mine"}},
+            {"server": "mine", "worker": "mine", "setup": "mine", "scheduler": "mine"},
+        ),
+        ({"env_worker": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "ASIAOURS", "worker": "mine", "setup": "ASIAOURS"}),
+        ({"env_server": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "mine", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
+        ({}, {"server": "ASIAOURS", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
+    ],
+)
+def test_each_kind_of_process_has_the_keys_that_it_is_given(where: dict[str, Any], keys: dict[str, str]) -> None:
+    book = Processes(replace(ORDER, **{"secrets": OURS, "env": {}, **where}))
+    found = {role: told(book, role, "10.0.0.4").env for role in ("server", "worker", "setup", "scheduler")}
+    assert {role: env["AWS_ACCESS_KEY_ID"] for role, env in found.items() if "AWS_ACCESS_KEY_ID" in env} == keys
+    assert {role for role, env in found.items() if "AWS_SESSION_TOKEN" in env} == {
+        role for role, key in keys.items() if key == "ASIAOURS"
+    }
+
+
+def test_data_is_fetched_with_the_users_keys_where_there_are_some() -> None:
+    staged = {"CLUSTER_DATA_CREDENTIALS": "instance"}
+    assert "CLUSTER_DATA_CREDENTIALS" not in with_secrets({**staged, "AWS_ACCESS_KEY_ID": "AKIA"}, OURS)
+    # It knows no profile.
+    assert with_secrets({**staged, "AWS_PROFILE": "other"}, OURS)["CLUSTER_DATA_CREDENTIALS"] == "instance"
+
+
+def test_ssh_goes_there_as_its_user_and_to_its_port() -> None:
+    words = ssh_proxy.ssh_command_to(LAB)
+    assert words[-1] == "alice@10.9.0.1"
+    assert words[words.index("-p") + 1] == "2222"
+    known = next(word for word in words if word.startswith("UserKnownHostsFile="))
+    assert known.endswith("/.cluster/ssh/known_hosts_of_others")
+    node = ssh_proxy.ssh_command_to(ORDER.hosts[0], "24")
+    assert node[-1] == "10.0.0.4"
+    assert node[node.index("-p") + 1] == "24"
+
+
+def test_launch_py_passes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ubuntu")
+    env = launching.environment(ORDER, "/tools")
+    monkeypatch.setenv("CLUSTER_HOSTS", env["CLUSTER_HOSTS"])
+    assert ssh_proxy.find_hosts() == (JobHost(name="node-0", ip="10.0.0.4"), replace(LAB, instance_id=None))
+
+
+def test_it_is_searched_with_its_own_python() -> None:
+    found = end_hosts.Search("j", ["echo"], LAB, python="/e/bin/python")
+    assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
+    (words,) = found._words[1:]
+    assert "exec /home/alice/e/bin/python -B -Es /home/alice/t/train/node role end j;" in words
+
+
+def test_the_record_has_what_a_recovery_needs() -> None:
+    assert job_folder.new_record(ORDER, 1.0).nodes == ORDER.hosts

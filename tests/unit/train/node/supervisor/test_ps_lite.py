@@ -1,0 +1,68 @@
+"""Ranks and ports, as ps-lite prints them in every version of MXNet."""
+
+import re
+
+import pytest
+
+from job_host import JobHost, job_host, lines_of
+from provision.oracle.mxnet_wheels import WHEELS
+from ps_lite_lines import LINES
+from train.node.role import ps_lite
+from train.node.wire import Message
+
+__all__ = ["job_host"]
+
+# Prints the lines of its role, as a process with MXNet would; the servers then serve until the workers are gone.
+RUNNING = 'until grep -qF \'"state": "running"\' ~/.cluster/jobs/$CLUSTER_JOB_ID/events; do sleep 0.05; done'
+PROGRAM = 'printf "%s\\n" "$LINES"'
+
+
+def test_every_cpu_wheel_that_the_oracle_knows_has_its_lines_here() -> None:
+    assert {wheel.requirement for wheel in WHEELS if wheel.cuda is None} == set(LINES)
+
+
+@pytest.mark.parametrize("wheel", LINES)
+def test_ranks_ports_and_nothing_else_are_read(wheel: str) -> None:
+    server, worker = ([ps_lite.read(line.encode()) for line in lines] for lines in LINES[wheel])
+    ports = [re.findall(r"port=(\d+)", lines[0]) for lines in LINES[wheel]]
+    assert server == [Message(bound=("127.0.0.1", int(ports[0][0]))), Message(rank=0), None, None]
+    assert worker == [Message(bound=("127.0.0.1", int(ports[1][0]))), Message(rank=1), None, None]
+    assert all(ps_lite.is_report(line.encode()) for lines in LINES[wheel] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_report", "said"),
+    [
+        ("[10:00:00] /opt/mxnet/3rdparty/ps-lite/src/van.cc:9: W[9] is connected to others", True, Message(rank=0)),
+        ("[10:00:00] C:/my build/ps-lite/src/van.cc:9: S[10] is connected to others", True, Message(rank=1)),
+        ("[10:00:00] ../src/./p3_van.h:12: W[9] is stopping", True, None),
+        ("van.cc: W[9] is connected to others", False, None),
+        ("W[9] is connected to others", False, None),
+        ("[10:00:00] src/caravan.cc:1: W[9] is connected to others", False, None),
+        ("[10:00:00] src/io/s3_filesys.cc:1185: No AWS Region set", False, None),
+        ("Epoch[0] Batch [20] Speed: 100 samples/sec", False, None),
+    ],
+)
+def test_a_line_is_known_by_the_file_that_prints_it_wherever_that_was_compiled(
+    line: str, said: Message | None, *, is_report: bool
+) -> None:
+    assert ps_lite.read(line.encode()) == said
+    assert ps_lite.is_report(line.encode()) == is_report
+
+
+def test_a_failure_is_what_the_message_says_and_not_the_path() -> None:
+    assert ps_lite.is_failure(b"[10:00:00] src/van.cc:1: Check failed: it is")
+    assert not ps_lite.is_failure(b"[10:00:00] /unable/src/van.cc:33: W[9] is stopped")
+
+
+@pytest.mark.parametrize("wheel", ["mxnet==1.7.0.post2", "mxnet==1.9.1"])
+def test_a_job_of_each_generation_has_its_ranks(job_host: JobHost, wheel: str) -> None:
+    server, worker = LINES[wheel]
+    order = job_host.order(workers=1, servers=1, env_server={"LINES": "\n".join(server)})
+    order["env_worker"] = {"LINES": "\n".join((*worker, "Epoch[0] Time cost=1"))}
+    order["env"] = {"SERVER": f"{PROGRAM}; attend", "WORKER": f"{PROGRAM}; {RUNNING}"}
+    result, log = job_host.run(order)
+    assert result["state"] == "done"
+    assert lines_of(log, "server") == []
+    assert lines_of(log, "worker") == ["Epoch[0] Time cost=1"]
+    assert {(role["role"], role["rank"]) for role in job_host.record()["roles"]} >= {("server", 0), ("worker", 1)}

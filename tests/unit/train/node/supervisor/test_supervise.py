@@ -1,0 +1,430 @@
+"""The supervisor on this machine: how jobs start and end, and what is told of it."""
+
+import json
+import os
+import re
+import signal
+import time
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.node import process_tree
+from http_server import serve_http
+from job_host import JobHost, job_host, job_id, lines_of
+
+__all__ = ["job_host"]
+
+JOINS = """
+import os, socket, sys, time
+role, letter, first = ("server", "S", 8) if os.environ["DMLC_ROLE"] == "server" else ("worker", "W", 9)
+port = socket.socket()
+port.bind(("127.0.0.1", 0))
+port.listen()
+at = "[12:00:00] src/van.cc:%d: "
+print(at % 310 + "Bind to role=%s, ip=127.0.0.1, port=%d, is_recovery=0" % (role, port.getsockname()[1]), flush=True)
+if os.environ.get("JOINS", "yes") == "yes":
+    rank = int(os.environ["DMLC_NODE_HOST"][-1]) - 1
+    print(at % 257 + "%s[%d] is connected to others" % (letter, 2 * rank + first), flush=True)
+print("Check: src/van.cc", flush=True)
+print(at % 1 + "Check failed: it is", flush=True)
+if role == "server":
+    time.sleep(float(os.environ.get("SERVES_S", 1)))
+"""
+
+
+def start_and_wait(host: JobHost, order: dict[str, Any]) -> None:
+    """Submit a job, and wait until both of its workers say that they are there."""
+    (answer,) = host.ask("submit", order=order)
+    assert answer == {"job": order["job"], "state": "starting"}
+    host.wait_for('"line": "here"', count=2)
+
+
+def until(text: str, count: int = 1) -> str:
+    """A process's words for waiting until the job's log has a text in so many lines."""
+    events = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
+    return f"until [ $(grep -cF '{text}' {events}) -ge {count} ]; do sleep 0.05; done"
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on: that, its parent, and more. Raises OSError."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+HERE = {"WORKER": "echo here; sleep 100"}
+RUNNING = until('"state": "running"')  # for workers that end well: without them nobody waits for who has yet to start
+
+
+def test_a_good_job_is_done_and_its_log_says_all_of_it(job_host: JobHost) -> None:
+    env = {"WORKER": f"echo $CLUSTER_HOST; echo $0 >&2; {RUNNING}"}
+    result, log = job_host.run(job_host.order(env=env))
+    assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
+    assert [event["state"] for event in log if "state" in event] == ["starting", "running", "ending", "done"]
+    assert sorted(lines_of(log, "worker")) == ["/bin/bash", "/bin/bash", "node-0", "node-1"]
+    roles = [event["role"] for event in log if "role" in event]
+    assert sorted(roles) == ["launcher", "scheduler", "server", "worker", "worker"]
+    assert [event["t"] for event in log] == sorted(event["t"] for event in log)
+    record = job_host.record()
+    assert (record["state"], record["exit_code"], record["error"]) == ("done", 0, None)
+    assert record["submitted_at"] <= record["started_at"] <= record["ended_at"]
+    assert {role["exit_code"] for role in record["roles"] if role["role"] != "launcher"} == {0}
+    assert (job_host.folder() / "output").is_dir()
+    assert not (job_host.folder() / "socket").exists()
+
+
+def test_ranks_are_read_from_ps_lite_and_its_lines_swallowed(job_host: JobHost) -> None:
+    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS}
+    env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
+    result, log = job_host.run(job_host.order(env=env, servers=2))
+    assert result["state"] == "done"
+    assert sorted(set(lines_of(log, "worker"))) == ["Check: src/van.cc", "[12:00:00] src/van.cc:1: Check failed: it is"]
+    hosts = {event["p"]: (event["role"], event["host"]) for event in log if "role" in event}
+    ranks = {hosts[event["p"]]: event["rank"] for event in log if "rank" in event}
+    assert ranks == {(role, f"node-{i}"): i for role in ("server", "worker") for i in range(2)}
+    files = {path.name for path in (job_host.folder() / "ranks").iterdir()}
+    assert files == {"worker-0.log", "worker-1.log", "server-0.log", "server-1.log", "scheduler.log", "launcher.log"}
+    said = (job_host.folder() / "ranks" / "worker-1.log").read_text()
+    assert said == "Check: src/van.cc\n[12:00:00] src/van.cc:1: Check failed: it is\n"
+
+
+def test_a_users_own_verbosity_swallows_nothing(job_host: JobHost) -> None:
+    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS, "PS_VERBOSE": "1"}
+    _, log = job_host.run(job_host.order(env={**env, **dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')}))
+    assert any("is connected to others" in line for line in lines_of(log, "worker"))
+    assert any("rank" in event for event in log)
+
+
+EXIT, KILLED = r" \(process \d+\) ended with exit code ", r" \(process \d+\) was killed by signal 9$"
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "error"),
+    [
+        ({"WORKER": "test $CLUSTER_HOST = node-0 && sleep 100; exit 7"}, 7, f"^worker on node-1{EXIT}7$"),
+        ({"WORKER": "sleep 100", "SERVER": "kill -9 $$"}, 137, f"^server on node-0{KILLED}"),
+        ({"WORKER": "sleep 100", "SCHEDULER": "exit 9"}, 9, f"^scheduler on node-0{EXIT}9$"),
+    ],
+)
+def test_the_first_process_that_fails_ends_the_job(
+    job_host: JobHost, env: dict[str, str], code: int, error: str
+) -> None:
+    result, _ = job_host.run(job_host.order(env=env))
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", code, {}), result["error"]
+    assert re.search(error, result["error"]), result["error"]
+
+
+def test_processes_that_fail_at_the_same_time_are_told_together(job_host: JobHost) -> None:
+    """At the same time to the supervisor, which hears of both when it goes on."""
+    worker = "echo $PPID >~/$CLUSTER_HOST; echo here; until [ -e ~/go ]; do sleep 0.05; done; exit 7"
+    start_and_wait(job_host, job_host.order(env={"WORKER": worker}))
+    supervisor = job_host.record()["supervisor"]["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    deadline = time.monotonic() + 20
+    while stat_of(supervisor)[0] != "T":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    # What led to a worker takes leave of its role.py once it has passed on all that this had to tell.
+    programs = [int((job_host.home / f"node-{i}").read_text()) for i in range(2)]
+    guardians = [int(stat_of(pid)[1]) for pid in programs]
+    (job_host.home / "go").touch()
+    while any(Path(f"/proc/{pid}").exists() for pid in guardians):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(supervisor, signal.SIGCONT)
+    (*_, last) = job_host.ask("follow", job_id(1), "0")
+    assert (last["result"]["state"], last["result"]["exit_code"], last["result"]["left"]) == ("failed", 7, {})
+    assert re.search(f"^2 workers failed; first: worker on node-[01]{EXIT}7$", last["result"]["error"])
+
+
+def test_a_server_that_fails_after_the_workers_end_is_told_and_no_more(job_host: JobHost) -> None:
+    env = {"WORKER": RUNNING, "SERVER": until('"exit": 0', 2) + "; exit 5", "SCHEDULER": until('"exit": 5')}
+    result, log = job_host.run(job_host.order(env=env))
+    assert (result["exit_code"], result["error"]) == (0, None)
+    assert any("ended with exit code 5, when all workers had done" in event.get("say", "") for event in log)
+
+
+@pytest.mark.parametrize(
+    ("program", "is_below"),
+    [
+        ("node launch ", False),
+        ("node role$", False),
+        ("node role$", True),
+        ("node role launched $", False),
+        ("node role launched $", True),
+    ],
+)
+def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str, *, is_below: bool) -> None:
+    """is_below: of the two processes of role.py the one below its guardian."""
+    start_and_wait(job_host, job_host.order(env=HERE))
+    pid = job_host.pid_of(r"^\S*python\S* .*" + program.replace("$", " ?$"))
+    if is_below:
+        pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+    os.kill(pid, signal.SIGKILL)
+    (*_, last) = job_host.ask("follow", job_id(1), "0")
+    assert last["result"]["state"] == "failed"
+    assert last["result"]["exit_code"] in {1, 137}
+    assert "node-" in last["result"]["error"]
+    assert last["result"]["left"] == {}
+    assert not job_host.processes()
+
+
+def test_launch_py_is_named_when_it_is_killed_and_with_it_all_that_leads_to_nodes(job_host: JobHost) -> None:
+    start_and_wait(job_host, job_host.order(env=HERE))
+    pid = job_host.pid_of("train/node launch")
+    os.kill(pid, signal.SIGKILL)
+    (*_, last) = job_host.ask("follow", job_id(1), "0")
+    assert last["result"]["error"] == f"launch.py on node-0 (process {pid}) was killed by signal 9"
+    assert last["result"]["left"] == {}
+
+
+def test_launch_py_stays_until_all_that_it_has_started_have_ended(job_host: JobHost) -> None:
+    """MXNet's own waits for the scheduler alone."""
+    env = {"WORKER": "echo here; " + until('"exit": 0', 1), "SERVER": "echo here; " + until('"exit": 0', 3)}
+    env["SCHEDULER"] = until('"line": "here"', 3)
+    result, log = job_host.run(job_host.order(env=env))
+    assert (result["state"], result["error"]) == ("done", None)
+    roles = {event["p"]: event["role"] for event in log if "role" in event}
+    ended = [roles[event["p"]] for event in log if "exit" in event]
+    assert ended == ["scheduler", "worker", "worker", "server"]
+
+
+def test_workers_go_on_for_as_long_as_they_like_when_their_kv_stores_are_gone(job_host: JobHost) -> None:
+    """MXNet's stops servers and scheduler as soon as it is freed, be that at the end of the script or of a function."""
+    env = {"WORKER": "echo trained; sleep 7; echo evaluated", "SERVER": "sleep 0.5", "SCHEDULER": "sleep 0.5"}
+    result, log = job_host.run(job_host.order(env=env))
+    assert (result["state"], result["error"]) == ("done", None)
+    assert sum(event.get("line") == "evaluated" for event in log) == 2
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["worker killed", "worker running"])
+def test_a_stopped_role_py_and_its_guardian_are_ended_with_the_job(job_host: JobHost, *, is_killed: bool) -> None:
+    """Neither answers, and with the worker gone nothing below them belongs to the job any more."""
+    order = job_host.order(env={**HERE, "WORKER": "echo $$ >~/$CLUSTER_HOST; echo here; sleep 100"})
+    start_and_wait(job_host, {**order, "silence_timeout_s": 2})
+    worker = int((job_host.home / "node-1").read_text())
+    program = int(stat_of(worker)[1])
+    stopped = [program, int(stat_of(program)[1])]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    if is_killed:
+        os.kill(worker, signal.SIGKILL)
+    (*_, last) = job_host.ask("follow", job_id(1), "0")
+    assert last["result"]["error"].endswith("nothing was heard from its node for 2 s")
+    assert last["result"]["left"] == {}
+    assert [pid for pid in stopped if process_tree.start_time(pid) is not None] == []
+
+
+def test_servers_that_end_alone_end_the_job(job_host: JobHost) -> None:
+    result, _ = job_host.run(job_host.order(env={**HERE, "SERVER": "exit 0"}))
+    assert (result["exit_code"], result["error"]) == (1, "server on node-0 ended before the workers did")
+
+
+def test_what_a_killed_supervisor_leaves_ends_by_itself_and_the_record_is_completed_once(job_host: JobHost) -> None:
+    start_and_wait(job_host, job_host.order(env=HERE))
+    job_host.kill_supervisor()
+    with job_host.asking("list") as first, job_host.asking("list") as second:
+        lists = [json.loads(process.stdout.read()) for process in (first, second) if process.stdout is not None]
+    assert [[job["error"] for job in answer["jobs"]] for answer in lists] == [
+        ["the supervisor on node-0 was killed"]
+    ] * 2
+    assert not job_host.processes()
+    assert job_host.events().count('"result"') == 1
+    assert job_host.ask("follow", job_id(1), "0")[-1]["result"]["exit_code"] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_job(job_host: JobHost, number: signal.Signals) -> None:
+    start_and_wait(job_host, job_host.order(env=HERE))
+    os.kill(job_host.record()["supervisor"]["pid"], number)
+    *_, last = job_host.ask("follow", job_id(1), "0")
+    assert last["result"] == {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
+    assert not job_host.processes()
+
+
+def test_a_job_ends_after_its_longest_time(job_host: JobHost) -> None:
+    result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=0.2))
+    assert (result["exit_code"], result["error"]) == (124, "ran longer than max_duration (0.2 s)")
+
+
+def test_the_set_up_counts_for_the_longest_time(job_host: JobHost) -> None:
+    result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=1, job_setup=["sleep 1000"]))
+    assert (result["exit_code"], result["error"]) == (124, "ran longer than max_duration (1 s)")
+    assert result["left"] == {}
+
+
+def test_what_the_wrapper_has_to_say_of_the_end_stands_in_the_error(job_host: JobHost) -> None:
+    order = job_host.order("no-such-program", workers=1, servers=0)
+    result, _ = job_host.run(order)
+    assert result["exit_code"] == 127
+    assert result["error"].startswith("worker 0 on node-0 ended with exit code 127: cannot start 'no-such-program': ")
+
+
+def test_who_is_missing_at_the_start_is_named(job_host: JobHost) -> None:
+    job_host.refuse("127.0.0.2")
+    result, _ = job_host.run(job_host.order(env=HERE))
+    assert result["exit_code"] == 1
+    assert "worker on node-1 was lost: ssh to it failed: ssh: connect to host 127.0.0.2 port 22" in result["error"]
+    assert list(result["left"]) == ["node-1"]  # which nobody could search
+    (job_host.home / "refused").unlink()
+    (job_host.home / "ssh").write_text("#!/bin/sh\ncase $* in *' end '*) exit 255;; esac\nexec sleep 100\n")
+    result, _ = job_host.run(job_host.order(env=HERE, job=job_id(2), start_timeout_s=1))
+    wanted = "the job did not start within 1 s: server on node-0, worker on node-0, worker on node-1 did not"
+    assert result["error"].replace("scheduler on node-0, ", "") == wanted
+
+
+@pytest.mark.slow
+def test_processes_that_cannot_join_each_other_are_named(job_host: JobHost) -> None:
+    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS + "\ntime.sleep(100)", "JOINS": "no"}
+    env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
+    result, _ = job_host.run(job_host.order(env=env | {"SERVES_S": "100"}, start_timeout_s=5))
+    assert result["error"].startswith("started, but not joined within 5 s: ")
+    assert "server on node-0" in result["error"]
+
+
+def test_a_launcher_that_fails_is_told_with_what_it_said(job_host: JobHost, tmp_path: Path) -> None:
+    launcher = tmp_path / "packages" / "mxnet" / "tools" / "launch.py"
+    launcher.write_text("raise SystemExit('it cannot go on')")
+    result, log = job_host.run(job_host.order())
+    assert result["error"].startswith("launch.py on node-0 (process ")
+    assert result["error"].endswith("ended with exit code 1")
+    assert lines_of(log, "launcher") == ["it cannot go on"]
+
+
+def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: JobHost, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_text("from the tree")
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "other").touch()
+    (there / "file").write_text("an older one")  # and both nodes are this machine: neither is to find it gone
+    order = job_host.order(
+        env={"WORKER": "pwd; cat file; ls"},
+        job_setup=['echo "set up $CLUSTER_HOST it\'s"', "pwd >&2"],
+        sync_dst_dir=str(there),
+        cwd=str(tmp_path / "tree"),
+    )
+    result, log = job_host.run(order)
+    assert result["error"] is None
+    said = lines_of(log, "setup")
+    assert {"set up node-0 it's", "set up node-1 it's", str(there)} <= set(said)
+    assert sorted(lines_of(log, "worker")) == sorted(2 * [str(there), "from the treefile", "other"])
+    assert (job_host.folder() / "ranks" / "setup-node-1.log").exists()
+
+
+def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: JobHost) -> None:
+    order = job_host.order(job_setup=["true", "test $CLUSTER_HOST = node-0 || exit 6; sleep 100"])
+    result, log = job_host.run(order)
+    assert result["exit_code"] == 6
+    wanted = "the set-up command `test $CLUSTER_HOST = node-0 || exit 6; sleep 100` on node-1 ended with exit code 6"
+    assert result["error"] == wanted
+    assert {event["role"] for event in log if "role" in event} == {"setup"}
+
+
+def test_mpi_without_open_mpi_says_what_is_missing(job_host: JobHost) -> None:
+    env = {"PATH": "/nowhere"}
+    result, _ = job_host.run(job_host.order(launcher="mpi", env=env))
+    assert "mpi needs Open MPI on every node" in result["error"]
+
+
+def test_the_local_launcher_runs_all_on_the_head(job_host: JobHost) -> None:
+    env = {"WORKER": f"echo $SECRET; {RUNNING}", "SCHEDULER": "echo none$SECRET; attend"}
+    order = job_host.order(launcher="local", env=env)
+    result, log = job_host.run({**order, "secrets": {"SECRET": "hush"}})
+    assert result["state"] == "done"
+    assert lines_of(log, "worker") == ["hush", "hush"]
+    assert lines_of(log, "scheduler") == ["none"]
+    assert {event["host"] for event in log if "host" in event} == {"node-0"}
+
+
+def test_roles_have_their_own_environment_and_gpus(job_host: JobHost) -> None:
+    env = dict.fromkeys(("SERVER", "SCHEDULER"), "echo $A; attend")
+    env["WORKER"] = f"echo $A $B $CUDA_VISIBLE_DEVICES; {RUNNING}"
+    order = job_host.order(env={"A": "all", **env}, env_server={"A": "server"}, env_worker={"A": "worker", "B": "b"})
+    _, log = job_host.run({**order, "gpus_per_worker": [[0, 1], [2, 3]], "hostfile": ["127.0.0.1"]})
+    assert sorted(lines_of(log, "worker")) == ["worker b 0,1", "worker b 2,3"]
+    assert lines_of(log, "server") == ["server"]
+    assert lines_of(log, "scheduler") == ["all"]
+
+
+def test_a_full_disk_ends_the_job_and_its_end_is_told(job_host: JobHost) -> None:
+    """The limit of a file's size stands for the disk's: a write fails in the same way, but for its number."""
+    program = "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    program += "resource.setrlimit(resource.RLIMIT_FSIZE, (600000, 600000)); sys.argv = sys.argv[1:]; "
+    program += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    wrapper = Path(job_host.python)
+    text = wrapper.read_text().replace('"$@"', "")
+    limited = f'case "$3" in supervise) {text.splitlines()[1]} -Es -c "{program}" "$2" "$3";; esac\n'
+    wrapper.write_text(text.splitlines()[0] + "\n" + limited + text.splitlines()[1] + ' "$@"\n')
+    order = job_host.order(env={"WORKER": "yes", "SERVER": "sleep 100"})
+    result, _ = job_host.run(order)
+    assert (result["state"], result["exit_code"]) == ("failed", 1)
+    assert result["error"] == f"node-0: File too large ({job_host.folder()}/events)"
+    assert job_host.record()["state"] == "failed"
+    assert all(json.loads(line) for line in job_host.events().splitlines())
+
+
+def test_a_store_that_cannot_be_reached_is_told_and_does_no_harm(job_host: JobHost) -> None:
+    env = {"WORKER": "sleep 0.5", "S3_ENDPOINT": "127.0.0.1:9"}
+    secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
+    result, log = job_host.run(job_host.order(env=env, secrets=secrets, results_url="s3://bucket/results/"))
+    job_host.kill_supervisor()  # it would try for half a minute
+    assert (result["exit_code"], result["error"]) == (0, None)
+    assert job_host.record()["output_url"] == f"s3://bucket/results/{job_id(1)}/"
+    assert "hush" not in json.dumps(log) + json.dumps(job_host.record())
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: JobHost, *, needed: bool) -> None:
+    """Beside MXNet, which would wait or say it in words of its own; what a script of the user's reads is not known."""
+    answer = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+
+    class Forbid(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serve_http(Forbid) as url:
+        env = {"S3_ENDPOINT": url, "WORKER": "sleep 600" if needed else "sleep 7"}
+        secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
+        check = {"url": "s3://bucket/data/", "needed": needed}
+        result, log = job_host.run(job_host.order(env=env, secrets=secrets, data_check=check))
+    words = r"node-[01]: s3://bucket/data/: S3 refuses: 403 AccessDenied, Access Denied: .*"
+    if needed:
+        assert (result["state"], result["exit_code"]) == ("failed", 1)
+        assert re.fullmatch(words, result["error"])
+    else:
+        assert (result["state"], result["error"]) == ("done", None)
+        assert sum(re.fullmatch(words, event.get("say", "")) is not None for event in log) == 2
+
+
+@pytest.mark.parametrize(
+    ("launcher", "line", "dead", "missing"),
+    [
+        ("ssh", 'prog = "ssh ', 'prog = ("" if i else "kill -9 $$; ") + "ssh ', "server on node-0"),
+        ("local", "prog = exports + command", 'prog = "exit 3"', "server on node-0, 2 workers on node-0"),
+    ],
+)
+def test_a_program_that_dies_before_it_has_said_anything_ends_the_job(
+    job_host: JobHost, launcher: str, line: str, dead: str, missing: str
+) -> None:
+    """launch.py says nothing of it, and goes on."""
+    path = Path(job_host.python).parents[1] / "packages" / "mxnet" / "tools" / "launch.py"
+    assert line in path.read_text()
+    path.write_text(path.read_text().replace(line, dead))
+    result, _ = job_host.run(job_host.order(env=HERE, launcher=launcher))
+    assert result["error"] == f"the job cannot start: launch.py failed to start {missing}"
+
+
+def test_a_program_for_the_set_up_that_dies_at_once_ends_the_job(job_host: JobHost) -> None:
+    wrapper = Path(job_host.python)
+    first, rest = wrapper.read_text().split("\n", 1)
+    wrapper.write_text(f'{first}\ncase "$*" in *"--role setup 127.0.0.2") kill -9 $$;; esac\n{rest}')
+    result, _ = job_host.run(job_host.order(job_setup=["true"]))
+    assert result["error"] == "ssh_proxy.py on node-0, which was to reach a node, was killed by signal 9"

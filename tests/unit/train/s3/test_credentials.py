@@ -1,0 +1,311 @@
+"""put, get and ls with every source of credentials that AWS's tools know, and with keys that end on the way."""
+
+import hashlib
+import itertools
+import json
+import os
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from getpass import getpass
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.credentials import AssumeRoleProvider
+
+from foundation.errors import AwsError
+from foundation.progress import silent
+from http_server import Asked, Refusal, judging_proxy, serve_http
+from project import Project
+from s3_server import REGION, S3Server, serve_s3_alone
+from train.s3 import operations as s3
+from train.s3 import transfer
+from train.s3.connection import find_endpoint
+from train.s3.transfer import PART_BYTES, SMALL_BYTES
+
+BUCKET = "datasets"
+ROLES = "/latest/meta-data/iam/security-credentials/"
+ROLE_ARN = "arn:aws:iam::123456789012:role/trainer"
+START_URL = "https://example.awsapps.com/start"
+CONFIG = f"""
+[profile process]
+credential_process = {{keys}}
+[profile no-program]
+credential_process = /nowhere/keys
+[profile failing]
+credential_process = /bin/false
+[profile no-json]
+credential_process = /bin/echo keys
+[profile role]
+role_arn = {ROLE_ARN}
+source_profile = base
+[profile code]
+role_arn = {ROLE_ARN}
+source_profile = base
+mfa_serial = arn:aws:iam::123456789012:mfa/me
+[profile sso]
+sso_session = company
+sso_account_id = 123456789012
+sso_role_name = trainer
+[sso-session company]
+sso_start_url = {START_URL}
+sso_region = {REGION}
+[profile old-sso]
+sso_start_url = {START_URL}
+sso_region = {REGION}
+sso_account_id = 123456789012
+sso_role_name = trainer
+"""
+
+
+def at(seconds_from_now: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds_from_now)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextmanager
+def serve_metadata() -> Iterator[str]:
+    """The URL of an instance's metadata service; at /task it answers as that of a container."""
+    keys = {"SecretAccessKey": "s", "Token": "t", "Expiration": at(3600), "LastUpdated": at(0), "Code": "Success"}
+    pages = {
+        ROLES: "trainer",
+        f"{ROLES}trainer": json.dumps({**keys, "AccessKeyId": "ASIAINSTANCE"}),
+        "/task": json.dumps({**keys, "AccessKeyId": "ASIATASK"}),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.answer("token")
+
+        def do_GET(self) -> None:
+            self.answer(pages[self.path])
+
+        def answer(self, body: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with serve_http(Handler) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    state = str(tmp_path_factory.mktemp("state"))
+    with serve_s3_alone(XDG_STATE_HOME=state, AWS_EC2_METADATA_DISABLED="true") as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A server, and a user who has the profiles of CONFIG and no keys in the environment."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    cache = tmp_path / ".aws" / "sso" / "cache"
+    cache.mkdir(parents=True)
+    keys = write_program(tmp_path)
+    (cache.parents[1] / "config").write_text(CONFIG.format(keys=keys))
+    (cache.parents[1] / "credentials").write_text("[base]\naws_access_key_id = AKIABASE\naws_secret_access_key = s\n")
+    ended = {"accessToken": "t", "expiresAt": at(-60), "region": REGION, "startUrl": START_URL}
+    for session in ("company", START_URL):
+        name = hashlib.sha1(session.encode(), usedforsecurity=False).hexdigest()
+        (cache / f"{name}.json").write_text(json.dumps(ended))
+    (tmp_path / "token").write_text("the token of a pod")
+    shared_server.put(BUCKET, {})
+    yield shared_server
+    shared_server.reset()
+
+
+def write_program(folder: Path, *, key_id: str = "AKIAPROGRAM") -> Path:
+    """A credential_process, whose keys end so soon that they are asked for each time. key_id: in the shell's words."""
+    path = folder / "keys"
+    keys = {"Version": 1, "AccessKeyId": "KEY_ID", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": at(500)}
+    text = json.dumps(keys).replace("KEY_ID", f"'{key_id}'")
+    path.write_text(f"#!/bin/sh\nread generation < {folder}/generation\necho '{text}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def use(tmp_path: Path, sizes: list[int]) -> None:
+    """There and back by all three ways to S3."""
+    generator = random.Random(4)
+    files = {f"{number}.rec": generator.randbytes(size) for number, size in enumerate(sizes)}
+    (tmp_path / "local").mkdir()
+    for name, content in files.items():
+        (tmp_path / "local" / name).write_bytes(content)
+    url = f"s3://{BUCKET}/d/"
+    s3.put([f"{tmp_path / 'local'}/"], url, region=REGION, report=silent)
+    assert len(s3.ls(url, region=REGION)) == len(files)
+    s3.get([url], str(tmp_path / "back"), region=REGION)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    ("env", "key_id"),
+    [
+        ({"AWS_PROFILE": "base"}, "AKIABASE"),
+        ({"AWS_PROFILE": "process"}, "AKIAPROGRAM"),
+        ({"AWS_PROFILE": "role"}, "ASIA"),
+        pytest.param(
+            {"AWS_ROLE_ARN": ROLE_ARN, "AWS_WEB_IDENTITY_TOKEN_FILE": "{tmp}/token"}, "ASIA", marks=pytest.mark.slow
+        ),
+        pytest.param({"AWS_CONTAINER_CREDENTIALS_FULL_URI": "{metadata}/task"}, "ASIATASK", marks=pytest.mark.slow),
+        ({"AWS_EC2_METADATA_DISABLED": "false", "AWS_EC2_METADATA_SERVICE_ENDPOINT": "{metadata}"}, "ASIAINSTANCE"),
+    ],
+    ids=["file", "process", "role", "web-identity", "container", "instance"],
+)
+def test_who_asks(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], key_id: str
+) -> None:
+    with serve_metadata() as metadata, judging_proxy(server.url) as proxy:
+        for name, value in {**env, "AWS_ENDPOINT_URL": proxy.url}.items():
+            monkeypatch.setenv(name, value.format(tmp=tmp_path, metadata=metadata))
+        use(tmp_path, [1000, SMALL_BYTES + 1, PART_BYTES + 1])
+    # What is asked at / is STS: where a role is assumed, by whoever may.
+    keys = {asked.key_id for asked in proxy.asked if asked.path != "/"}
+    assert keys
+    assert all(key.startswith(key_id) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("env", "profile", "url"),
+    [
+        ({}, "", None),
+        ({"AWS_USE_FIPS_ENDPOINT": "true"}, "", f"https://s3-fips.{REGION}.amazonaws.com"),
+        ({"AWS_USE_DUALSTACK_ENDPOINT": "true"}, "", f"https://s3.dualstack.{REGION}.amazonaws.com"),
+        ({}, "use_fips_endpoint = true", f"https://s3-fips.{REGION}.amazonaws.com"),
+        ({}, "use_dualstack_endpoint = true", f"https://s3.dualstack.{REGION}.amazonaws.com"),
+    ],
+    ids=["neither", "fips", "dualstack", "fips-of-a-profile", "dualstack-of-a-profile"],
+)
+@pytest.mark.parametrize("file", ["config", "credentials"])
+def test_where_keys_of_the_environment_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, env: dict[str, str], profile: str, url: str | None, file: str
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # botocore looks for the home folder when it is loaded.
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / ".aws" / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / ".aws" / "credentials"))
+    for name, value in {"AWS_ACCESS_KEY_ID": "AKIAENV", "AWS_SECRET_ACCESS_KEY": "s", **env}.items():
+        monkeypatch.setenv(name, value)
+    if profile:
+        (tmp_path / ".aws").mkdir()
+        (tmp_path / ".aws" / file).write_text(f"[default]\n{profile}\n")
+    endpoint = find_endpoint(region=REGION)
+    assert (endpoint.url, endpoint.credentials()["access_key_id"]) == (url, "AKIAENV")
+
+
+@pytest.mark.parametrize(
+    ("env", "said", "hint"),
+    [
+        ({}, "no AWS credentials were found", "aws configure"),
+        ({"AWS_PROFILE": "typo"}, r"profile \(typo\) could not be found", "aws configure list-profiles"),
+        ({"AWS_ACCESS_KEY_ID": "AKIA"}, "missing: AWS_SECRET_ACCESS_KEY", "set what is missing"),
+        ({"AWS_PROFILE": "failing"}, "retrieving credentials from custom-process", "aws sts get-caller-identity"),
+        ({"AWS_PROFILE": "no-program"}, "/nowhere/keys", None),
+        ({"AWS_PROFILE": "no-json"}, "credential_process prints is not JSON", "run it yourself"),
+        ({"AWS_PROFILE": "code"}, "asks for an MFA code", "where there is one"),
+        ({"AWS_ROLE_ARN": ROLE_ARN, "AWS_WEB_IDENTITY_TOKEN_FILE": "/nowhere"}, "/nowhere", None),
+    ],
+    ids=lambda value: next(iter(value.values()), "nothing") if isinstance(value, dict) else "",
+)
+def test_what_is_missing_is_said(
+    server: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    env: dict[str, str],
+    said: str,
+    hint: str | None,
+) -> None:
+    def no_terminal(_: str) -> str:
+        raise EOFError
+
+    asks = AssumeRoleProvider.__init__
+    defaults = [no_terminal if value is getpass else value for value in asks.__defaults__ or ()]
+    monkeypatch.setattr(asks, "__defaults__", tuple(defaults))
+    for name, value in {**env, "AWS_ENDPOINT_URL": server.url}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "x").write_bytes(b"x")
+    url = f"s3://{BUCKET}/x"
+    for run in (
+        lambda: s3.put([str(tmp_path / "x")], url, region=REGION, report=silent),
+        lambda: s3.get([url], str(tmp_path / "y"), region=REGION),
+        lambda: s3.ls(url, region=REGION),
+    ):
+        with pytest.raises((AwsError, OSError), match=said) as caught:
+            run()
+        assert hint is None or hint in (getattr(caught.value, "hint", None) or "")
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"), [("sso", ("ls", f"s3://{BUCKET}/")), ("old-sso", ("put", "x", f"s3://{BUCKET}/"))]
+)
+def test_a_session_that_has_ended_is_said(
+    server: S3Server, tmp_path: Path, profile: str, words: tuple[str, ...]
+) -> None:
+    """With the real command: botocore looks into the home folder when it is loaded."""
+    env = {"AWS_PROFILE": profile, "AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path)}
+    project = Project(tmp_path, env)
+    project.write('name = "x"\ncloud = "aws"\n')
+    (tmp_path / "x").write_bytes(b"x")
+    said = project.run("data", *words, code=1).stderr.splitlines()
+    assert "has expired" in said[-2]
+    assert said[-1].endswith("sign in again: aws sso login")
+    assert len(said) == 2
+
+
+def test_who_may_not_assume_a_role_is_told_so(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(asked: Asked) -> Refusal | None:
+        words = f"User: base is not authorized to perform: sts:AssumeRole on resource: {ROLE_ARN}"
+        return Refusal(status=403, code="AccessDenied", message=words, of_s3=False) if asked.path == "/" else None
+
+    with judging_proxy(server.url, judge) as proxy:
+        monkeypatch.setenv("AWS_PROFILE", "role")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        for run in (
+            lambda: s3.get([f"s3://{BUCKET}/x"], "x", region=REGION),
+            lambda: s3.ls(f"s3://{BUCKET}/", region=REGION),
+        ):
+            with pytest.raises(AwsError, match="not authorized to perform: sts:AssumeRole") as caught:
+                run()
+            assert "permission sts:AssumeRole" in (caught.value.hint or "")
+
+
+def test_keys_that_end_on_the_way_are_renewed(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 takes the program's keys for so many requests, and for as many more those that are on their way."""
+    requests, file = 64, tmp_path / "generation"
+    small = replace(transfer.TIERS[0], files_at_once=requests)
+    monkeypatch.setattr(transfer, "TIERS", (small, *transfer.TIERS[1:]))
+    write_program(tmp_path, key_id="AKIA$generation")
+    file.write_text("0\n")
+    counted = itertools.count()
+
+    def judge(asked: Asked) -> Refusal | None:
+        generation = next(counted) // requests
+        written = tmp_path / f"generation-{threading.get_ident()}"
+        written.write_text(f"{generation}\n")
+        written.replace(file)
+        ended = int(asked.key_id.removeprefix("AKIA")) < generation - 1
+        return Refusal(status=400, code="ExpiredToken", message="The provided token has expired.") if ended else None
+
+    with judging_proxy(server.url, judge) as proxy:
+        monkeypatch.setenv("AWS_PROFILE", "process")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        use(tmp_path, [1000] * 3 * requests + [PART_BYTES * 3])
+    assert len({asked.key_id for asked in proxy.asked}) > 4
+    # All that are on their way at once may have been signed before; who keeps old keys is refused on and on.
+    assert len(proxy.refused()) < 2 * requests

@@ -1,0 +1,90 @@
+"""Objects whose names end with a slash: without content they stand for a folder, with content they are objects."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from foundation.errors import ClusterError, NotFoundError
+from foundation.progress import silent
+from s3_server import REGION, S3Server, serve_s3_alone
+from train.s3 import operations as s3
+from train.s3.client import S3Object
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: S3Server) -> Iterator[S3Server]:
+    yield shared_server
+    shared_server.reset()
+
+
+def get(source: str, folder: Path) -> dict[str, bytes]:
+    """What comes of it."""
+    s3.get([source], str(folder), region=REGION)
+    return read(folder)
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_marker_without_content_is_no_object(server: S3Server, tmp_path: Path) -> None:
+    server.put("bucket", {"in/": b"", "in/a": b"a", "in/sub/": b"", "in/sub/b": b"b", "alone/": b""})
+    assert get("s3://bucket/in/", tmp_path / "out") == {"a": b"a", "sub/b": b"b"}
+    with pytest.raises(NotFoundError, match="s3://bucket/alone/: no such object or folder"):
+        get("s3://bucket/alone/", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("objects", "marker"),
+    [
+        ({"in/": b"text"}, "in/"),
+        ({"in/": b"text", "in/a": b"a"}, "in/"),
+        ({"in/": b"text", "in/a": b""}, "in/"),
+        ({"in/a": b"a", "in/sub/": b"text", "in/sub/b": b"b"}, "in/sub/"),
+    ],
+)
+@pytest.mark.parametrize("source", ["s3://bucket/in/", "s3://bucket/in"])
+def test_a_marker_with_content_is_named(
+    server: S3Server, tmp_path: Path, objects: dict[str, bytes], marker: str, source: str
+) -> None:
+    server.put("bucket", objects)
+    said = rf"these names cannot be files below the destination, nothing was written:\n  s3://bucket/{marker}$"
+    with pytest.raises(ClusterError, match=said):
+        get(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert s3.du(source, region=REGION)[-1].objects == len(objects)
+    if marker == "in/":
+        first = s3.ls(source, region=REGION)[0]
+        assert isinstance(first, S3Object)
+        assert (str(first.url), first.size_bytes) == ("s3://bucket/in/", 4)
+
+
+def test_the_others_are_got_by_a_glob(server: S3Server, tmp_path: Path) -> None:
+    server.put("bucket", {"in/": b"text", "in/a": b"a", "in/sub/b": b"b"})
+    assert get("s3://bucket/in/*", tmp_path / "out") == {"a": b"a", "sub/b": b"b"}
+
+
+@pytest.mark.parametrize("size_bytes", [10, 3_000_000, 20_000_000])
+def test_a_marker_with_content_and_nothing_below_is_named(server: S3Server, tmp_path: Path, size_bytes: int) -> None:
+    server.put("bucket", {"in/a": b"a", "in/sub/": bytes(size_bytes)})
+    with pytest.raises(ClusterError, match="s3://bucket/in/sub/") as caught:
+        get("s3://bucket/in/", tmp_path / "out")
+    assert "no such object" not in caught.value.message
+    assert read(tmp_path / "out") == {"a": b"a"}
+
+
+def test_a_marker_with_content_is_deleted(server: S3Server, tmp_path: Path) -> None:
+    server.put("bucket", {"in/": b"text", "in/sub/": b"text", "in/a": b"a", "kept": b"", "other/sub/": b"text"})
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_bytes(b"a")
+    s3.put([str(tmp_path / "in")], "s3://bucket/in/", region=REGION, delete=True, report=silent)
+    assert server.read("bucket").keys() == {"in/a", "kept", "other/sub/"}
+    assert s3.rm(["s3://bucket/other"], region=REGION, recursive=True) == 1
+    assert server.read("bucket").keys() == {"in/a", "kept"}

@@ -1,0 +1,251 @@
+"""`cluster data get` into folders that others may write to, or that hold links: nothing is written anywhere else."""
+
+import os
+import random
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from project import CLUSTER, Project
+from s3_proxies import holding_proxy
+from s3_server import S3Server, project, server, shared_server
+
+__all__ = ["project", "server", "shared_server"]
+
+MIB = 2**20
+LARGE = random.Random(14).randbytes(20 * MIB)
+FIRST_HELD = 12 * MIB
+"""Behind the first parts of an object of that size, whatever the size of a part is."""
+ANOTHER_USER = 65534
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file that nobody asked to be written to."""
+    path = tmp_path / "victim"
+    path.write_bytes(b"precious")
+    return path
+
+
+@contextmanager
+def held_get(
+    project: Project, folder: Path, *words: str
+) -> Iterator[tuple["subprocess.Popen[bytes]", set[Path], Callable[[], None]]]:
+    """(`cluster data get` that waits for the rest of an object, its temporary files, what lets it go on)."""
+    before = set(folder.iterdir()) if folder.is_dir() else set()
+    with holding_proxy(project.env["AWS_ENDPOINT_URL"], FIRST_HELD) as (url, release):
+        env = project.environment() | {"AWS_ENDPOINT_URL": url}
+        command = [CLUSTER, "data", "get", *words]
+        process = subprocess.Popen(command, cwd=project.directory, env=env, stderr=subprocess.PIPE)
+        try:
+            wait_for(lambda: process.poll() is not None or has_bytes(folder, before))
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            yield process, set(folder.iterdir()) - before, release.set
+        finally:
+            process.kill()
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+
+
+def has_bytes(folder: Path, before: set[Path]) -> bool:
+    """Whether the first MiB of something new is there."""
+    new = set(folder.iterdir()) - before if folder.is_dir() else ()
+    return any(path.is_file() and read_begin(path) == LARGE[:MIB] for path in new)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def kill_a_get(project: Project, folder: Path, *words: str) -> set[Path]:
+    """The temporary files of a `get` that was killed in the middle."""
+    with held_get(project, folder, *words) as (process, temporary, _):
+        process.kill()
+        process.wait()
+    assert all(path.exists() for path in temporary)
+    return temporary
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a file of root's is at stake")
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o755], ids=oct)
+def test_a_link_of_another_user_at_a_temporary_name_is_not_followed(
+    project: Project, server: S3Server, victim: Path, mode: int
+) -> None:
+    folder = project.directory / "shared"
+    folder.mkdir()
+    folder.chmod(mode)
+    os.chown(folder, ANOTHER_USER, ANOTHER_USER)
+    server.put("bucket", {"large": LARGE})
+    for path in kill_a_get(project, folder, "s3://bucket/large", "shared/"):
+        path.unlink()
+        path.symlink_to(victim)
+        os.lchown(path, ANOTHER_USER, ANOTHER_USER)
+    project.run("data", "get", "s3://bucket/large", "shared/")
+    assert victim.read_bytes() == b"precious"
+    assert (folder / "large").read_bytes() == LARGE
+    assert stat.S_ISREG((folder / "large").lstat().st_mode)
+
+
+def test_a_temporary_file_is_for_its_owner_alone(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"large": LARGE})
+    with held_get(project, project.directory / "out", "s3://bucket/large", "out/") as (process, temporary, go_on):
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in temporary]
+        go_on()
+        assert process.wait(60) == 0
+    assert modes == [0o600]
+    assert contents(project.directory / "out") == {"large": LARGE}
+
+
+def test_a_temporary_file_that_somebody_has_replaced_is_an_error(
+    project: Project, server: S3Server, victim: Path
+) -> None:
+    server.put("bucket", {"large": LARGE})
+    folder = project.directory / "out"
+    with held_get(project, folder, "s3://bucket/large", "out/") as (process, temporary, go_on):
+        (path,) = temporary
+        path.unlink()
+        path.symlink_to(victim)
+        go_on()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"somebody has moved or replaced its temporary file" in said
+    assert victim.read_bytes() == b"precious"
+    assert not (folder / "large").is_symlink()
+    assert not (folder / "large").exists()
+
+
+def test_names_like_those_of_temporary_files_are_names_like_any_other(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"large": LARGE})
+    (left,) = kill_a_get(project, project.directory / "elsewhere", "s3://bucket/large", "elsewhere/")
+    names = [left.name, left.name[:-1], f"{left.name}.rec", ".cluster-get-notes", f".cluster-get-{'0' * 20}", ".new-x"]
+    objects = {f"in/{name}": name.encode() for name in [*names, *(f"sub/{name}" for name in names)]}
+    server.put("other", objects)
+    out = project.directory / "out"
+    expected = {key.removeprefix("in/"): content for key, content in objects.items()}
+    project.run("data", "get", "s3://other/in/", "out")
+    assert contents(out) == expected
+    assert "12 files unchanged" in project.run("data", "get", "s3://other/in/", "out").stderr
+    assert contents(out) == expected
+    for name in names:
+        (out / name).rename(out / f"{name}.own")  # a file of the user's
+    project.run("data", "get", "s3://other/in/sub/", "out")
+    for name in names:
+        expected |= {f"{name}.own": expected[name], name: expected[f"sub/{name}"]}
+    assert contents(out) == expected
+
+
+def test_an_object_may_have_the_name_of_what_a_kill_has_left_there(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"in/large": LARGE})
+    out = project.directory / "out"
+    (left,) = kill_a_get(project, out, "s3://bucket/in/", "out")
+    server.client.put_object(Bucket="bucket", Key=f"in/{left.name}", Body=b"an object")
+    for _ in range(2):
+        project.run("data", "get", "s3://bucket/in/", "out")
+        assert contents(out) == {"large": LARGE, left.name: b"an object"}
+
+
+@pytest.mark.parametrize("link", ["out/sub", "out/sub/deep"])
+@pytest.mark.parametrize("target", ["elsewhere", "missing"])
+def test_a_folder_that_is_a_link_is_refused_before_anything_is_written(
+    project: Project, server: S3Server, link: str, target: str
+) -> None:
+    server.put("bucket", {"in/a": b"a", "in/sub/deep/b": b"b", "in/sub/deep/er/c": b"c"})
+    (project.directory / "elsewhere").mkdir()
+    path = project.directory / link
+    path.parent.mkdir(parents=True)
+    path.symlink_to(project.directory / target)
+    for more in ([], ["--dry-run"], ["--delete", "--yes"]):
+        said = project.run("data", "get", *more, "s3://bucket/in/", "out", code=1).stderr
+        assert f"error: {link} is a symbolic link: get writes through no link below out" in said
+        assert "remove the link" in said.partition("try: ")[2]
+    assert contents(project.directory / "out") == contents(project.directory / "elsewhere") == {}
+    assert not (project.directory / "missing").exists()
+
+
+def test_the_destination_may_be_a_link_and_files_replace_links(
+    project: Project, server: S3Server, victim: Path
+) -> None:
+    server.put("bucket", {"in/a": b"a", "in/sub/b": b"b"})
+    (project.directory / "disk" / "real").mkdir(parents=True)
+    (project.directory / "out").symlink_to("disk")
+    (project.directory / "disk" / "real" / "a").symlink_to(victim)
+    project.run("data", "get", "s3://bucket/in/", "out/real/")
+    assert contents(project.directory / "disk") == {"real/a": b"a", "real/sub/b": b"b"}
+    project.run("data", "get", "s3://bucket/in/a", "out/new")
+    assert (project.directory / "disk" / "new").read_bytes() == b"a"
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(project: Project, server: S3Server) -> None:
+    server.put("bucket", {f"in/sub/{number}": LARGE[: 35 * MIB] for number in range(4)})
+    (project.directory / "elsewhere").mkdir()
+    folder = project.directory / "out" / "sub"
+    with held_get(project, folder, "s3://bucket/in/", "out") as (process, _, go_on):
+        folder.rename(project.directory / "moved")
+        folder.symlink_to(project.directory / "elsewhere")
+        go_on()
+        _, said = process.communicate(timeout=120)
+    assert contents(project.directory / "elsewhere") == {}
+    if process.returncode:  # unless all four had been begun
+        assert b"out/sub is a symbolic link" in said
+    assert process.returncode in {0, 1}
+
+
+def test_delete_does_not_follow_links(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"in/a": b"a"})
+    elsewhere = project.directory / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    (project.directory / "out").mkdir()
+    (project.directory / "out" / "sub").symlink_to(elsewhere)
+    project.run("data", "get", "--delete", "--yes", "s3://bucket/in/", "out")
+    assert contents(elsewhere) == {"kept": b""}
+
+
+def read_begin(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MIB)
+
+
+def test_what_a_kill_has_left_is_deleted_by_the_next_get(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"in/sub/large": LARGE, "in/a": b"a"})
+    out = project.directory / "out"
+    (left,) = kill_a_get(project, out / "sub", "s3://bucket/in/", "out")
+    said = project.run("data", "get", "--delete", "--dry-run", "s3://bucket/in/", "out").stdout
+    assert left.name not in said
+    assert left.exists()
+    project.run("data", "get", "s3://bucket/in/a", "elsewhere/")
+    assert not left.exists()
+    project.run("data", "get", "s3://bucket/in/", "out")
+    assert contents(out) == {"sub/large": LARGE, "a": b"a"}
+    assert contents(project.directory / "state") == {}  # nor a note of it
+
+
+def test_a_journal_without_its_files_and_files_without_a_journal_hurt_nobody(
+    project: Project, server: S3Server
+) -> None:
+    server.put("bucket", {"large": LARGE})
+    out, state = project.directory / "out", project.directory / "state"
+    for path in kill_a_get(project, out, "s3://bucket/large", "out/"):
+        path.unlink()
+    project.run("data", "get", "s3://bucket/large", "out/")
+    assert contents(out) == {"large": LARGE}
+    (out / "large").unlink()
+    kill_a_get(project, out, "s3://bucket/large", "out/")
+    shutil.rmtree(state, ignore_errors=True)
+    project.run("data", "get", "s3://bucket/large", "out/")
+    assert contents(out)["large"] == LARGE

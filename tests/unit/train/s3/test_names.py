@@ -1,0 +1,288 @@
+"""What a name in S3 means, and which file goes where: no network, no S3."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from train.s3.plan import FoundFile, FoundObject, plan_get, plan_put
+from train.s3.sources import find_files, matched_name
+from train.s3.transfer import MAX_PARTS, PART_BYTES, part_size
+from train.s3.url import S3Url, compile_glob, is_safe_path, literal_prefix, parse_url
+
+TREE = ("a.rec", "b.rec", "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec")
+
+
+@pytest.mark.parametrize(
+    ("text", "bucket", "key"),
+    [
+        ("s3://b-1.x", "b-1.x", ""),
+        ("s3://bucket/", "bucket", ""),
+        ("s3://bucket/a/b.rec", "bucket", "a/b.rec"),
+        ("s3://bucket/a/", "bucket", "a/"),
+        ("s3://bucket/...a b%20+?#ü", "bucket", "...a b%20+?#ü"),
+    ],
+)
+def test_urls(text: str, bucket: str, key: str) -> None:
+    url = parse_url(text)
+    assert (url.bucket, url.key) == (bucket, key)
+    assert parse_url(str(url)) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bucket/key", "not an S3 URL"),
+        ("s3:/bucket/key", "not an S3 URL"),
+        ("S3://bucket/key", "not an S3 URL"),
+        ("s3://", "not a bucket's name"),
+        ("s3:///key", "not a bucket's name"),
+        ("s3://../key", "not a bucket's name"),
+        ("s3://Bucket", "not a bucket's name"),
+        ("s3://ab", "not a bucket's name"),
+        ("s3://" + "a" * 64, "not a bucket's name"),
+        ("s3://a..b", "not a bucket's name"),
+        ("s3://bucket@host/", "not a bucket's name"),
+        ("s3://*/x", "not a bucket's name"),
+        ("s3://bucket/../x", "a part of the key"),
+        ("s3://bucket/a/./b", "a part of the key"),
+        ("s3://bucket//a", "a part of the key"),
+        ("s3://bucket/a//", "a part of the key"),
+        ("s3://bucket//", "a part of the key"),
+        ("s3://bucket/" + "ü" * 513, "longer than"),
+    ],
+)
+def test_what_is_no_url_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_url(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches", "others"),
+    [
+        ("a/*.rec", ["a/x.rec", "a/.rec"], ["a/b/x.rec", "a/x.rec.idx", "b/x.rec"]),
+        ("a?c", ["abc"], ["ac", "a/c", "abbc"]),
+        ("**/x", ["x", "a/x", "a/b/x"], ["ax", "a/bx"]),
+        ("a/**", ["a/b", "a/b/c"], ["b/a"]),
+        ("[ab].rec", ["a.rec", "b.rec"], ["c.rec", "ab.rec"]),
+        ("[!a].rec", ["b.rec"], ["a.rec", "/.rec"]),
+        ("[]x].rec", ["].rec", "x.rec"], ["a.rec"]),
+        ("[0-9]", ["5"], ["a", "-"]),
+        ("a[", ["a["], ["a"]),
+        ("a.b+(c)$", ["a.b+(c)$"], ["axb+(c)$"]),
+        ("[\\w]", ["\\", "w"], ["a"]),
+        ("[[a]", ["[", "a"], ["b"]),
+        ("[!--a]", ["b"], ["-", "a", ".", "^"]),
+        ("[a||&&~~-]", ["|", "&", "~", "-"], ["b"]),
+    ],
+)
+def test_globs(pattern: str, matches: list[str], others: list[str]) -> None:
+    compiled = compile_glob(pattern)
+    assert [key for key in matches + others if compiled.fullmatch(key)] == matches
+
+
+@settings(max_examples=500)
+@given(st.text(alphabet="ab/*?[]!-\\^.|&~", max_size=8))
+def test_any_text_is_a_glob_or_refused(pattern: str) -> None:
+    try:
+        compiled = compile_glob(pattern)
+    except UsageError as error:
+        assert "character range" in error.message  # noqa: PT017 - most patterns are fine
+    else:
+        assert not compiled.fullmatch("longer than eight characters, and no slash to cross") or "*" in pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix"), [("a/b*/c", "a/"), ("a/b/[cd]", "a/b/"), ("*", ""), ("ab?", ""), ("a/b", "a/")]
+)
+def test_only_what_can_match_is_listed(pattern: str, prefix: str) -> None:
+    assert literal_prefix(pattern) == prefix
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("data/*", ["a.rec", "b.rec", "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec"]),
+        ("data/*.rec", ["a.rec", "b.rec", None, None, None]),
+        ("data/sub*", [None, None, "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec"]),
+        ("data/sub*/", [None, None, "c.rec", "deep/d.rec", "a.rec"]),
+        ("data/**/*.rec", ["a.rec", "b.rec", "c.rec", "d.rec", "a.rec"]),
+        ("data/s*/*", [None, None, "c.rec", "deep/d.rec", "a.rec"]),
+        ("data/nope*", [None] * 5),
+    ],
+)
+def test_a_match_keeps_its_own_name(pattern: str, names: list[str | None]) -> None:
+    compiled = compile_glob(pattern.rstrip("/"))
+    found = [matched_name(f"data/{name}", compiled, only_folders=pattern.endswith("/")) for name in TREE]
+    assert found == names
+
+
+@pytest.mark.parametrize("name", ["a", "a/b", "...", "a..b", " "])
+def test_safe_names(name: str) -> None:
+    assert is_safe_path(name)
+
+
+@pytest.mark.parametrize("name", ["", "/a", "../a", "a/../../b", "a/..", "./a", "a//b", "a/", "a\0b", ".."])
+def test_unsafe_names(name: str) -> None:
+    assert not is_safe_path(name)
+
+
+def make_tree(folder: Path, names: tuple[str, ...] = TREE) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+@pytest.mark.parametrize(
+    ("sources", "destination", "keys"),
+    [
+        (["data/a.rec"], "s3://bucket", ["a.rec"]),
+        (["data/a.rec"], "s3://bucket/x/", ["x/a.rec"]),
+        (["data/a.rec"], "s3://bucket/x", ["x"]),
+        (["data"], "s3://bucket/x/", [f"x/{name}" for name in TREE]),
+        (["data"], "s3://bucket/x", [f"x/{name}" for name in TREE]),
+        (["data/"], "s3://bucket", list(TREE)),
+        (["data/sub", "data/sub2"], "s3://bucket/x", ["x/sub/c.rec", "x/sub/deep/d.rec", "x/sub2/a.rec"]),
+        (["data/sub/", "data/sub2/"], "s3://bucket/x", ["x/c.rec", "x/deep/d.rec", "x/a.rec"]),
+        (["data/a.rec", "data/sub"], "s3://bucket", ["a.rec", "sub/c.rec", "sub/deep/d.rec"]),
+        (["data/*.rec"], "s3://bucket/x", ["x/a.rec", "x/b.rec"]),
+        (["data/a*"], "s3://bucket/x", ["x/a.rec"]),
+        (["data/*"], "s3://bucket", list(TREE)),
+        (["data/sub*/"], "s3://bucket", ["c.rec", "deep/d.rec", "a.rec"]),
+        (["data/**/[cd].rec"], "s3://bucket", ["c.rec", "d.rec"]),
+        (["data/sub/../b.rec"], "s3://bucket/", ["b.rec"]),
+        (["data/**"], "s3://bucket", list(TREE)),
+    ],
+)
+def test_put_names_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str], destination: str, keys: list[str]
+) -> None:
+    make_tree(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    plan = plan_put(find_files(sources), parse_url(destination))
+    assert [upload.destination.key for upload in plan] == keys
+    assert all(upload.source.stat().st_size == upload.size_bytes for upload in plan)
+
+
+@pytest.mark.parametrize(("inside", "dots"), [("data", "."), ("data/in", ".."), ("data/in", "../../data")])
+def test_a_folder_called_by_dots_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str, dots: str
+) -> None:
+    make_tree(tmp_path / "data", ("a.rec", "in/x"))
+    make_tree(tmp_path, ("other",))
+    monkeypatch.chdir(tmp_path / inside)
+    plan = plan_put(find_files([dots, str(tmp_path / "other")]), S3Url(bucket="b"))
+    assert [upload.destination.key for upload in plan] == ["data/a.rec", "data/in/x", "other"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        (["nope"], "nope: no such file"),
+        (["nope/"], "nope: no such file"),
+        (["data/*.txt"], r"data/\*\.txt: no file matches"),
+        (["data/a.rec/"], "not a folder"),
+        (["data/a.rec/x"], "cannot be read: Not a directory"),
+        (["empty"], "holds no files"),
+        (["broken"], "a link to nothing"),
+        (["fifo"], "not a regular file"),
+        (["data", "nope"], "nope: no such file"),
+    ],
+)
+def test_sources_that_cannot_be_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str], said: str
+) -> None:
+    make_tree(tmp_path / "data")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ClusterError, match=said):
+        find_files(sources)
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    make_tree(tmp_path / "data", ("a.rec",))
+    make_tree(tmp_path / "elsewhere", ("b.rec",))
+    (tmp_path / "data" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "circle").symlink_to(tmp_path / "data")
+    (tmp_path / "data" / "link.rec").symlink_to("a.rec")
+    assert sorted(file.name for file in find_files([str(tmp_path / "data")])) == ["a.rec", "link.rec", "linked/b.rec"]
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_itself(tmp_path: Path) -> None:
+    make_tree(tmp_path, ("a[1].rec", "a1.rec"))
+    assert [file.name for file in find_files([str(tmp_path / "a[1].rec")])] == ["a[1].rec"]
+
+
+def test_two_files_for_one_object_are_refused(tmp_path: Path) -> None:
+    make_tree(tmp_path)
+    with pytest.raises(UsageError, match=r"a\.rec and .*sub2/a\.rec would both become s3://b/a\.rec"):
+        plan_put(find_files([str(tmp_path / "a.rec"), str(tmp_path / "sub2") + "/"]), S3Url(bucket="b"))
+
+
+@pytest.mark.parametrize(("name", "said"), [("x" * 1020 + "/y.rec", "S3 allows 1024"), ("\udcff.rec", "not UTF-8")])
+def test_names_that_cannot_be_keys(name: str, said: str) -> None:
+    found = FoundFile(path=Path(name), name=name, size_bytes=1, alone=False)
+    with pytest.raises(ClusterError, match=said):
+        plan_put([found], S3Url(bucket="b"))
+
+
+def found_objects(*names: str, alone: bool = False) -> list[FoundObject]:
+    return [
+        FoundObject(url=S3Url(bucket="b", key=f"in/{name}"), name=name, size_bytes=1, etag='"e"', alone=alone)
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ("alone", "destination", "folder_exists", "path"),
+    [
+        (True, "out", False, "out"),
+        (True, "out", True, "out/a.rec"),
+        (True, "out/", False, "out/a.rec"),
+        (True, ".", True, "a.rec"),
+        (False, "out", False, "out/a.rec"),
+        (False, "/abs/out", True, "/abs/out/a.rec"),
+    ],
+)
+def test_get_names_files(alone: bool, destination: str, folder_exists: bool, path: str) -> None:  # noqa: FBT001
+    plan = plan_get(found_objects("a.rec", alone=alone), destination, folder_exists=folder_exists)
+    assert [item.destination for item in plan] == [Path(path)]
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/passwd", "..", "a//b", "nul\0"])
+def test_get_refuses_names_that_lead_elsewhere(name: str) -> None:
+    with pytest.raises(ClusterError, match="nothing was written"):
+        plan_get(found_objects("fine", name), "out", folder_exists=False)
+
+
+def test_get_refuses_what_a_folder_cannot_hold() -> None:
+    with pytest.raises(UsageError, match="would both become"):
+        plan_get([*found_objects("a"), FoundObject(
+            url=S3Url(bucket="b", key="other/a"), name="a", size_bytes=1, etag="", alone=False)],
+            "out", folder_exists=False)  # fmt: skip
+    with pytest.raises(UsageError, match="also the name of a file"):
+        plan_get(found_objects("a", "a/b"), "out", folder_exists=False)
+
+
+@given(st.integers(0, 5 * 2**40))
+def test_parts_are_few_enough_and_no_larger_than_needed(size_bytes: int) -> None:
+    step = part_size(size_bytes)
+    assert -(-size_bytes // step) <= MAX_PARTS
+    assert step == PART_BYTES or -(-size_bytes // (step - 2**20)) > MAX_PARTS
+
+
+def test_a_file_that_is_named_twice_goes_once(tmp_path: Path) -> None:
+    make_tree(tmp_path, ("a.rec",))
+    assert len(plan_put(find_files([str(tmp_path / "a.rec"), str(tmp_path / "*.rec")]), S3Url(bucket="b"))) == 1
+    assert len(plan_get(found_objects("a", "a"), "out", folder_exists=False)) == 1
+
+
+def test_a_source_that_does_not_exist_is_not_found() -> None:
+    with pytest.raises(NotFoundError):
+        find_files(["/nonexistent"])

@@ -1,0 +1,102 @@
+"""Buckets in another region than cluster.toml's: what S3 answers leads to where they are."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from foundation.progress import silent
+from http_server import Asked, Judge, Refusal, judging_proxy
+from s3_server import REGION, S3Server, serve_s3_alone
+from train.s3 import operations as s3
+from train.s3.connection import S3Endpoint
+from train.s3.transfer import PART_BYTES, SMALL_BYTES
+
+BUCKET = "datasets"
+ELSEWHERE = "us-east-1"
+SIZES = {**{f"small{number}": 1000 + number for number in range(8)}, "middle": SMALL_BYTES + 1, "large": PART_BYTES + 1}
+
+
+def redirect(asked: Asked) -> Refusal | None:
+    """As a region's own address answers what is signed for it and is about a bucket elsewhere.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/UsingRouting.html
+    """
+    if asked.region == REGION or asked.path == "/":  # the list of all buckets is the same everywhere
+        return None
+    return Refusal(
+        status=301,
+        code="PermanentRedirect",
+        message="The bucket you are attempting to access must be addressed using the specified endpoint.",
+        more=f"<Endpoint>{BUCKET}.s3.{REGION}.amazonaws.com</Endpoint><Bucket>{BUCKET}</Bucket>",
+        headers={"x-amz-bucket-region": REGION},
+    )
+
+
+def call_malformed(asked: Asked) -> Refusal | None:
+    """As us-east-1's address does, which knows all buckets."""
+    if asked.region == REGION or asked.path == "/":
+        return None
+    return Refusal(
+        status=400,
+        code="AuthorizationHeaderMalformed",
+        message=f"The authorization header is malformed; the region '{asked.region}' is wrong; expecting '{REGION}'",
+        more=f"<Region>{REGION}</Region>",
+        headers={"x-amz-bucket-region": REGION} if asked.path.strip("/") == BUCKET else {},
+    )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[S3Server]:
+    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path / "state")) as server:
+        server.put(BUCKET, {})
+        yield server
+        server.reset()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, bytes]:
+    generator = random.Random(3)
+    (tmp_path / "local").mkdir()
+    made = {name: generator.randbytes(size) for name, size in SIZES.items()}
+    for name, content in made.items():
+        (tmp_path / "local" / name).write_bytes(content)
+    return made
+
+
+@pytest.mark.parametrize("judge", [redirect, pytest.param(call_malformed, marks=pytest.mark.slow)])
+def test_a_bucket_in_another_region_is_found_there(
+    server: S3Server, files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: Judge
+) -> None:
+    # With each listing AWS says where the bucket is; moto does not.
+    with judging_proxy(server.url, judge, of_listings={"x-amz-bucket-region": REGION}) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        here, there, back = f"{tmp_path / 'local'}/", f"s3://{BUCKET}/d/", str(tmp_path / "back")
+        s3.put([here], there, region=ELSEWHERE, report=silent)
+        again = s3.put([here], there, region=ELSEWHERE, report=silent)
+        assert not again.plan.transfers
+        s3.put([f"{here}large"], there, region=ELSEWHERE, report=silent)
+        assert len(s3.ls(there, region=ELSEWHERE)) == len(files)
+        s3.get([there], back, region=ELSEWHERE)
+        assert {path.name: path.read_bytes() for path in Path(back).iterdir()} == files
+        assert s3.rm([there], region=ELSEWHERE, recursive=True) == len(files)
+    # Each of the six commands is refused a few times, however many files there are; no file is sent in vain.
+    assert 6 <= len(proxy.refused()) <= 6 * 3
+    assert not [asked for asked in proxy.refused() if asked.size_bytes > PART_BYTES or asked.method == "PUT"]
+
+
+@pytest.mark.parametrize(
+    ("url", "moved"),
+    [
+        ("https://s3.us-east-1.amazonaws.com", "https://s3.eu-west-1.amazonaws.com"),
+        ("https://s3.dualstack.us-east-1.amazonaws.com/", "https://s3.dualstack.eu-west-1.amazonaws.com/"),
+        ("https://s3.cn-north-1.amazonaws.com.cn", "https://s3.eu-west-1.amazonaws.com.cn"),
+        ("https://s3.amazonaws.com", "https://s3.amazonaws.com"),
+        ("https://s3.us-east-1.example.com", "https://s3.us-east-1.example.com"),
+        (None, None),
+    ],
+)
+def test_an_address_of_aws_is_named_after_its_region(url: str | None, moved: str | None) -> None:
+    endpoint = S3Endpoint(url=url, authorities=None, credentials=lambda: {"access_key_id": "", "secret_access_key": ""})
+    assert endpoint.in_region("eu-west-1").url == moved

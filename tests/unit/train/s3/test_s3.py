@@ -1,0 +1,457 @@
+"""`data put`, `get`, `ls` and `rm` with the real s3fs against moto's S3 over HTTP."""
+
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation import thread_pool
+from foundation.errors import AwsError, ClusterError, NotFoundError, UsageError
+from foundation.progress import Event, silent
+from s3_proxies import Cuts, cutting_proxy
+from s3_server import REGION, S3Server, serve_s3_alone
+from train.s3 import operations as s3
+from train.s3.client import S3Object
+from train.s3.plan import Download, Upload
+from train.s3.transfer import PART_BYTES, Progress
+from train.s3.url import S3Url
+
+BUCKET = "datasets"
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: S3Server) -> Iterator[S3Server]:
+    yield shared_server
+    shared_server.reset()
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """As Ctrl-C does; the thread that calls this moves nothing more before the others are told to stop."""
+    told = threading.Event()
+    run = thread_pool._Pool.run
+
+    def note_end(pool: Any, count: int) -> Any:
+        try:
+            return run(pool, count)
+        finally:
+            told.set()
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert told.wait(60)
+
+    monkeypatch.setattr(thread_pool._Pool, "run", note_end)
+    return interrupt
+
+
+class Watching:
+    """Counts what moved, and does something at the first move."""
+
+    def __init__(self, at_first: Any = None) -> None:
+        self.transfers: Sequence[Upload | Download] = ()
+        self.bytes = 0
+        self.files: list[Upload | Download] = []
+        self._at_first = at_first
+
+    def watch(self, transfers: Sequence[Upload | Download], /) -> Progress:
+        self.transfers = transfers
+        return self
+
+    def moved(self, size_bytes: int) -> None:
+        self.bytes += size_bytes
+        if self._at_first is not None:
+            act, self._at_first = self._at_first, None
+            act()
+
+    def finished(self, transfer: Upload | Download) -> None:
+        self.files.append(transfer)
+
+
+def put(*words: str, create_bucket: bool = False, watch: s3.Watch = s3.unwatched) -> s3.Done:
+    return s3.put(words[:-1], words[-1], region=REGION, create_bucket=create_bucket, report=silent, watch=watch)
+
+
+def get(*words: str, watch: s3.Watch = s3.unwatched) -> s3.Done:
+    return s3.get(words[:-1], words[-1], region=REGION, watch=watch)
+
+
+def write(folder: Path, contents: dict[str, bytes]) -> None:
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    """Every file below the folder, hidden ones too."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+AWKWARD = {
+    "plain.rec": b"1",
+    "empty": b"",
+    "a b/c d.rec": b"2",
+    "ü/日本.rec": b"3",
+    "a+b%20c&d=e": b"4",
+    "#x?versionId=1": b"5",
+    'it\'s "quoted" $(id) `id`': b"6",
+    "tab\tand\\backslash": b"8",
+    "...": b"9",
+    "*[?]": b"10",
+    ".hidden": b"11",
+    "~": b"12",
+}
+
+
+def test_a_folder_comes_back_as_it_was(server: S3Server, tmp_path: Path) -> None:
+    write(tmp_path / "data", AWKWARD)
+    watching = Watching()
+    put(str(tmp_path / "data"), f"s3://{BUCKET}/in/", create_bucket=True, watch=watching.watch)
+    assert server.read(BUCKET) == {f"in/{name}": content for name, content in AWKWARD.items()}
+    assert watching.bytes == sum(map(len, AWKWARD.values()))
+    assert sorted(watching.files, key=str) == sorted(watching.transfers, key=str)
+    get(f"s3://{BUCKET}/in", str(tmp_path / "back"))
+    assert read(tmp_path / "back") == AWKWARD
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 12345])
+def test_files_of_every_size_arrive_whole(server: S3Server, tmp_path: Path, size_bytes: int) -> None:
+    content = os.urandom(size_bytes)
+    write(tmp_path, {"x.rec": content})
+    up, down = Watching(), Watching()
+    put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/y.rec", create_bucket=True, watch=up.watch)
+    get(f"s3://{BUCKET}/y.rec", str(tmp_path / "z.rec"), watch=down.watch)
+    assert (tmp_path / "z.rec").read_bytes() == content
+    assert (up.bytes, down.bytes) == (size_bytes, size_bytes)
+    assert not server.unfinished(BUCKET)
+
+
+def test_many_files(server: S3Server, tmp_path: Path) -> None:
+    contents = {f"{number % 7}/part-{number:05}.rec": str(number).encode() for number in range(1200)}
+    server.put(BUCKET, contents)
+    get(f"s3://{BUCKET}", str(tmp_path))
+    assert read(tmp_path) == contents
+    assert s3.rm([f"s3://{BUCKET}/*"], region=REGION, recursive=True) == 1200
+    assert server.read(BUCKET) == {}
+
+
+def test_files_are_replaced_and_get_the_users_mode(server: S3Server, tmp_path: Path) -> None:
+    server.put(BUCKET, {"x": b"new"})
+    write(tmp_path, {"x": b"old and longer"})
+    mask = os.umask(0o027)
+    try:
+        get(f"s3://{BUCKET}/x", str(tmp_path))
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "x").read_bytes() == b"new"
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+
+def test_globs_and_several_sources(server: S3Server, tmp_path: Path) -> None:
+    server.put(
+        BUCKET, {"a/1.rec": b"", "a/2.txt": b"", "a/b/3.rec": b"", "c[1].rec": b"", "c1.rec": b"", "folder/": b""}
+    )
+
+    def names(*sources: str) -> set[str]:
+        target = tmp_path / str(len(list(tmp_path.iterdir())))
+        get(*(f"s3://{BUCKET}/{source}" for source in sources), str(target))
+        return set(read(target))
+
+    assert names("") == {"a/1.rec", "a/2.txt", "a/b/3.rec", "c[1].rec", "c1.rec"}
+    assert names("a/*.rec") == {"1.rec"}
+    assert names("a/*") == {"1.rec", "2.txt", "b/3.rec"}
+    assert names("**/*.rec") == {"1.rec", "3.rec", "c[1].rec", "c1.rec"}
+    assert names("a", "c1.rec") == {"a/1.rec", "a/2.txt", "a/b/3.rec", "c1.rec"}
+    assert names("a/", "c1.rec") == {"1.rec", "2.txt", "b/3.rec", "c1.rec"}
+    assert names("c[1].rec", "a/b/") == {"c[1].rec", "3.rec"}
+
+
+def test_ls(server: S3Server) -> None:
+    server.put(BUCKET, {"a/1.rec": b"abc", "a/b/2.rec": b"", "a/b/": b"", "a.txt": b"d", "e/": b""})
+    server.put("other", {})
+
+    def shown(url: str | None, *, recursive: bool = False) -> list[str]:
+        entries = s3.ls(url, region=REGION, recursive=recursive)
+        return [str(entry.url if isinstance(entry, S3Object) else entry).removeprefix("s3://") for entry in entries]
+
+    assert shown(None) == ["datasets/", "other/"]
+    assert shown("s3://other") == []
+    assert shown(f"s3://{BUCKET}") == ["datasets/a.txt", "datasets/a/", "datasets/e/"]
+    assert shown(f"s3://{BUCKET}/a") == ["datasets/a/1.rec", "datasets/a/b/"]
+    assert shown(f"s3://{BUCKET}/a/", recursive=True) == ["datasets/a/1.rec", "datasets/a/b/2.rec"]
+    assert shown(f"s3://{BUCKET}/a.txt") == ["datasets/a.txt"]
+    assert shown(f"s3://{BUCKET}/e/") == []
+    (entry,) = s3.ls(f"s3://{BUCKET}/a/1.rec", region=REGION)
+    assert isinstance(entry, S3Object)
+    assert (entry.url, entry.size_bytes) == (S3Url(bucket=BUCKET, key="a/1.rec"), 3)
+    with pytest.raises(NotFoundError, match="no such object or folder"):
+        s3.ls(f"s3://{BUCKET}/nope", region=REGION)
+
+
+def test_ls_of_a_glob(server: S3Server) -> None:
+    server.put(
+        BUCKET,
+        {"a/1.rec": b"abc", "a/2.txt": b"", "a/b/3.rec": b"", "a/b/": b"", "c/1.rec": b"", "d[1]/x": b"", "d1/y": b""},
+    )
+
+    def shown(key: str, *, recursive: bool = False) -> list[str]:
+        entries = s3.ls(f"s3://{BUCKET}/{key}", region=REGION, recursive=recursive)
+        return [(entry.url if isinstance(entry, S3Object) else entry).key for entry in entries]
+
+    assert shown("a/*.rec") == ["a/1.rec"]
+    assert shown("**/*.rec") == ["a/1.rec", "a/b/3.rec", "c/1.rec"]
+    # A folder that matches is shown as one, or with all that is in it.
+    assert shown("a/*") == ["a/1.rec", "a/2.txt", "a/b/"]
+    assert shown("a/*", recursive=True) == ["a/1.rec", "a/2.txt", "a/b/3.rec"]
+    assert shown("[ac]") == ["a/", "c/"]
+    # With a slash in the end, what stands in the folders that match.
+    assert shown("[ac]/") == ["a/1.rec", "a/2.txt", "a/b/", "c/1.rec"]
+    assert shown("[ac]/", recursive=True) == ["a/1.rec", "a/2.txt", "a/b/3.rec", "c/1.rec"]
+    # What is called so itself comes before what matches.
+    assert shown("d[1]") == shown("d[1]/") == ["d[1]/x"]
+    (entry,) = s3.ls(f"s3://{BUCKET}/?/1.re[c]", region=REGION)[:1]
+    assert isinstance(entry, S3Object)
+    assert (entry.size_bytes, entry.modified.tzinfo is not None) == (3, True)
+    with pytest.raises(NotFoundError, match=r"\*\.nope: no object matches"):
+        s3.ls(f"s3://{BUCKET}/*.nope", region=REGION)
+    with pytest.raises(NotFoundError, match="bucket nope-bucket does not exist"):
+        s3.ls("s3://nope-bucket/*", region=REGION)
+
+
+@pytest.mark.parametrize(
+    ("urls", "recursive", "left"),
+    [
+        (["a.txt"], False, {"a/1.rec", "a/b/2.rec", "a/b/", "ab"}),
+        (["a.txt", "ab"], False, {"a/1.rec", "a/b/2.rec", "a/b/"}),
+        (["a*b"], False, {"a.txt", "a/1.rec", "a/b/2.rec", "a/b/"}),
+        (["a/*.rec"], False, {"a.txt", "a/b/2.rec", "a/b/", "ab"}),
+        (["a"], True, {"a.txt", "ab"}),
+        (["a/b"], True, {"a.txt", "a/1.rec", "ab"}),
+        (["a/b/", "a/b"], True, {"a.txt", "a/1.rec", "ab"}),
+        (["*"], True, set()),
+    ],
+)
+def test_rm(server: S3Server, urls: list[str], recursive: bool, left: set[str]) -> None:  # noqa: FBT001 - a table's column
+    server.put(BUCKET, dict.fromkeys(["a.txt", "ab", "a/1.rec", "a/b/2.rec", "a/b/"], b""))
+    count = s3.rm([f"s3://{BUCKET}/{url}" for url in urls], region=REGION, recursive=recursive)
+    assert set(server.read(BUCKET)) == left
+    assert count == 5 - len(left)
+
+
+@pytest.mark.parametrize("url", ["", "a", "a/", "*", "a*", "a/b*"])
+def test_rm_deletes_a_folder_only_when_told(server: S3Server, url: str) -> None:
+    server.put(BUCKET, {"a/b/c": b"", "a.txt": b""})
+    with pytest.raises(UsageError, match="nothing was deleted") as caught:
+        s3.rm([f"s3://{BUCKET}/a.txt", f"s3://{BUCKET}/{url}"], region=REGION)
+    assert "--recursive" in str(caught.value.hint)
+    assert set(server.read(BUCKET)) == {"a/b/c", "a.txt"}
+
+
+def test_rm_of_a_bucket_deletes_the_bucket(server: S3Server) -> None:
+    server.put(BUCKET, {"a/b/c": b"", "folder/": b""})
+    assert s3.rm([f"s3://{BUCKET}/"], region=REGION, recursive=True) == 2
+    assert server.client.list_buckets()["Buckets"] == []
+
+
+def test_a_bucket_is_made_private_and_only_on_request(server: S3Server, tmp_path: Path) -> None:
+    write(tmp_path, {"x": b""})
+    with pytest.raises(NotFoundError, match="bucket datasets does not exist") as caught:
+        put(str(tmp_path / "x"), f"s3://{BUCKET}/")
+    assert "--create-bucket" in str(caught.value.hint)
+    events: list[Event] = []
+    for _ in range(2):
+        s3.put(
+            [str(tmp_path / "x")], f"s3://{BUCKET}/", region=REGION, create_bucket=True, report=events.append,
+        )  # fmt: skip
+    assert [(event.kind, event.where) for event in events] == [("done", "s3://datasets")]
+    block = server.client.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
+    assert set(block.values()) == {True}
+    assert server.client.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] == REGION
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("s3://nope-bucket/x", "bucket nope-bucket does not exist"),
+        (f"s3://{BUCKET}/nope", f"s3://{BUCKET}/nope: no such object or folder"),
+        (f"s3://{BUCKET}/nope/", "no such object or folder"),
+        (f"s3://{BUCKET}/nope*", "no object matches"),
+        (f"s3://{BUCKET}/a.re", "no such object or folder"),
+    ],
+)
+def test_what_does_not_exist_is_named(server: S3Server, tmp_path: Path, source: str, said: str) -> None:
+    server.put(BUCKET, {"a.rec": b""})
+    with pytest.raises(NotFoundError, match=said.replace("*", r"\*")):
+        get(source, str(tmp_path / "out"))
+    with pytest.raises(NotFoundError):
+        s3.rm([source], region=REGION)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("key", ["in/../../evil", "in//evil", "in/./evil", "in/a/.."])
+def test_get_never_writes_outside(server: S3Server, tmp_path: Path, key: str) -> None:
+    server.put(BUCKET, {"in/fine": b"", key: b"evil"})
+    with pytest.raises(ClusterError, match="nothing was written"):
+        get(f"s3://{BUCKET}/in/", str(tmp_path / "out" / "deep"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_file_does_not_keep_the_others_from_arriving(server: S3Server, tmp_path: Path) -> None:
+    write(tmp_path / "data", {f"{number}.rec": b"x" for number in range(100)})
+    (tmp_path / "data" / "closed.rec").touch()
+    watching = Watching()
+
+    def watch(transfers: Sequence[Upload | Download], /) -> Progress:
+        (tmp_path / "data" / "13.rec").unlink()
+        (tmp_path / "data" / "57.rec").write_bytes(b"")  # found with another size: still a whole file
+        return watching.watch(transfers)
+
+    with pytest.raises(ClusterError, match="1 of 101 files failed, the others are done") as caught:
+        put(str(tmp_path / "data"), f"s3://{BUCKET}/", create_bucket=True, watch=watch)
+    assert f"{tmp_path}/data/13.rec -> s3://{BUCKET}/13.rec: No such file or directory" in caught.value.message
+    assert len(server.read(BUCKET)) == len(watching.files) == 100
+
+
+def test_a_file_in_the_way_fails_alone(server: S3Server, tmp_path: Path) -> None:
+    server.put(BUCKET, {"a": b"a", "b/c": b"c", "d": b"d"})
+    write(tmp_path, {"b": b"a file", "a/x": b"in a folder"})
+    with pytest.raises(ClusterError, match="2 of 3 files failed") as caught:
+        get(f"s3://{BUCKET}", str(tmp_path))
+    assert f"s3://{BUCKET}/a -> {tmp_path}/a: there is a folder of this name" in caught.value.message
+    assert read(tmp_path) == {"b": b"a file", "a/x": b"in a folder", "d": b"d"}
+
+
+def test_a_file_that_changes_while_it_is_read_is_no_object(server: S3Server, tmp_path: Path) -> None:
+    path = tmp_path / "x.rec"
+    path.write_bytes(bytes(3 * PART_BYTES))
+    watching = Watching(lambda: path.write_bytes(bytes(3 * PART_BYTES)))
+    with pytest.raises(ClusterError, match="changed while it was read"):
+        put(str(path), f"s3://{BUCKET}/", create_bucket=True, watch=watching.watch)
+    assert server.read(BUCKET) == {}
+    assert server.unfinished(BUCKET) == []
+
+
+def test_an_object_that_changes_while_it_is_read_is_no_file(server: S3Server, tmp_path: Path) -> None:
+    server.put(BUCKET, {"x": b"listed"})
+
+    def watch(_transfers: Sequence[Upload | Download], /) -> Progress:
+        server.client.put_object(Bucket=BUCKET, Key="x", Body=b"later!")
+        return Progress()
+
+    with pytest.raises(ClusterError, match="PreconditionFailed"):
+        get(f"s3://{BUCKET}/x", str(tmp_path / "out"), watch=watch)
+    assert read(tmp_path) == {}
+
+
+def test_after_an_interrupted_put_the_next_one_leaves_nothing_unfinished(
+    server: S3Server, tmp_path: Path, interrupt: Callable[[], None]
+) -> None:
+    content = os.urandom(4 * PART_BYTES + 1)
+    (tmp_path / "x.rec").write_bytes(content)
+    watching = Watching(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/", create_bucket=True, watch=watching.watch)
+    assert server.read(BUCKET) == {}
+    put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/")
+    assert server.read(BUCKET) == {"x.rec": content}
+    assert server.upload_ids(BUCKET) == []
+
+
+def test_only_uploads_of_the_interrupted_run_are_aborted(
+    server: S3Server, tmp_path: Path, interrupt: Callable[[], None]
+) -> None:
+    (tmp_path / "x.rec").write_bytes(bytes(3 * PART_BYTES))
+    server.put(BUCKET, {})
+    others = server.client.create_multipart_upload(Bucket=BUCKET, Key="x.rec2")["UploadId"]
+    watching = Watching(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/", watch=watching.watch)
+    (tmp_path / "x.rec").write_bytes(b"new")
+    put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/")
+    assert server.read(BUCKET) == {"x.rec": b"new"}
+    assert server.upload_ids(BUCKET) == [others]
+
+
+def test_after_an_interrupted_get_the_next_one_leaves_nothing_else(
+    server: S3Server, tmp_path: Path, interrupt: Callable[[], None]
+) -> None:
+    content = os.urandom(4 * PART_BYTES + 1)
+    server.put(BUCKET, {"x.rec": content})
+    write(tmp_path, {"x.rec": b"old"})
+    watching = Watching(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        get(f"s3://{BUCKET}/x.rec", str(tmp_path), watch=watching.watch)
+    # On a busy machine the interrupt may come after the last part.
+    assert (tmp_path / "x.rec").read_bytes() in (b"old", content)
+    get(f"s3://{BUCKET}/x.rec", str(tmp_path))
+    assert read(tmp_path) == {"x.rec": content}
+
+
+@pytest.mark.parametrize(("times", "arrives"), [(2, True), (10**6, False)])
+def test_cut_connections(
+    server: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    arrives: bool,  # noqa: FBT001 - a table
+) -> None:
+    content = os.urandom(300_000)
+    server.put(BUCKET, {"x.rec": content})
+    cuts = Cuts(left=times, after_bytes=2_000)
+    with cutting_proxy(server.url, cuts) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        if arrives:
+            get(f"s3://{BUCKET}/x.rec", str(tmp_path))
+        else:
+            with pytest.raises(ClusterError, match=r"x\.rec: S3 cannot be used"):
+                get(f"s3://{BUCKET}/x.rec", str(tmp_path))
+    assert read(tmp_path) == ({"x.rec": content} if arrives else {})
+    assert cuts.done >= 2
+
+
+def test_access_denied_names_the_action_that_is_missing(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.put(BUCKET, {"a": b"a", "b": b"b"})
+    write(tmp_path, {"new": b""})
+    with server.caller_who_may("s3:ListBucket") as (key_id, secret):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key_id)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+        assert len(s3.ls(f"s3://{BUCKET}", region=REGION)) == 2
+        with pytest.raises(ClusterError, match="2 of 2 files failed") as caught:
+            get(f"s3://{BUCKET}/", str(tmp_path / "out"))
+        assert "s3:GetObject is needed" in caught.value.message
+        with pytest.raises(ClusterError, match="s3:PutObject is needed"):
+            put(str(tmp_path / "new"), f"s3://{BUCKET}/")
+        with pytest.raises(ClusterError, match=f"1 of 1 objects were not deleted:\n  s3://{BUCKET}/a: Access Denied"):
+            s3.rm([f"s3://{BUCKET}/a"], region=REGION)
+    assert server.read(BUCKET) == {"a": b"a", "b": b"b"}
+    assert set(read(tmp_path)) == {"new"}
+
+
+def test_no_server_there(monkeypatch: pytest.MonkeyPatch, shared_server: S3Server) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(AwsError, match=r"Could not connect to the endpoint URL: .http://127\.0\.0\.1:1"):
+        s3.ls(f"s3://{BUCKET}", region=REGION)
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch, server: S3Server, tmp_path: Path) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(AwsError, match="no AWS credentials"):
+        s3.ls(f"s3://{BUCKET}", region=REGION)

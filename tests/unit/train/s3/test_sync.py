@@ -1,0 +1,268 @@
+"""What put and get leave alone, delete, exclude and decide; verify, manifests and du: with moto's S3 over HTTP."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.progress import Event, silent
+from s3_server import REGION, S3Server, shared_server
+from train.s3 import operations as s3
+from train.s3.compare import verify
+from train.s3.plan import Download, Upload
+from train.s3.run_journal import Run, killed_runs, new_token, noted, now
+from train.s3.transfer import PART_BYTES
+
+__all__ = ["shared_server"]
+
+BUCKET = "datasets"
+TREE = {"a.rec": b"aaa", "sub/b.rec": b"bbb", "sub/c.txt": b"c", "notes.txt": b"n"}
+
+
+@pytest.fixture
+def server(shared_server: S3Server) -> Iterator[S3Server]:
+    shared_server.put(BUCKET, {})
+    yield shared_server
+    shared_server.reset()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    write(tmp_path / "local", TREE)
+    return tmp_path / "local"
+
+
+def write(folder: Path, contents: dict[str, bytes]) -> None:
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def put(
+    source: Path, url: str, *, delete: bool = False, exclude: Sequence[str] = (), decide: s3.Decide = s3.yes
+) -> s3.Done:
+    return s3.put(
+        [str(source)], url, region=REGION, delete=delete, exclude=exclude, report=silent, decide=decide
+    )  # fmt: skip
+
+
+def get(
+    url: str, target: Path, *, delete: bool = False, exclude: Sequence[str] = (), decide: s3.Decide = s3.yes
+) -> s3.Done:
+    return s3.get([url], str(target), region=REGION, delete=delete, exclude=exclude, decide=decide)
+
+
+def test_unchanged_files_are_not_sent_again_whatever_their_date(server: S3Server, local: Path) -> None:
+    big = os.urandom(2 * PART_BYTES + 5)
+    write(local, {"big.rec": big})
+    assert len(put(local, f"s3://{BUCKET}/in/").plan.transfers) == 5
+    for path in local.rglob("*.*"):
+        os.utime(path, (1, 1))
+    done = put(local, f"s3://{BUCKET}/in/")
+    assert (done.plan.transfers, len(done.plan.unchanged)) == ((), 5)
+    write(local, {"a.rec": b"AAA", "big.rec": big[:-1] + bytes([big[-1] ^ 1])})
+    done = put(local, f"s3://{BUCKET}/in/")
+    assert {item.source.name for item in done.plan.transfers if isinstance(item, Upload)} == {"a.rec", "big.rec"}
+
+
+def test_unchanged_files_are_not_fetched_again(server: S3Server, local: Path, tmp_path: Path) -> None:
+    put(local, f"s3://{BUCKET}/in/")
+    assert len(get(f"s3://{BUCKET}/in/", tmp_path / "out").plan.transfers) == 4
+    write(tmp_path / "out", {"a.rec": b"xxx"})
+    done = get(f"s3://{BUCKET}/in/", tmp_path / "out")
+    assert [item.destination.name for item in done.plan.transfers if isinstance(item, Download)] == ["a.rec"]
+    assert read(tmp_path / "out") == TREE
+
+
+def test_content_is_compared_where_the_etag_says_nothing(server: S3Server, local: Path) -> None:
+    server.client.put_object(
+        Bucket=BUCKET, Key="in/a.rec", Body=b"aaa", ServerSideEncryption="aws:kms", ChecksumAlgorithm="CRC32"
+    )
+    assert len(put(local, f"s3://{BUCKET}/in/").plan.unchanged) == 1
+
+
+def test_delete_takes_what_the_source_does_not_have(server: S3Server, local: Path) -> None:
+    server.put("other", {"in/x": b""})
+    put(local, f"s3://{BUCKET}/in/")
+    for key in ("in/old.rec", "in/old/x.log", "inside", "in/marker/", "x"):
+        server.client.put_object(Bucket=BUCKET, Key=key, Body=b"")
+    put(local, f"s3://{BUCKET}/in/", delete=True, exclude=["*.log"])
+    assert set(server.read(BUCKET)) == {*(f"in/{name}" for name in TREE), "in/old/x.log", "inside", "in/marker/", "x"}
+    assert server.read("other") == {"in/x": b""}
+
+
+def test_delete_on_this_machine_stays_in_the_folder(server: S3Server, local: Path, tmp_path: Path) -> None:
+    put(local, f"s3://{BUCKET}/in/")
+    write(tmp_path / "elsewhere", {"kept": b"1"})
+    write(tmp_path / "out", {"old": b"", "sub/old": b"", "keep.log": b""})
+    (tmp_path / "out" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "out" / "file").symlink_to(tmp_path / "elsewhere" / "kept")
+    get(f"s3://{BUCKET}/in/", tmp_path / "out", delete=True, exclude=["*.log"])
+    assert (tmp_path / "elsewhere" / "kept").read_bytes() == b"1"
+    (tmp_path / "out" / "link").unlink()
+    assert read(tmp_path / "out") == {**TREE, "keep.log": b""}
+
+
+def test_delete_is_for_whole_folders(server: S3Server, local: Path, tmp_path: Path) -> None:
+    put(local, f"s3://{BUCKET}/in/")
+    for source in (local / "a.rec", local / "*.rec"):
+        with pytest.raises(UsageError, match="--delete would delete everything else"):
+            put(source, f"s3://{BUCKET}/in/", delete=True)
+    for url in ("in/a.rec", "in/*"):
+        with pytest.raises(UsageError, match="--delete would delete everything else"):
+            get(f"s3://{BUCKET}/{url}", tmp_path / "out", delete=True)
+    assert len(server.read(BUCKET)) == 4
+
+
+@pytest.mark.parametrize(
+    ("patterns", "left"),
+    [
+        ([], {"a.rec", "sub/b.rec", "sub/c.txt", "notes.txt"}),
+        (["*.txt"], {"a.rec", "sub/b.rec"}),
+        (["sub"], {"a.rec", "notes.txt"}),
+        (["sub/"], {"a.rec", "notes.txt"}),
+        (["sub/*.rec", "notes.*"], {"a.rec", "sub/c.txt"}),
+        (["*"], set()),
+    ],
+)
+def test_exclude(server: S3Server, local: Path, patterns: list[str], left: set[str]) -> None:
+    put(local, f"s3://{BUCKET}/", exclude=patterns)
+    assert set(server.read(BUCKET)) == left
+
+
+def test_what_is_decided_against_is_not_done(server: S3Server, local: Path, tmp_path: Path) -> None:
+    seen = []
+
+    def decline(plan: s3.Plan) -> bool:
+        seen.append((len(plan.transfers), len(plan.unchanged), len(plan.deletions)))
+        return False
+
+    server.client.put_object(Bucket=BUCKET, Key="old", Body=b"")
+    server.client.put_object(Bucket=BUCKET, Key="a.rec", Body=b"aaa")
+    assert not put(local, f"s3://{BUCKET}/", delete=True, decide=decline).carried_out
+    assert set(server.read(BUCKET)) == {"old", "a.rec"}
+    assert not get(f"s3://{BUCKET}/", tmp_path / "out", decide=decline).carried_out
+    assert not (tmp_path / "out").exists()
+    assert seen == [(3, 1, 1), (2, 0, 0)]
+
+
+def test_verify_names_every_difference(server: S3Server, local: Path) -> None:
+    put(local, f"s3://{BUCKET}/in/")
+    assert verify(f"s3://{BUCKET}/in/", str(local), region=REGION).differences == ()
+    for key, content in (("in/a.rec", b"aab"), ("in/new", b""), ("in/notes.txt", b"longer")):
+        server.client.put_object(Bucket=BUCKET, Key=key, Body=content)
+    server.client.delete_object(Bucket=BUCKET, Key="in/sub/c.txt")
+    verdict = verify(f"s3://{BUCKET}/in/", str(local), region=REGION)
+    assert verdict.compared == 5
+    assert {item.name: item.kind for item in verdict.differences} == {
+        "a.rec": "content",
+        "new": "surplus",
+        "notes.txt": "size",
+        "sub/c.txt": "missing",
+    }
+    assert len(verify(f"s3://{BUCKET}/in/", str(local), region=REGION, exclude=["*.txt", "new"]).differences) == 1
+    assert verify(f"s3://{BUCKET}/in/sub/b.rec", str(local / "sub" / "b.rec"), region=REGION).differences == ()
+
+
+def test_a_manifest_lies_beside_its_folder(server: S3Server, local: Path) -> None:
+    def put_with_manifest(url: str) -> None:
+        s3.put([str(local)], url, region=REGION, manifest=True, report=silent)
+
+    put_with_manifest(f"s3://{BUCKET}/in/")
+    assert set(server.read(BUCKET)) == {*(f"in/{name}" for name in TREE), "in.manifest.json"}
+    assert verify(f"s3://{BUCKET}/in/", None, region=REGION).differences == ()
+    server.client.put_object(Bucket=BUCKET, Key="in/a.rec", Body=b"aab")
+    server.client.delete_object(Bucket=BUCKET, Key="in/notes.txt")
+    found = verify(f"s3://{BUCKET}/in", None, region=REGION).differences
+    assert {item.name: item.kind for item in found} == {"a.rec": "content", "notes.txt": "missing"}
+    with pytest.raises(NotFoundError, match=r"in/sub\.manifest\.json: no such object"):
+        verify(f"s3://{BUCKET}/in/sub/", None, region=REGION)
+    with pytest.raises(UsageError, match="a whole bucket can have no manifest"):
+        put_with_manifest(f"s3://{BUCKET}/")
+    server.client.put_object(Bucket=BUCKET, Key="in.manifest.json", Body=json.dumps({"format": 2}).encode())
+    with pytest.raises(ClusterError, match="a manifest of format 2"):
+        verify(f"s3://{BUCKET}/in/", None, region=REGION)
+
+
+def test_du(server: S3Server, local: Path) -> None:
+    put(local, f"s3://{BUCKET}/in/")
+    rows = [(str(row.url), row.objects, row.size_bytes) for row in s3.du(f"s3://{BUCKET}/in", region=REGION)]
+    assert rows == [
+        (f"s3://{BUCKET}/in/a.rec", 1, 3),
+        (f"s3://{BUCKET}/in/notes.txt", 1, 1),
+        (f"s3://{BUCKET}/in/sub/", 2, 4),
+        (f"s3://{BUCKET}/in", 4, 8),
+    ]
+    assert [(row.objects, row.size_bytes) for row in s3.du(f"s3://{BUCKET}", region=REGION)] == [(4, 8), (4, 8)]
+
+
+def test_only_uploads_of_killed_runs_are_aborted(server: S3Server, local: Path) -> None:
+    def begin(key: str) -> str:
+        return str(server.client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"])
+
+    def note(key: str, *, endpoint: str = server.url, began: datetime | None = None) -> None:
+        run = Run(token=new_token(), began=began or now(), endpoint=endpoint, bucket=BUCKET, keys=(key,))
+        with suppress(ZeroDivisionError), noted(run):
+            raise ZeroDivisionError  # as a kill: its note stays, unlocked
+
+    ours, theirs = begin("out/x"), begin("in/y")
+    before, elsewhere, at_work = begin("in/z"), begin("in/w"), begin("in/v")
+    note("out/x")
+    note("in/z", began=now() + timedelta(hours=1))  # the upload was begun before the run
+    note("in/w", endpoint="https://another")
+    with noted(Run(token=new_token(), began=now(), endpoint=server.url, bucket=BUCKET, keys=("in/v",))):
+        put(local, f"s3://{BUCKET}/in/")
+    assert set(server.upload_ids(BUCKET)) == {theirs, before, elsewhere, at_work}
+    assert ours not in server.upload_ids(BUCKET)
+
+
+def test_an_upload_that_cannot_be_aborted_is_told_of_each_time(server: S3Server, local: Path) -> None:
+    run = Run(token=new_token(), began=now(), endpoint=server.url, bucket="gone", keys=("x",))
+    with suppress(ZeroDivisionError), noted(run):
+        raise ZeroDivisionError
+    for _ in range(2):
+        events: list[Event] = []
+        s3.put([str(local)], f"s3://{BUCKET}/in/", region=REGION, report=events.append)
+        assert any("an interrupted upload is still there: bucket gone does not exist" in event.what for event in events)
+    with killed_runs() as found:
+        for killed in found:
+            killed.forget()
+
+
+def test_a_note_that_cannot_be_written_or_read_is_said(
+    server: S3Server, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "state" / "cluster" / "transfers"
+    folder.mkdir(parents=True)
+    (folder / "x.json").write_text("{")
+    events: list[Event] = []
+    s3.put([str(local)], f"s3://{BUCKET}/in/", region=REGION, report=events.append)
+    assert [(event.kind, event.where) for event in events] == [("warn", str(folder / "x.json"))]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ClusterError, match="cannot be noted here") as caught, noted(Run(token="t", began=now())):
+        pass
+    assert "XDG_STATE_HOME" in str(caught.value.hint)
+
+
+def test_a_new_bucket_is_encrypted(server: S3Server, local: Path) -> None:
+    events: list[Event] = []
+    s3.put(
+        [str(local)], "s3://fresh/", region=REGION, create_bucket=True, report=events.append
+    )  # fmt: skip
+    rules = server.client.get_bucket_encryption(Bucket="fresh")["ServerSideEncryptionConfiguration"]["Rules"]
+    assert rules[0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
+    assert [event.what for event in events] == ["made the bucket, private to this account"]
+    [rule] = server.client.get_bucket_lifecycle_configuration(Bucket="fresh")["Rules"]
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}

@@ -1,0 +1,78 @@
+"""The networks' names and depths, and what every supported MXNet makes of them."""
+
+import subprocess
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+import real_mxnet
+from project import REPOSITORY
+from training_scripts import SCRIPTS, script_modules
+
+PROGRAM = REPOSITORY / "tests" / "support" / "on_nodes" / "networks_on_a_node.py"
+
+
+@pytest.fixture(scope="module")
+def names() -> Iterator[ModuleType]:
+    with script_modules("networks.names") as (module,):
+        yield module
+
+
+@pytest.mark.parametrize(
+    ("network", "asked", "size", "depth"),
+    [
+        ("resnet", None, 224, 50),
+        ("resnet", 152, 224, 152),
+        ("resnet", None, 28, 110),
+        ("resnet", 20, 32, 20),
+        ("resnet-v2", None, 33, 50),
+        ("resnext", None, 224, 50),
+        ("resnext", None, 28, 29),
+        ("vgg", None, 224, 16),
+        ("vgg", 19, 32, 19),
+        ("mlp", None, 28, 0),
+        ("lenet", 5, 28, 0),
+        ("inception-v3", 3, 299, 0),
+    ],
+)
+def test_depths(names: ModuleType, network: str, asked: int | None, size: int, depth: int) -> None:
+    assert names.find_problem(network, asked, size) is None
+    assert names.pick_depth(network, asked, size) == depth
+
+
+@pytest.mark.parametrize(
+    ("network", "asked", "size", "said"),
+    [
+        ("resnet", 19, 224, "has 18, 34, 50, 101, 152, 200, 269 layers"),
+        ("resnet", 18, 28, "has 8, 14, 20, 26, 32, 38, 44, 50 ... layers"),
+        ("resnext", 18, 224, "has 50, 101, 152 layers"),
+        ("vgg", 12, 224, "has 11, 13, 16, 19 layers"),
+        ("vgg", None, 28, "at least 32 by 32 pixels"),
+        ("inception-v3", None, 74, "at least 75 by 75"),
+    ],
+)
+def test_what_cannot_be_built(names: ModuleType, network: str, asked: int | None, size: int, said: str) -> None:
+    assert said in names.find_problem(network, asked, size)
+
+
+def test_defaults_can_be_built(names: ModuleType) -> None:
+    for network, choice in names.BY_NAME.items():
+        for size in (choice.least, names.SMALL, names.SMALL + 1, 299):
+            if size >= choice.least:
+                assert names.find_problem(network, None, size) is None
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        real_mxnet.VERSION,
+        *(pytest.param(v, marks=pytest.mark.slow) for v in ("1.5.1.post0", "1.6.0", "1.8.0.post0", "1.9.1")),
+    ],
+)
+def test_every_network_trains_and_is_as_large_as_published(version: str) -> None:
+    python = real_mxnet.real_mxnet(version)
+    done = subprocess.run(
+        [python, "-W", "ignore", PROGRAM, SCRIPTS], capture_output=True, text=True, check=False, timeout=280
+    )
+    assert (done.returncode, done.stdout) == (0, "19 counted, 15 trained\n"), done.stderr

@@ -1,0 +1,185 @@
+"""The training scripts as far as they go without MXNet; with it they run on real nodes in tests/sandbox."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from training_scripts import SCRIPTS, script_modules
+
+SHIPPED = sorted(path.name for path in SCRIPTS.glob("train_*.py"))
+FIELD = (
+    "network", "num-layers", "gpus", "kv-store", "num-epochs", "num-examples", "lr", "lr-factor", "lr-step-epochs",
+    "initializer", "optimizer", "mom", "wd", "batch-size", "disp-batches", "model-prefix", "save-period", "monitor",
+    "load-epoch", "top-k", "loss", "test-io", "dtype", "gc-type", "gc-threshold", "macrobatch-size", "warmup-epochs",
+    "warmup-strategy", "data-nthreads", "data-train", "data-train-idx", "data-val", "data-val-idx", "benchmark",
+    "num-classes", "resume", "keep-checkpoints", "seed",
+)  # fmt: skip
+FIELD_OF_IMAGES = (
+    "image-shape", "rgb-mean", "rgb-std", "pad-size", "fill-value", "random-crop", "random-mirror", "max-random-h",
+    "max-random-s", "max-random-l", "max-random-aspect-ratio", "min-random-aspect-ratio", "max-random-rotate-angle",
+    "max-random-shear-ratio", "max-random-scale", "min-random-scale", "max-random-area", "min-random-area",
+    "brightness", "contrast", "saturation", "pca-noise", "random-resized-crop",
+)  # fmt: skip
+LAUNCHED = {
+    "DMLC_ROLE": "worker",
+    "DMLC_PS_ROOT_URI": "10.0.0.1",
+    "DMLC_PS_ROOT_PORT": "9091",
+    "DMLC_NUM_WORKER": "2",
+    "DMLC_NUM_SERVER": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def errors() -> Iterator[ModuleType]:
+    with script_modules("common.errors") as (module,):
+        yield module
+
+
+def run_script(*words: str, script: str = "train_mnist.py", **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("DMLC_", "CLUSTER_"))}
+    return subprocess.run(
+        [sys.executable, SCRIPTS / script, *words],
+        env=env | environment, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.rglob("*.py")), ids=lambda path: path.name)
+def test_scripts_are_python_3_6(path: Path) -> None:
+    """As far as its grammar goes."""
+    ast.parse(path.read_text(), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize("script", SHIPPED)
+def test_help_needs_no_mxnet(script: str) -> None:
+    done = run_script("--help", script=script)
+    assert done.returncode == 0
+    known = FIELD + (FIELD_OF_IMAGES if script != "train_mnist.py" else ())
+    assert [option for option in known if f"--{option} " not in done.stdout.replace("\n", " \n")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "no data: give --data-dir"),
+        (("--data-dir", "d", "--data-train", "a.rec"), "--data-dir excludes --data-train"),
+        (("--data-dir", "d", "--data-val", "a.rec"), "--data-dir excludes --data-train"),
+        (("--data-val", "a.rec"), "no data"),
+        (("--data-train", "s3://b/train"), "--data-train s3://b/train: ends neither with .rec nor"),
+        (("--data-train", "a.rec;b"), "ends neither with .rec nor"),
+        (("--data-train", "a.rec", "--data-val", "val"), "--data-val val: ends neither"),
+        (("--data-dir", "d", "--network", "vgg"), "invalid choice: 'vgg'"),
+        (("--data-dir", "d", "--batch-size", "0"), "--batch-size: '0' is not a whole number from 1 up"),
+        (("--data-dir", "d", "--batch-size", "many"), "'many' is not a whole number"),
+        (("--data-dir", "d", "--lr", "-1"), "--lr: '-1' is not a number above 0"),
+        (("--data-dir", "d", "--lr", "nan"), "'nan' is not a number above 0"),
+        (("--data-dir", "d", "--lr-step-epochs", "3,x"), "'3,x' is not a list of whole numbers"),
+        (("--data-dir", "d", "--gpus", "0,0"), "--gpus names a GPU twice"),
+        (("--data-dir", "d", "--gpus", "-1"), "'-1' is not a list of whole numbers"),
+        (("--data-dir", "d", "--gpus", "0,1,2", "--batch-size", "2"), "less than one per GPU"),
+        (("--data-dir", "d", "--load-epoch", "3"), "--load-epoch needs --model-prefix"),
+        (("--data-dir", "d", "--load-epoch", "20", "--model-prefix", "m"), "nothing to do"),
+        (("--data-dir", "d", "--top-k", "11"), "only 10 classes"),
+        (("--data-dir", "d", "--resume"), "--resume needs --model-prefix"),
+        (("--data-dir", "d", "--resume", "--load-epoch", "3", "--model-prefix", "m"), "leave out --load-epoch"),
+        (("--data-dir", "d", "--model-prefix", "auto"), "neither $CLUSTER_OUTPUT_URL nor $CLUSTER_OUTPUT_DIR"),
+        (("--data-dir", "d", "--model-prefix", "auto", "--resume"), "a new place for every job"),
+        (("--data-dir", "d", "--model-prefix", "gs://b/m"), "neither a local path nor s3://"),
+        (("--data-dir", "d", "--model-prefix", "s3://b"), "a bucket and a prefix are needed"),
+        (("--data-dir", "d", "--model-prefix", "s3:///m"), "a bucket and a prefix are needed"),
+        (("--data-dir", "d", "--model-prefix", "s3://b/m/"), "is a folder"),
+        (("--data-dir", "d", "--model-prefix", "models/"), "as in models/model"),
+        (("--data-dir", "d", "--keep-checkpoints", "0"), "'0' is not a whole number from 1 up"),
+        (("--data-dir", "d", "--benchmark", "1"), "leave out --data-dir"),
+        (("--benchmark", "2"), "'2' is neither 0 nor 1"),
+        (("--data-dir", "d", "--loss", "ce,hinge"), "can be shown are ce and nll"),
+        (("--data-dir", "d", "--dtype", "float16"), "--dtype float16 needs --gpus"),
+        (("--data-dir", "d", "--macrobatch-size", "8"), "less than --batch-size 32"),
+        (("--data-dir", "d", "--data-train-idx", "a.idx"), "the index of one .rec file"),
+        (("--data-dir", "d", "--warmup-strategy", "cubic"), "invalid choice: 'cubic'"),
+        (("--data-dir", "d", "--wd", "-1"), "'-1' is not a number from 0 up"),
+        (("--data-dir", "d", "--kv-store", "dist_sync"), "DMLC_ROLE, DMLC_PS_ROOT_URI"),
+        (("--data-dir", "d", "--gc-type", "2bit"), "needs --kv-store dist_*"),
+        (("--data-dir", "d", "--optimizer", "dcasgd"), "dcasgd is for --kv-store dist_async"),
+        (("--data-dir", "d", "--batch", "2"), "unrecognized arguments: --batch 2"),
+        (("--data-dir", "d", "--batch_size", "2"), "unrecognized arguments"),
+        (("--data-dir", "d", "extra"), "unrecognized arguments: extra"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_mxnet_is_imported(words: tuple[str, ...], said: str) -> None:
+    done = run_script(*words)
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("role", ["worker", "server", "scheduler"])
+def test_every_role_refuses_to_train_alone_in_a_cluster(role: str) -> None:
+    done = run_script("--data-dir", "d", "--kv-store", "local", **LAUNCHED | {"DMLC_ROLE": role})
+    assert done.returncode == 2
+    assert "every worker would train alone" in done.stderr
+
+
+def test_without_mxnet_a_job_fails_with_words() -> None:
+    done = run_script("--data-dir", "d", PYTHONPATH="")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "train_mnist.py: error: ModuleNotFoundError: No module named 'mxnet'"
+
+
+NO_BUCKET = """<?xml version="1.0" encoding="utf-8"?>
+<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message><BucketName>b</BucketName>\
+<RequestId>6xAZ</RequestId></Error>"""
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            'Traceback (most recent call last):\n  [bt] (5) f()\nS3: Check failed: allow_null: :Open "/nope": No such',
+            'S3: Open "/nope": No such',
+        ),
+        (
+            'Traceback (most recent call last):\n  File "x.cc", line 1\nMXNetError: Compile with CUDA',
+            "Compile with CUDA",
+        ),
+        ("[10:00:00] x.cc:9: it broke\nStack trace:\n  [bt] (0) libmxnet.so", "[10:00:00] x.cc:9: it broke"),
+        ("plain", "plain"),
+        (
+            f'Traceback (most recent call last):\n  File "src/io/s3_filesys.cc"\nMXNetError: {NO_BUCKET}',
+            "S3 says NoSuchBucket: The specified bucket does not exist; BucketName b",
+        ),
+        (
+            f"MXNetError: AWS S3 Error:\nHTTP/1.1 404 NOT FOUND\nServer: x\n\n{NO_BUCKET}",
+            "S3 says NoSuchBucket: The specified bucket does not exist; BucketName b",
+        ),
+    ],
+)
+def test_mxnets_errors_lose_their_frames(errors: ModuleType, message: str, words: str) -> None:
+    assert errors.plain_words(message) == words
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        ("errors.ScriptError('no GPU')", 1, "x.py: error: no GPU\n"),
+        ("KeyboardInterrupt", 130, "x.py: error: interrupted\n"),
+        ("type('MXNetError', (Exception,), {})('MXNetError: words')", 1, "x.py: error: words\n"),
+    ],
+)
+def test_a_failed_worker_ends_at_once(tmp_path: Path, raised: str, code: int, said: str) -> None:
+    """The kv-store's clean-up, an atexit or __del__, would wait for the other workers."""
+    script = tmp_path / "x.py"
+    script.write_text(
+        f"import atexit, sys; sys.path.insert(0, {str(SCRIPTS)!r})\n"
+        "from common import errors\n"
+        "atexit.register(print, 'cleaned up')\n"
+        "def main(_): print('began'); raise " + raised + "\n"
+        "errors.run(main)\n"
+    )
+    done = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "began\n", said)

@@ -1,0 +1,332 @@
+"""Where finished shards go, a folder on this machine or in S3, and what writes them there.
+
+Each file appears there only when it is complete. Until a run has ended, its mark lies beside the shards: it tells the
+next run that these are not finished and may be replaced. Finished shards are replaced only with --replace.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Protocol, Self
+
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.file_lock import locked
+from foundation.progress import Report
+from foundation.thread_pool import bounded_pool
+from foundation.user_folders import cache_folder
+from train.s3 import operations
+from train.s3.url import S3Url, is_s3, parse_url
+
+INDEX_FOLDER = "index"
+"""Beside the shards, so that it is none of the files that MXNet reads where it is given their folder."""
+
+_OURS = re.compile(rf"part-\d{{5,}}\.rec|{INDEX_FOLDER}/(part-\d{{5,}}\.(idx|lst)|labels\.txt)")
+_MARK = f"{INDEX_FOLDER}/.unfinished"
+_WORK = ".cluster-pack"
+_UNDER_WAY = 2
+"""Shards that wait on this machine's disk to be uploaded, or are being uploaded."""
+
+
+class S3Bucket:
+    """S3 from this machine, by the functions that `cluster data put, ls and rm` call."""
+
+    def __init__(self, *, region: str, create: bool, report: Report) -> None:
+        """create: make the bucket where there is none."""
+        self._region = region
+        self._create = create
+        self._report = report
+
+    def list_names(self, folder: str) -> Sequence[str]:
+        """What of each key below the folder follows its URL; nothing where there is no such bucket."""
+        try:
+            entries = operations.ls(folder, region=self._region, recursive=True)
+        except NotFoundError:
+            return ()
+        return [str(entry.url).removeprefix(folder) for entry in entries if not isinstance(entry, S3Url)]
+
+    def put_folder(self, source: Path, folder: str) -> None:
+        """Copy what a local folder holds to the folder."""
+        operations.put(
+            [f"{source}/"],
+            folder,
+            region=self._region,
+            create_bucket=self._create,
+            report=self._report,
+        )
+
+    def delete(self, urls: Sequence[str]) -> None:
+        """Delete objects."""
+        operations.rm(urls, region=self._region)
+
+
+class Destination(Protocol):
+    """Takes finished files. `work` is a folder on this machine for those that are not."""
+
+    @property
+    def work(self) -> Path:
+        """On the same disk as what `deliver` takes."""
+
+    def deliver(self, files: Mapping[str, Path]) -> None:
+        """Take finished files away, by the names that they get, in this order. May wait for earlier ones."""
+
+
+@contextmanager
+def open_destination(
+    destination: str, *, folders: Sequence[str], replace: bool, open_bucket: Callable[[], S3Bucket]
+) -> Iterator[Destination]:
+    """Where to write shards whose names begin with one of `folders`; complete when the block ends without an error.
+
+    Raises UsageError, before anything is changed, where finished shards are there and not `replace`, or where other
+    files are, which MXNet would read as records; ClusterError where another run is at work there.
+    """
+    if is_s3(destination):
+        url = parse_url(destination)
+        folder = str(url.as_folder())
+        with _open_remote(folder, folders, open_bucket(), replace=replace) as remote:
+            yield remote
+        return
+    if not destination:
+        raise UsageError("the destination is empty")
+    try:
+        with _open_local(Path(destination), folders, replace=replace) as local:
+            yield local
+    except OSError as error:
+        raise ClusterError(f"{error.filename or destination}: cannot be written: {error.strerror}") from error
+
+
+def find_old(names: Iterable[str], folders: Sequence[str], *, where: str, replace: bool) -> tuple[str, ...]:
+    """Which of the names below a destination are shards, and so are to go. Pure.
+
+    Raises UsageError where they may not, and for files beside them.
+    """
+    below = [
+        (folder, name.removeprefix(folder)) for name in sorted(names) for folder in folders if name.startswith(folder)
+    ]
+    strangers = [folder + rest for folder, rest in below if rest and "/" not in rest and not _OURS.fullmatch(rest)]
+    if strangers:
+        raise UsageError(
+            f"{where} holds other files ({', '.join(strangers[:3])}): MXNet reads every file of a folder as records",
+            hint="choose a folder that is empty",
+        )
+    old = tuple(folder + rest for folder, rest in below if _OURS.fullmatch(rest))
+    if old and not replace:
+        raise UsageError(f"{where} holds shards already ({old[0]})", hint="choose another folder, or add --replace")
+    return old
+
+
+class _Local:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.work = folder / _WORK
+
+    def deliver(self, files: Mapping[str, Path]) -> None:
+        for name, path in files.items():
+            target = self._folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+
+
+@contextmanager
+def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Iterator[_Local]:
+    local = _Local(folder)
+    beside = [folder / name for below in folders for name in (below, f"{below}{INDEX_FOLDER}")]
+    found = [path for below in beside if below.is_dir() for path in below.iterdir() if not path.is_dir()]
+    names = [path.relative_to(folder).as_posix() for path in found]
+    old = find_old(names, folders, where=str(folder), replace=replace or local.work.exists())
+    local.work.parent.mkdir(parents=True, exist_ok=True)
+    _make_own(local.work)
+    with _lock(local.work, str(folder)):
+        _clear(local.work)
+        for name in old:
+            (folder / name).unlink(missing_ok=True)
+        try:
+            yield local
+        except BaseException:
+            _clear(local.work)  # and not the folder itself, which is the mark
+            raise
+        shutil.rmtree(local.work)
+
+
+class _Remote:
+    def __init__(self, folder: str, work: Path, bucket: S3Bucket) -> None:
+        self._folder = folder
+        self.work = work
+        self._bucket = bucket
+        self._uploader = bounded_pool(1)
+        self._under_way: deque[Future[None]] = deque()
+        self._count = 0
+
+    def deliver(self, files: Mapping[str, Path]) -> None:
+        self._count += 1
+        batch = self.work / f"batch-{self._count}"
+        for name, path in files.items():
+            target = batch / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+        self._under_way.append(self._uploader.submit(self._upload, batch))
+        self._wait(_UNDER_WAY - 1)
+
+    def close(self, *, finished: bool) -> None:
+        """Wait for what is under way, and, where the run has come to its end, for all."""
+        try:
+            if finished:
+                self._wait(0)
+        finally:
+            self._uploader.shutdown(wait=True, cancel_futures=True)
+
+    def _wait(self, left: int) -> None:
+        while len(self._under_way) > left:
+            self._under_way.popleft().result()
+
+    def _upload(self, batch: Path) -> None:
+        self._bucket.put_folder(batch, self._folder)
+        shutil.rmtree(batch)
+
+
+@contextmanager
+def _open_remote(folder: str, folders: Sequence[str], bucket: S3Bucket, *, replace: bool) -> Iterator[_Remote]:
+    with _open_work(folder) as work:
+        names = bucket.list_names(folder)
+        old = find_old(names, folders, where=folder, replace=replace or _MARK in names)
+        mark = work / "mark" / _MARK
+        mark.parent.mkdir(parents=True)
+        mark.touch()
+        bucket.put_folder(work / "mark", folder)
+        if old:
+            bucket.delete([folder + name for name in old])
+        remote = _Remote(folder, work, bucket)
+        try:
+            yield remote
+        except BaseException:
+            remote.close(finished=False)
+            raise
+        remote.close(finished=True)
+        bucket.delete([folder + _MARK])
+
+
+@contextmanager
+def _open_work(url: str) -> Iterator[Path]:
+    """A folder on this machine for what goes to `url`, gone in the end; what killed runs have left goes, too."""
+    base = cache_folder() / "packing"
+    mine = base / hashlib.sha256(url.encode()).hexdigest()[:16]
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            with locked(base / "lock"):
+                for other in base.iterdir():
+                    if other.is_dir() and other != mine:
+                        _remove_unused(other)
+                mine.mkdir(exist_ok=True)
+                stack.enter_context(_lock(mine, url))
+            _clear(mine)
+            try:
+                yield mine
+            finally:
+                shutil.rmtree(mine)
+    except OSError as error:
+        raise ClusterError(f"{mine}: cannot be written: {error.strerror}") from error
+
+
+def _remove_unused(folder: Path) -> None:
+    with suppress(BlockingIOError), locked(folder / "lock", wait=False):  # else its run is at work
+        shutil.rmtree(folder)
+
+
+def _make_own(work: Path) -> None:
+    """Make a folder that nobody else may write to. Raises ClusterError where there is another one, or a link."""
+    with suppress(FileExistsError):
+        work.mkdir(mode=0o700)
+    found = work.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise ClusterError(
+            f"{work}: it is a link, or a folder that others may write to, and unfinished shards are to go there",
+            hint=f"look at what it is, then: rm -r {work}",
+        )
+
+
+@contextmanager
+def _lock(work: Path, where: str) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(work / "lock", wait=False))
+        except BlockingIOError:
+            raise ClusterError(f"{where}: another command is writing there") from None
+        yield
+
+
+def _clear(work: Path) -> None:
+    """Remove what a killed run has left in its folder, but for the lock."""
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenShard:
+    """A shard as it was written; `name` is below the destination."""
+
+    name: str
+    records: int
+    size_bytes: int
+
+
+class ShardWriter:
+    """Writes records into shards, one after another, in one folder of a destination.
+
+    A shard is part-00000.rec, with MXNet's index (.idx) and the list (.lst) beside it in index/.
+    """
+
+    def __init__(self, destination: Destination, *, folder: str = "") -> None:
+        self._destination = destination
+        self._folder = folder
+        self._file: BinaryIO | None = None
+        self._index: list[str] = []
+        self._lines: list[str] = []
+        self.size_bytes = 0
+        """Of the shard that is being written."""
+        self.written: list[WrittenShard] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._file:
+            self._file.close()
+
+    def add(self, content: bytes, *, key: int, line: str = "") -> None:
+        """Append a record as it stands in a file. key: its number in the index; line: its line in the list."""
+        if self._file is None:
+            self._file = (self._destination.work / "part.rec").open("wb")
+        self._file.write(content)
+        self._index.append(f"{key}\t{self.size_bytes}\n")
+        self._lines.append(line)
+        self.size_bytes += len(content)
+
+    def cut(self) -> None:
+        """Complete the shard and hand it to the destination. Does nothing while it has no record."""
+        if self._file is None:
+            return
+        self._file.close()
+        stem = f"part-{len(self.written):05}"
+        work = self._destination.work
+        files = {f"{self._folder}{INDEX_FOLDER}/{stem}.idx": work / "part.idx"}
+        (work / "part.idx").write_text("".join(self._index))
+        lines = "".join(self._lines)
+        if lines:
+            files[f"{self._folder}{INDEX_FOLDER}/{stem}.lst"] = work / "part.lst"
+            (work / "part.lst").write_text(lines, encoding="utf-8", errors="surrogateescape")
+        name = f"{self._folder}{stem}.rec"
+        self._destination.deliver({**files, name: work / "part.rec"})
+        self.written.append(WrittenShard(name=name, records=len(self._index), size_bytes=self.size_bytes))
+        self._file, self._index, self._lines, self.size_bytes = None, [], [], 0

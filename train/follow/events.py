@@ -1,0 +1,198 @@
+"""A job's log as events: one JSON object per line, written by supervise.py on the head, which documents them.
+
+The log is the only source of a job's output: `cluster train`, `cluster logs` and the copy in S3 are made from it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal, cast, get_args
+
+from foundation.errors import UsageError
+from train.job.protocol import JobResult, JobState, LogLine, Role, find_first_key, parse_log_line
+
+STATES: frozenset[str] = frozenset(get_args(JobState))
+SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """One process of a job. `number` identifies it in the log; its rank is ps-lite's, None until known.
+
+    Processes outside of MXNet's roles are "launcher" (launch.py itself) and "setup" (a job's set-up on a node).
+    """
+
+    number: int
+    role: Role
+    host: str
+    rank: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+    @property
+    def tag(self) -> str:
+        """The prefix of its lines: "worker 0 node-1", or "worker ? node-1" until its rank is known."""
+        if self.role in ("worker", "server"):
+            return f"{self.role} {'?' if self.rank is None else self.rank} {self.host}"
+        return f"{self.role} {self.host}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How a job ended. left: what could not be ended, {host: [[pid, command line], ...]}; pid 0 is a whole host."""
+
+    state: JobState
+    exit_code: int
+    error: str | None
+    left: Mapping[str, list[list[object]]]
+
+
+def make_result(form: JobResult) -> Result:
+    """The result that the head reports. Without an exit code, the job's log could not be written."""
+    return Result(
+        state=form.state,
+        exit_code=int(form.state == "failed") if form.exit_code is None else form.exit_code,
+        error=form.error,
+        left={host: [[pid, words] for pid, words in found] for host, found in (form.left or {}).items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One line of the log; `at` in seconds since the epoch.
+
+    kind "process": `process` is new, or more of it is known. "line": `text` is its output. "say": `text` is the
+    supervisor's own. "state": the job's state is now `state`. "warnings": these are the warnings that hold from now on.
+    "result": the last one. "damaged": a line that could not be read; `text` says why, and `at` is the time of the line
+    before it.
+    stalled_since: since when the workers have made no progress, in seconds since the epoch; 0.0: they make progress
+    again; None: the event does not say.
+    """
+
+    kind: Literal["process", "line", "say", "state", "warnings", "result", "damaged"]
+    at: float
+    process: Process | None = None
+    text: str = ""
+    state: JobState | None = None
+    result: Result | None = None
+    warnings: tuple[str, ...] = ()
+    stalled_since: float | None = None
+
+
+class EventReader:
+    """Turns the log's lines into events. It must read them from the first one on, as they build on each other."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, Process] = {}
+        self.state: JobState = "queued"
+        self._at = 0.0
+
+    def read(self, line: bytes) -> Event | None:
+        """The event of one line; None for a kind that this version does not know."""
+        if find_first_key(line) == "alive":  # a keep-alive, not part of the log
+            return None
+        try:
+            said = parse_log_line(line)
+            event = self._read(said)
+        except ValueError as error:
+            return Event(kind="damaged", at=self._at, text=f"a line of the job's log is damaged: {error}")
+        self._at = said.t
+        return event
+
+    def _read(self, said: LogLine) -> Event | None:
+        """Raises ValueError for a line that is not valid at this point of the log."""
+        if said.result is not None:
+            result = make_result(said.result)
+            self.state = result.state
+            return Event(kind="result", at=said.t, result=result, state=result.state)
+        if said.state is not None:
+            return self._read_state(said.state, said.t)
+        if said.say is not None:
+            return Event(kind="say", at=said.t, text=said.say, stalled_since=said.stalled_since)
+        if said.warnings is not None:
+            return Event(kind="warnings", at=said.t, warnings=said.warnings)
+        return self._read_process(said, said.p) if said.p is not None else None
+
+    def _read_state(self, state: str, at: float) -> Event | None:
+        if state not in STATES:  # of a later version
+            return None
+        self.state = cast("JobState", state)
+        return Event(kind="state", at=at, state=self.state)
+
+    def _read_process(self, said: LogLine, number: int) -> Event:
+        process = self.processes.get(number)
+        if said.role is not None and said.host is not None:
+            process = Process(number=number, role=cast("Role", said.role), host=said.host)
+        elif process is None:
+            raise ValueError(f"process {number} is unknown")
+        elif said.line is not None:
+            return Event(kind="line", at=said.t, process=process, text=said.line)
+        else:
+            process = replace(
+                process,
+                rank=process.rank if said.rank is None else said.rank,
+                pid=process.pid if said.pid is None else said.pid,
+                exit_code=process.exit_code if said.exit is None else said.exit,
+                signal=process.signal if said.signal is None else said.signal,
+            )
+        self.processes[number] = process
+        return Event(kind="process", at=said.t, process=process)
+
+
+def render_line(event: Event, *, head: str = "node-0") -> str | None:
+    """An event as a line, "[worker 0 node-1] text", or None for one that is no output. Pure.
+
+    head: the name of the node that the supervisor runs on, for its own lines.
+    """
+    if event.kind == "line" and event.process is not None:
+        return f"[{event.process.tag}] {event.text}"
+    if event.kind == "say":
+        return f"[supervisor {head}] {event.text}"
+    if event.kind == "warnings" and event.warnings:
+        return f"[supervisor {head}] warning: {'; '.join(event.warnings)}"
+    if event.kind == "damaged":
+        return f"[cluster] {event.text}"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Which lines of a log to show; an empty field selects all.
+
+    since: seconds since the epoch. The supervisor's own lines belong to every rank and role.
+    """
+
+    ranks: frozenset[int] = frozenset()
+    roles: frozenset[Role] = frozenset()
+    since: float | None = None
+
+    def takes(self, event: Event) -> bool:
+        """Whether an event is selected. A process whose rank is not known yet has none of the selected ranks."""
+        if self.since is not None and event.at < self.since:
+            return False
+        if event.process is None or event.kind != "line":
+            return True
+        return self._takes_process(event.process)
+
+    def _takes_process(self, process: Process) -> bool:
+        if self.roles and process.role not in self.roles:
+            return False
+        return not self.ranks or process.rank in self.ranks
+
+
+def parse_since(text: str, *, now: float) -> float:
+    """A moment as `--since` takes it: "90s", "10m", "2h", "1d" before now, or a date and time as ISO 8601 has them.
+
+    now: seconds since the epoch, as is what it returns. A time without a zone is this machine's.
+    Raises UsageError.
+    """
+    match = SINCE_PATTERN.fullmatch(text.strip())
+    if match is not None:
+        return now - float(match[1]) * SECONDS[match[2]]
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(f'--since "{text}": must be like 90s, 10m, 2h or 1d, or like 2026-11-21T10:00') from error

@@ -1,0 +1,295 @@
+"""Requests to jobs.py on the head, over ssh connections that may break and are made again."""
+
+import collections
+import math
+import shlex
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import wait
+from contextlib import closing, suppress
+from typing import Any, Protocol
+
+from bootstrap.ssh.connection import wait_for_exit
+from foundation.errors import ClusterError, ConnectError
+from foundation.thread_pool import run_in_thread
+from train.job.protocol import MAX_LINE_BYTES, find_first_key, parse_failure, shorten
+from train.node.programs import PYTHON_OPTIONS, program_words
+
+SILENCE_S = 15.0  # jobs.py speaks every 2 s
+ANSWER_TIMEOUT_S = 25.0
+WITHOUT_ANSWER_S = 10.0  # for a head that only sends keep-alives
+LINE_TIMEOUT_S = 15.0  # from a line's first byte to its end
+STILL_TALKS_S = 5.0  # a connection that was active within this time is not lost
+END_TIMEOUT_S = 10.0  # from the end of its output to its exit
+SHELL_BYTES = 1 << 16  # that a login shell may print before the answer
+LOOK_EVERY_S = 0.1
+LAST_LINES = 10
+# The program of this version of `cluster` if the head has it, else the newest one there.
+_FIND_PROGRAM = f"""
+cd "$HOME/.cluster" 2>/dev/null || exit 0
+programs=tree/$1/train/node
+[ -e "$programs" ] || programs=$(ls -tcd tree/*/train/node 2>/dev/null | head -n 1)
+python=$(ls -tcd env/*/bin/python 2>/dev/null | head -n 1)
+[ -n "$programs" ] && [ -n "$python" ] || exit 0
+programs=$PWD/$programs python=$PWD/$python
+shift
+cd && exec "$python" {PYTHON_OPTIONS} "$programs" "$@"
+"""
+
+
+Look = Callable[[], None]
+
+
+def never() -> None:
+    """A `look` that does nothing."""
+
+
+class Connection(Protocol):
+    """The part of bootstrap's NodeConnection that is used here."""
+
+    def open_channel(self, command: str) -> Any:
+        """Start a command; returns its paramiko channel. Raises ConnectError."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class HeadGoneError(ClusterError):
+    """The head no longer runs, and neither do its jobs. Connecting again will not help."""
+
+
+def program_command(name: str, words: Sequence[str], *, python: str, code_dir: str) -> str:
+    """The command line of a node program that is known to be there. Pure."""
+    return "exec " + shlex.join(program_words(name, *words, python=python, code_dir=code_dir))
+
+
+def found_program_command(name: str, words: Sequence[str], *, digest: str) -> str:
+    """The command line that finds a node program and runs it; it prints nothing if there is none. Pure.
+
+    digest: of this version's code tree.
+    """
+    return shlex.join(["sh", "-c", _FIND_PROGRAM, "sh", digest, name, *words])
+
+
+class AnswerError(ClusterError):
+    """The head can be reached, but its answer is not valid. Asking again will not help."""
+
+
+class Talk:
+    """One run of jobs.py over a channel. Its lines are limited in length, and its answer in time."""
+
+    def __init__(self, channel: Any, *, where: str) -> None:
+        self._channel = channel
+        self._where = where
+        self._rest = bytearray()
+        self._rest_since = 0.0
+        self._waiting: collections.deque[bytes] = collections.deque()
+        self._begun = False
+        self._before_bytes = 0  # printed by a login shell
+        channel.settimeout(LOOK_EVERY_S)
+
+    def send(self, data: bytes) -> None:
+        """Send all of its input. Raises ConnectError."""
+        try:
+            self._channel.settimeout(SILENCE_S)
+            self._channel.sendall(data)
+            self._channel.shutdown_write()
+            self._channel.settimeout(LOOK_EVERY_S)
+        except OSError as error:
+            raise self._lost(str(error) or "it broke") from error
+
+    def answer(self, look: Look, *, timeout_s: float) -> bytes:
+        """The line that answers, or b"" if the program ended without one.
+
+        timeout_s: how long that may take. Raises ConnectError when nothing is received for that time or the connection
+        breaks, AnswerError when something is received but no answer, ClusterError when the program failed.
+        """
+        deadline = time.monotonic() + timeout_s
+        with closing(self.lines(look, silence_s=timeout_s, deadline=deadline)) as lines:
+            alive_since = None
+            for line in lines:
+                if find_first_key(line) != "alive":
+                    return line
+                now = time.monotonic()
+                alive_since = alive_since or now
+                if now - alive_since > WITHOUT_ANSWER_S:
+                    raise self._no_answer(f"has been saying for {WITHOUT_ANSWER_S:.0f} s that it is alive")
+        return b""
+
+    def lines(self, look: Look, *, silence_s: float = SILENCE_S, deadline: float = math.inf) -> Generator[bytes]:
+        """Its lines without newlines, until it ends; skips what a login shell prints first.
+
+        look: is called several times a second, and may raise. silence_s: for how long it may be silent. deadline: by
+        the monotonic clock. Raises ConnectError when the connection breaks, AnswerError when a line is too long or has
+        no end, ClusterError when the program failed.
+        """
+        heard_at = time.monotonic()
+        while True:
+            look()
+            # Kept in self, not in this generator: the caller may stop here and continue with another generator.
+            while self._waiting:
+                line = self._waiting.popleft()
+                if self._is_message(line):
+                    yield line
+            now = time.monotonic()
+            if now > deadline and now - heard_at < STILL_TALKS_S:
+                raise self._no_answer("goes on talking")
+            try:
+                data = self._channel.recv(1 << 16)
+            except TimeoutError:
+                if now - heard_at > silence_s or now > deadline:
+                    raise self._lost(f"nothing was heard for {min(now - heard_at, silence_s):.0f} s") from None
+                self._check_rest(now)
+                continue
+            except OSError as error:
+                raise self._lost(str(error)) from error
+            if not data:
+                self._check_end()
+                return
+            heard_at = now
+            self._take(data, now)
+
+    def close(self) -> None:
+        """Close the channel."""
+        with suppress(OSError, EOFError):
+            self._channel.close()
+
+    def _take(self, data: bytes, now: float) -> None:
+        first, newline, data = data.partition(b"\n")
+        if not self._rest:
+            self._rest_since = now
+        self._rest += first
+        if newline:
+            *lines, rest = data.split(b"\n")
+            self._waiting.append(bytes(self._rest))
+            self._waiting.extend(lines)
+            self._rest = bytearray(rest)
+            self._rest_since = now
+        self._check_rest(now)
+
+    def _check_rest(self, now: float) -> None:
+        """Raises AnswerError for a line that does not end."""
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise self._no_answer(f"has sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
+        is_ours = self._begun or self._rest.startswith(b"{")
+        if is_ours and self._rest and now - self._rest_since > LINE_TIMEOUT_S:
+            raise self._no_answer(f"has not ended a line for {LINE_TIMEOUT_S:.0f} s")
+
+    def _is_message(self, line: bytes) -> bool:
+        """Whether a line is the program's. Raises AnswerError after too much other output."""
+        self._begun = self._begun or bool(find_first_key(line))
+        if not self._begun:
+            self._before_bytes += len(line) + 1
+            if self._before_bytes > SHELL_BYTES:
+                raise self._no_answer(f"has printed more than {SHELL_BYTES >> 10} KiB that are no answer")
+        return self._begun
+
+    def _check_end(self) -> None:
+        """Check that the program ended by itself with exit code 0. Signals and broken connections leave no code."""
+        code = wait_for_exit(self._channel, timeout_s=END_TIMEOUT_S)
+        if code == 0:
+            return
+        if code < 0 or code > 128:  # as shells report signals
+            raise self._lost("the connection broke, or jobs.py was killed")
+        said = self._read_stderr().splitlines()
+        if "Traceback (most recent call last):" in said:
+            said = said[-1:]  # the error; the rest is our program's traceback
+        last = "".join(f"\n  {shorten(line)}" for line in said[-LAST_LINES:])
+        raise ClusterError(f"{self._where}: jobs.py failed with exit code {code}:{last}", hint="cluster up")
+
+    def _read_stderr(self) -> str:
+        said = b""
+        while (
+            len(said) < SHELL_BYTES
+            and self._channel.recv_stderr_ready()
+            and (data := self._channel.recv_stderr(1 << 16))
+        ):
+            said += data
+        return said.decode("utf-8", "replace")
+
+    def _lost(self, why: str) -> ConnectError:
+        return ConnectError(f"the connection to {self._where} was lost: {why}", hint="cluster status")
+
+    def _no_answer(self, why: str) -> AnswerError:
+        return AnswerError(f"{self._where} {why}, and no answer has come", hint="cluster verify looks at the nodes")
+
+
+class Head:
+    """The head of a cluster. `connect` makes a connection, or raises HeadGoneError when none is possible any more.
+
+    command: gives the command line of jobs.py for its arguments. connection: an open one, which is not closed here.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        connect: Callable[[], Connection],
+        command: Callable[[Sequence[str]], str],
+        connection: Connection | None = None,
+    ) -> None:
+        self.name = name
+        self._connect = connect
+        self._command = command
+        self._connection = connection
+        self._own: Connection | None = None
+
+    def open(self, *words: str, look: Look = never) -> Talk:
+        """Run jobs.py with these arguments, over a new connection if the last one is broken.
+
+        look: is called several times a second while that is made, and may raise. Raises ConnectError and the like,
+        HeadGoneError.
+        """
+        command = self._command(words)
+        if self._connection is not None:
+            try:
+                return Talk(self._connection.open_channel(command), where=self.name)
+            except ConnectError:
+                self.drop()
+        self._connection = self._own = _watch(self._connect, look)
+        return Talk(self._connection.open_channel(command), where=self.name)
+
+    def drop(self) -> None:
+        """Stop using the connection: it is broken, or the head does not answer on it."""
+        self._connection = None
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, if it was made here."""
+        own, self._own = self._own, None
+        if own is not None:
+            self._connection = None
+            own.close()
+
+    def ask(self, *words: str, look: Look = never, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
+        """The answer of jobs.py; b"" when no job has ever run. Raises ClusterError's kinds.
+
+        timeout_s: how long that may take.
+        """
+        with closing(self.open(*words, look=look)) as talk:
+            talk.send(b"")
+            line = talk.answer(look, timeout_s=timeout_s)
+        if find_first_key(line) == "error":
+            raise self.failed(line, hint="cluster jobs")
+        return line
+
+    def failed(self, line: bytes, *, hint: str) -> ClusterError:
+        """The error that a line of the head reports."""
+        try:
+            return ClusterError(f"{self.name}: {parse_failure(line)}", hint=hint)
+        except ValueError as error:
+            return self.not_understood(error)
+
+    def not_understood(self, error: ValueError) -> AnswerError:
+        """The error for an invalid answer."""
+        return AnswerError(
+            f"{self.name}: its answer cannot be understood: {error}", hint="cluster verify looks at the nodes"
+        )
+
+
+def _watch(connect: Callable[[], Connection], look: Look) -> Connection:
+    """Connect in a thread of its own, so that `look` is called meanwhile. Raises what `connect` or `look` raises."""
+    made = run_in_thread(connect)
+    while not wait([made], LOOK_EVERY_S).done:
+        look()
+    return made.result()

@@ -1,0 +1,304 @@
+"""How far each rank of a job is, from what training loops report of themselves in their output, line by line.
+
+MXNet's Speedometer is understood in the forms of MXNet 0.9 to 1.9, and so are the loops of MXNet's Gluon examples,
+of GluonCV and of gluon.contrib's estimator:
+
+    Epoch[0] Batch [0-20]  Speed: 3280.25 samples/sec  accuracy=0.647321        MXNet 1.4 and later
+    Epoch[0] Batch [20]  Speed: 3280.25 samples/sec  Train-accuracy=0.647321    before; Iter[0] without metrics
+    Epoch[3] Train-accuracy=0.97    Epoch[3] Validation-accuracy=0.98    Epoch[3] Time cost=1.2
+    [Epoch 3][Batch 99], LR: 2.8E-04, Speed: 28.997 samples/sec, ObjLoss=32.955
+    [Epoch 3] speed: 1200 samples/sec  time cost: 12.3    [Epoch 3] validation: err-top1=0.3
+    [Epoch 0][Batch 5][Samples 160] time/interval: 0.5s training accuracy: 0.9
+
+What can be seen in it: with one worker's pace independent of the others' (dist_async, data read unevenly), a worker
+that is slower than the rest. With dist_sync each step waits for the slowest worker, so all of them report its speed,
+and who holds the others up cannot be told from these lines.
+"""
+
+import math
+import re
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from train.follow.events import Event, Process
+from train.job.protocol import JobState
+
+MOST_METRICS = 8
+NEW_SHARE = 0.3  # of the newest report in the smoothed speed
+SLOW_OF_MEDIAN = 0.8
+SLOW_OF_OTHER = 0.7
+FLAGS = re.IGNORECASE | re.ASCII
+LONGEST = 2000  # characters of a line that are looked at
+
+SPEED_PATTERN = re.compile(r"\bspeed:?\s*(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*samples/s", FLAGS)
+EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[:\s\[]*(\d+)(?=[\]\s,:/]|$)", FLAGS)
+BATCH_PATTERN = re.compile(r"\bbatch[:\s]*\[?\s*(?:\d+-)?(\d+)", FLAGS)
+COST_PATTERN = re.compile(r"\b(?:(?:time|training) cost[=:]|Finished in)\s*(\d[\d.]*)", FLAGS)
+NUMBER = r"([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|inf|nan)\b)"
+METRIC_PATTERN = re.compile(r"(?<![\w@.-])([A-Za-z_][\w@.-]*)=" + NUMBER, FLAGS)
+ESTIMATOR_PATTERN = re.compile(r"\b(training|validation) ([a-z][\w -]*?): " + NUMBER, FLAGS)
+NO_METRICS = frozenset({"lr", "cost", "throughput", "learning_rate"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What one line says. Metrics of the training set by their own names, others as "validation-NAME".
+
+    epoch_s: how long a whole epoch took, in seconds.
+    """
+
+    epoch: int | None
+    batch: int | None
+    samples_per_s: float | None
+    metrics: Mapping[str, float]
+    epoch_s: float | None
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether it is about some batches only, so that a later one replaces it."""
+        return self.batch is not None
+
+
+def parse_report(text: str) -> Report | None:
+    """What a line of a worker's output reports; None for any other line. Pure."""
+    # Most lines are none, and there may be very many of them.
+    if "poch" not in text and "samples/s" not in text:
+        return None
+    text = text[:LONGEST]
+    epoch = _integer(EPOCH_PATTERN.search(text))
+    speed_match = SPEED_PATTERN.search(text)
+    metrics = _metrics(text)
+    cost = COST_PATTERN.search(text)
+    if speed_match is None and (epoch is None or not (metrics or cost)):
+        return None
+    return Report(
+        epoch=epoch,
+        batch=_integer(BATCH_PATTERN.search(text)),
+        samples_per_s=_finite(speed_match[1]) if speed_match else None,
+        metrics=metrics,
+        epoch_s=_number(cost[1]) if cost else None,
+    )
+
+
+def _metrics(text: str) -> dict[str, float]:
+    found = [(name, value) for name, value in METRIC_PATTERN.findall(text) if name.lower() not in NO_METRICS]
+    validation = re.search(r"\bvalidation: ", text, FLAGS) is not None
+    named = [(f"validation-{name}" if validation else name, value) for name, value in found]
+    named += [
+        (f"validation-{name}" if which.lower() == "validation" else name, value)
+        for which, name, value in ESTIMATOR_PATTERN.findall(text)
+        if name.lower() not in NO_METRICS
+    ]
+    metrics = {}
+    for name, words in named:
+        value = _number(words)
+        if value is not None:
+            metrics[_metric_name(name)] = value
+    return metrics
+
+
+def _metric_name(name: str) -> str:
+    kind, dash, rest = name.partition("-")
+    if dash and kind.lower() == "train":
+        return rest
+    return f"validation-{rest}" if dash and kind.lower() == "validation" else name
+
+
+def _integer(match: re.Match[str] | None) -> int | None:
+    return int(match[1][:12]) if match else None
+
+
+def _finite(text: str) -> float | None:
+    number = _number(text)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # such as 1.2.3
+        return None
+
+
+@dataclass(kw_only=True, slots=True)
+class RankProgress:
+    """How far one worker is. speed: smoothed samples/s; heard_at: when it last said something, seconds since the epoch.
+
+    epoch_s: how long its last whole epoch took.
+    """
+
+    process: Process
+    heard_at: float
+    epoch: int | None = None
+    batch: int | None = None
+    speed: float | None = None
+    epoch_s: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is gone."""
+        return self.process.exit_code is not None
+
+    def take(self, report: Report) -> None:
+        """Note what it reports."""
+        same_batch = report.epoch == self.epoch and report.batch is not None and report.batch == self.batch
+        if report.epoch is not None and report.epoch != self.epoch:
+            self.epoch, self.batch = report.epoch, None
+        if report.batch is not None:
+            self.batch = report.batch
+        if report.samples_per_s is not None and not same_batch:
+            # Before MXNet 1.2 there was one line for each metric, all with the same speed.
+            self.speed = smooth(self.speed, report.samples_per_s)
+        if report.epoch_s is not None:
+            self.epoch_s = report.epoch_s
+        for name, value in report.metrics.items():
+            if name in self.metrics or len(self.metrics) < MOST_METRICS:
+                self.metrics[name] = value
+
+
+class Progress:
+    """All workers of a job. Give it every event of the job's log, in order."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, RankProgress] = {}
+        self.began_at: float | None = None
+        self.ended_at: float | None = None
+        self.now: float = 0.0
+        self.state: JobState = "queued"
+        self.warnings: tuple[str, ...] = ()
+        self.stalled_since: float | None = None  # since when no worker has made progress, where that was told
+
+    def take(self, event: Event) -> Report | None:
+        """Note an event; what its line reports, where it reports something."""
+        self.now = max(self.now, event.at)
+        if event.state is not None:
+            self.state = event.state
+            if event.state == "running" and self.began_at is None:
+                self.began_at = event.at
+        if event.stalled_since is not None:
+            self.stalled_since = event.stalled_since or None
+        if event.kind == "result":
+            self.ended_at, self.stalled_since = event.at, None
+        if event.kind == "warnings":
+            self.warnings = event.warnings
+        if event.process is None or event.process.role != "worker":
+            return None
+        rank = self._ranks.get(event.process.number)
+        if rank is None:
+            rank = self._ranks[event.process.number] = RankProgress(process=event.process, heard_at=event.at)
+        rank.process = event.process
+        if event.kind != "line":
+            return None
+        rank.heard_at = event.at
+        report = parse_report(event.text)
+        if report is not None:
+            rank.take(report)
+        return report
+
+    @property
+    def ranks(self) -> tuple[RankProgress, ...]:
+        """The workers by rank, those without one yet at the end."""
+        return tuple(sorted(self._ranks.values(), key=_order))
+
+    @property
+    def reporting(self) -> tuple[RankProgress, ...]:
+        """The workers that have reported a speed, by rank."""
+        return tuple(rank for rank in self.ranks if rank.speed is not None)
+
+    @property
+    def speed(self) -> float | None:
+        """Samples/s of all workers together; of those that have ended, what they did at last. None: none reported."""
+        speeds = [rank.speed for rank in self._ranks.values() if rank.speed is not None]
+        return sum(speeds) if speeds else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that the first of the workers is in."""
+        return max((rank.epoch for rank in self._ranks.values() if rank.epoch is not None), default=None)
+
+    @property
+    def stragglers(self) -> frozenset[int]:
+        """The process numbers of those that run and are clearly slower than the rest; see the module's text."""
+        speeds = {
+            number: rank.speed for number, rank in self._ranks.items() if rank.speed is not None and not rank.has_ended
+        }
+        return find_stragglers(speeds)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean over the workers of each metric's last value, in the order in which they were reported."""
+        values: dict[str, list[float]] = {}
+        for rank in self.ranks:
+            for name, value in rank.metrics.items():
+                values.setdefault(name, []).append(value)
+        return {name: sum(each) / len(each) for name, each in values.items()}
+
+    @property
+    def duration_s(self) -> float | None:
+        """How long the job has been running, or was, in seconds by the log's clock; None before that."""
+        if self.began_at is None:
+            return None
+        return (self.ended_at if self.ended_at is not None else self.now) - self.began_at
+
+    def render_summary(self) -> str | None:
+        """The job in a line: "12.3 k samples/s over 4 workers, epoch 9, accuracy 0.98, 2 min 3 s". None: no reports."""
+        reporting, speed = self.reporting, self.speed
+        if speed is None:
+            return None
+        workers = "1 worker" if len(reporting) == 1 else f"{len(reporting)} workers"
+        words = [f"{render_rate(speed)} samples/s over {workers}"]
+        if self.epoch is not None:
+            words.append(f"epoch {self.epoch}")
+        words += [f"{name} {render_value(value)}" for name, value in list(self.metrics.items())[:3]]
+        if self.duration_s is not None:
+            words.append(render_duration(self.duration_s))
+        return ", ".join(words)
+
+
+def _order(rank: RankProgress) -> tuple[float, int]:
+    process = rank.process
+    return (math.inf if process.rank is None else process.rank, process.number)
+
+
+def smooth(before: float | None, now: float) -> float:
+    """A speed that does not jump with each report. Pure."""
+    return now if before is None else before + NEW_SHARE * (now - before)
+
+
+def find_stragglers(speeds: Mapping[int, float]) -> frozenset[int]:
+    """Whose speed is under 80 % of the median of three or more, or under 70 % of the other of two. Pure."""
+    if len(speeds) < 2:
+        return frozenset()
+    of_two = len(speeds) == 2
+    limit = SLOW_OF_OTHER * max(speeds.values()) if of_two else SLOW_OF_MEDIAN * statistics.median(speeds.values())
+    return frozenset(number for number, speed in speeds.items() if speed < limit)
+
+
+def render_rate(rate: float) -> str:
+    """A number of samples/s, three digits of it: "6.44", "963", "12.3 k", "1.24 M". Pure."""
+    for size, unit in ((1e6, " M"), (1e3, " k")):
+        if rate >= size:
+            return f"{_three_digits(rate / size)}{unit}"
+    return _three_digits(rate)
+
+
+def _three_digits(number: float) -> str:
+    decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{decimals}f}"
+
+
+def render_value(value: float) -> str:
+    """A metric, four digits of it. Pure."""
+    return f"{value:.4g}"
+
+
+def render_duration(seconds: float) -> str:
+    """A time as people say it: "45 s", "2 min 3 s", "1 h 20 min". Pure."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,229 @@
+"""What is chosen for a job where its user says nothing: threads, GPUs, where S3 is. Pure; shown before each start."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from train.job.config import TrainConfig
+from train.job.placement import Placement, share_gpus
+from train.job.protocol import SHELL
+from train.job.reading import render_reading
+
+if TYPE_CHECKING:
+    from bootstrap.apply import ReadyNode
+    from train.job.plan import Job
+
+KV_STORE_OPTION = "--kv-store"
+"""What this project's own scripts call it."""
+_SCRIPT_OPTION = "--gpus"
+_PYTHON = re.compile(r"python[0-9.]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Threads:
+    """OMP_NUM_THREADS of every process. cores, processes: of the node on which there are fewest cores for each."""
+
+    count: int
+    cores: int
+    processes: int
+
+
+def choose_threads(placement: Placement) -> Threads:
+    """Share the cores of a node out among the job's processes there; the node with fewest for each decides.
+
+    Unset, every process takes all cores, and they fight over them: 17-28 s instead of 4 on 2 cores.
+    """
+    cores = {node.host.name: node.facts.cores for node in placement.nodes}
+    shares = [
+        Threads(count=max(1, cores[name] // processes), cores=cores[name], processes=processes)
+        for name, processes in placement.processes.items()
+    ]
+    return min(shares, key=lambda share: share.count)
+
+
+def choose_servers(nodes: Sequence[ReadyNode], workers: int) -> int:
+    """One server for each worker as long as a node has a core for each process, and at least one on every node.
+
+    What processes beyond that cost: 4 workers on 2 nodes of 2 cores begin a sixth sooner with 2 servers than with
+    the 4 of launch.py's default (bench/RESULTS.md).
+    """
+    cores = {node.host.name: node.facts.cores for node in nodes}
+    most_workers = -(-workers // len(cores))
+    of_node = max(1, min(most_workers, min(cores.values()) - most_workers))
+    return min(workers, of_node * len(cores))
+
+
+def choose_gpus(
+    config: TrainConfig, gpus: Mapping[str, int], *, most_workers: int
+) -> tuple[str | None, tuple[tuple[int, ...], ...]]:
+    """The value of --gpus for a script, None for none; and the GPUs that each worker of a node sees, () for all.
+
+    A worker sees those that it may see as 0, 1, ...: what --gpus says is the same for all of them.
+    """
+    if config.gpus == "none":
+        return None, ()
+    if config.gpus != "auto":
+        return ",".join(map(str, config.gpus)), ()
+    fewest = min(gpus.values(), default=0)
+    shares = share_gpus(fewest, most_workers) if most_workers > 1 else ()
+    count = len(shares[0]) if shares else fewest
+    return ",".join(map(str, range(count))) or None, shares
+
+
+def script_options(config: TrainConfig, *, gpus: str | None, shipped: bool) -> list[str]:
+    """What a script's arguments get behind them. `gpus`: as choose_gpus has it.
+
+    A script of the user's own is given --gpus only where [train] gpus names them: it may not know the option. It may
+    also call --kv-store otherwise, or not know it.
+    """
+    option = KV_STORE_OPTION if shipped else config.kv_store_option
+    words = [option, config.kv_store] if option else []
+    if config.gc_type != "none":
+        words += ["--gc-type", config.gc_type, "--gc-threshold", repr(config.gc_threshold)]
+    own = find_option(config.args, _SCRIPT_OPTION)
+    if gpus is not None and own is None and (shipped or config.gpus != "auto"):
+        words += [_SCRIPT_OPTION, gpus]
+    return words
+
+
+def find_option(words: Sequence[str], name: str) -> str | None:
+    """The value of an option among words, of the last one where there are several; None for none. Pure."""
+    found = None
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option == name:
+            found = value if equals else "".join(words[index + 1 : index + 2])
+    return found
+
+
+def render_settings(job: Job) -> list[str]:
+    """The job in a few lines, with what was chosen for it and why. The values of the user's variables are not shown."""
+    roles = f"{_count(job.workers, 'worker')}, {_count(job.servers, 'server')}"
+    where = f"{roles} on {_count(len(set(job.hostfile)), 'node')}, kv_store {job.config.kv_store}"
+    launcher = f", launcher {job.config.launcher}" if job.config.launcher != "ssh" else ""
+    first = f"job {job.id}: {where}{launcher}: {job.name}"
+    lines = [_script(job), _threads(job), _gpus(job), _network(job), _s3(job), job.credentials, _variables(job)]
+    lines += [_limits(job), _preparation(job)]
+    return [first, *(f"  {line}" for line in lines if line)]
+
+
+def _script(job: Job) -> str:
+    kinds = {"shipped": "ships with cluster", "project": "your own"}
+    return f"script: {job.config.script} ({kinds[job.script_source]})" if job.script_source else ""
+
+
+def _threads(job: Job) -> str:
+    said = f"OMP_NUM_THREADS={_shown(job, 'OMP_NUM_THREADS')}"
+    if "OMP_NUM_THREADS" in job.config.env:
+        return f"{said} (yours)"
+    threads = job.threads
+    shared = f"{_count(threads.cores, 'core')} for {_count(threads.processes, 'process')} on a node"
+    return f"{said} ({shared})"
+
+
+def _gpus(job: Job) -> str:
+    shares = " | ".join(",".join(map(str, share)) for share in job.gpus_per_worker)
+    told = f"--gpus {job.gpus}" if job.gpus is not None else ""
+    return "; ".join(part for part in (told, f"GPUs of the workers of a node: {shares}" if shares else "") if part)
+
+
+def _network(job: Job) -> str:
+    if "DMLC_INTERFACE" in job.config.env:
+        return f"DMLC_INTERFACE={_shown(job, 'DMLC_INTERFACE')} (yours)"
+    return "DMLC_INTERFACE: the one that has the node's private address" if job.servers else ""
+
+
+def _s3(job: Job) -> str:
+    if "S3_REGION" not in job.env:
+        return ""
+    region = _shown(job, "S3_REGION")
+    endpoint = f" at {_shown(job, 'S3_ENDPOINT')}" if "S3_ENDPOINT" in job.env else ""
+    return f"S3: {region}{endpoint}; {render_reading(job.reading)}"
+
+
+def _shown(job: Job, name: str) -> str:
+    """The value of a variable, where it may be shown."""
+    return "***" if name in job.hidden.get("env", ()) else job.env[name]
+
+
+def _variables(job: Job) -> str:
+    kinds = {"": job.config.env, "servers ": job.config.env_server, "workers ": job.config.env_worker}
+    named = [f"{kind}{', '.join(sorted(names))}" for kind, names in kinds.items() if names]
+    return f"your variables: {'; '.join(named)}" if named else ""
+
+
+def _limits(job: Job) -> str:
+    files = (
+        "as many open files as the nodes allow"
+        if job.config.open_files == "auto"
+        else f"{job.config.open_files} open files"
+    )
+    end = f"; ended after {render_duration(job.config.max_duration_s)}" if job.config.max_duration_s is not None else ""
+    stall_s = job.config.stall_timeout_s
+    stall = f"; ended after {render_duration(stall_s)} without progress" if isinstance(stall_s, int) else ""
+    return f"{files}{end}{stall}"
+
+
+def _preparation(job: Job) -> str:
+    parts = [f"{_count(len(job.config.setup), 'command')} before the start"] if job.config.setup else []
+    parts += [f"files copied to {job.sync_dst_dir}"] if job.sync_dst_dir else []
+    parts += [f"results: {job.output_url}"] if job.output_url else []
+    return "; ".join(parts)
+
+
+def render_duration(seconds: int) -> str:
+    """Seconds in the largest unit that comes out even: "2 h", "90 min", "45 s"."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _count(number: int, what: str) -> str:
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{number} {what if number == 1 else plural}"
+
+
+def job_name(name: str, command: Sequence[str]) -> str:
+    """[train] name; for "auto" after what is run: train_mnist of `python train_mnist.py`, or the program."""
+    if name != "auto":
+        return name
+    program = find_program(command) or "job"
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", program.rpartition("/")[2].removesuffix(".py")).lstrip("._-")
+    return base[:64] or "job"
+
+
+def find_program(command: Sequence[str]) -> str | None:
+    """What a command runs: the script or module of `python train.py`, else its first word; None for no words. Pure."""
+    words = [word for word in command if word]
+    if tuple(words[:-1]) == SHELL:
+        words = _words_of_line(words[-1])
+    if words and _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+        return _program(words[1:]) or words[0]
+    return words[0] if words else None
+
+
+def _words_of_line(line: str) -> list[str]:
+    """The words of a line for the shell; of "cd a && python b.py" those from `python` on."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # quotes that only a shell understands
+        words = line.split()
+    pythons = [index for index, word in enumerate(words[:-1]) if _PYTHON.fullmatch(word.rpartition("/")[2])]
+    return words[pythons[0] :] if pythons else words
+
+
+def _program(words: Sequence[str]) -> str | None:
+    """What Python's own arguments run: a script or -m MODULE; None for others."""
+    for index, word in enumerate(words):
+        if word == "-m":
+            return next(iter(words[index + 1 :]), None)
+        if not word.startswith("-"):
+            return word
+        if word in ("-c", "-"):
+            return None
+    return None

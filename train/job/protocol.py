@@ -1,0 +1,417 @@
+"""What this machine and the nodes tell each other about a job: its order, its record, its log and the answers to both.
+
+Both sides import this module: the command line here, and the programs of train/node there. Nothing that comes from a
+node or from S3 is used before it was decoded here: a value has its type and is within its limits, or there is a
+ValueError that says in a line what is wrong. Keys that a newer version writes are skipped.
+
+On the nodes it runs on Python 3.9, so types are written as msgspec reads them there: Optional[str], not str | None.
+Pure.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Optional, Union
+
+from msgspec import Meta, Raw, Struct
+from msgspec.json import Decoder
+
+from foundation.decode import decode
+
+MAX_LINE_BYTES = 8 << 20
+"""Of a line from the head; the longest is the list of all jobs."""
+MAX_RECORD_BYTES = 1 << 20
+MAX_RECORD_DEPTH = 32  # of lists in lists; printed with indentation, each level makes all below it longer
+MAX_JOBS = 1000  # the head keeps 50 that have ended
+MAX_VALUES = 600_000  # in the list of all jobs
+LONGEST_ERROR = 500  # characters
+OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+"""As train.job.new_job_id makes them."""
+
+Launcher = Literal["ssh", "local", "mpi"]
+KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device"]
+Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
+JobState = Literal["queued", "starting", "running", "ending", "done", "failed", "stopped"]
+ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
+
+ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
+"""The name of an environment variable, to be matched in full."""
+SHELL = ("bash", "-c")
+"""What runs a command that is given as one line, as launch.py has it."""
+
+JobId = Annotated[str, Meta(max_length=128, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+Name = Annotated[str, Meta(max_length=255, pattern=r"\A[^\r\n]*\Z")]
+Moment = Annotated[float, Meta(ge=0, le=32_503_680_000)]  # seconds since the epoch; to the year 3000
+ExitCode = Annotated[int, Meta(ge=-255, le=255)]
+Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+ProcessNumber = Annotated[int, Meta(ge=0, lt=1 << 15)]  # each is kept as long as its log is read
+Left = dict[Name, list[tuple[Count, str]]]
+"""What could not be ended, by host: (pid, command line); pid 0 stands for a host that could not be searched."""
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """What a host that is not a node of the cluster has of its own.
+
+    code_dir: this project's files there. cwd, command, sync_dst_dir: as the order has them for the nodes.
+    """
+
+    user: Name
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    python: str
+    code_dir: str
+    cwd: str
+    command: tuple[str, ...]
+    sync_dst_dir: Optional[str] = None
+
+
+class JobHost(Struct, frozen=True, kw_only=True):
+    """A host of a job: `name` for people, `ip` its private address. place: None for a node of the cluster."""
+
+    name: Name
+    ip: Name = ""
+    instance_id: Optional[Annotated[str, Meta(max_length=255)]] = None
+    place: Optional[Place] = None
+
+
+class DataCheck(Struct, frozen=True, kw_only=True):
+    """What every host of workers tries to read. needed: the job fails where one cannot."""
+
+    url: str
+    needed: bool
+
+
+class RunSettings(Struct, kw_only=True):
+    """What goes from [train] to the processes on every node as it is, by the same names.
+
+    open_files: their limit of open files. p3: MXNet's P3. silence_timeout_s: how long a node may say nothing.
+    """
+
+    open_files: Union[int, Literal["auto"]] = "auto"
+    p3: bool = False
+    silence_timeout_s: float = 15
+
+
+def copy_settings(given: Any) -> dict[str, Any]:
+    """Those of a [train] table, or of an order."""
+    return {name: getattr(given, name) for name in RunSettings.__struct_fields__}
+
+
+class Order(RunSettings, kw_only=True):
+    """A job as the head takes it. Times in seconds.
+
+    hosts: the head first. hostfile: launch.py's, private addresses. gpus_per_worker: what a worker sees of its node's
+    GPUs, by its order there; () for all. secrets: variables of workers and servers that stand in no file.
+    nodes_credentials: the secrets are those of the head's instance profile, which it reads itself. hidden: by "env",
+    "env_server" and "env_worker", the variables whose values the record does not tell.
+    setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
+    library, code, project: MXNet, and the digests of this project's files and of the user's.
+    before: the ids of the jobs whose end it waits for; jobs.py sets it.
+    """
+
+    job: JobId
+    python: str
+    workers: int
+    servers: int
+    hosts: tuple[JobHost, ...]
+    command: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+    name: str = "job"
+    queue: bool = False
+    launcher: Launcher = "ssh"
+    kv_store: Optional[str] = None
+    start_timeout_s: float = 60
+    stall_timeout: Union[float, Literal["auto", "none"]] = "auto"
+    max_duration_s: Optional[float] = None
+    hostfile: tuple[str, ...] = ()
+    script: Optional[str] = None
+    script_source: Optional[Literal["shipped", "project"]] = None
+    sync_dst_dir: Optional[str] = None
+    env_server: dict[str, str] = {}
+    env_worker: dict[str, str] = {}
+    hidden: dict[str, tuple[str, ...]] = {}
+    gpus_per_worker: tuple[tuple[int, ...], ...] = ()
+    secrets: dict[str, str] = {}
+    nodes_credentials: bool = False
+    setup: Optional[str] = None
+    job_setup: tuple[str, ...] = ()
+    library: Optional[str] = None
+    code: Optional[str] = None
+    project: Optional[str] = None
+    owner: Optional[str] = None
+    results_url: Optional[str] = None
+    data_check: Optional[DataCheck] = None
+    before: tuple[str, ...] = ()
+
+    @property
+    def output_url(self) -> Optional[str]:
+        """The folder in S3 that is this job's alone."""
+        return f"{self.results_url.rstrip('/')}/{self.job}/" if self.results_url else None
+
+
+# -- record and log ----------------------------------------------------------------------------------------------------
+
+
+class JobResult(Struct, frozen=True, kw_only=True):
+    """How a job ended."""
+
+    state: JobState
+    exit_code: Optional[ExitCode]
+    error: Optional[str] = None
+    left: Optional[Left] = None
+
+
+class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of a job's log, `events`; the keys that are there tell its kind.
+
+    t: seconds since the epoch. p: the number of a process; with role and host it is new, with rank or pid more of it is
+    known, with line that is its output, and with exit it has ended.
+    say: what the supervisor tells the user; stalled_since: since when the job has made no progress, 0: it does again.
+    warnings: all that hold from now on. result: the last line.
+    """
+
+    t: Moment
+    p: Optional[ProcessNumber] = None
+    role: Optional[Name] = None
+    host: Optional[Name] = None
+    rank: Optional[Count] = None
+    pid: Optional[Count] = None
+    exit: Optional[ExitCode] = None
+    signal: Optional[Annotated[int, Meta(ge=0, le=128)]] = None
+    line: Optional[str] = None
+    say: Optional[str] = None
+    stalled_since: Optional[Moment] = None
+    warnings: Optional[tuple[str, ...]] = None
+    state: Optional[str] = None
+    result: Optional[JobResult] = None
+
+
+class RecordRole(Struct, frozen=True, kw_only=True):
+    """A process of a job."""
+
+    role: Name
+    host: Name
+    number: Optional[Count] = None
+    rank: Optional[Count] = None
+    pid: Optional[Count] = None
+    started_at: Optional[Moment] = None
+    ended_at: Optional[Moment] = None
+    exit_code: Optional[ExitCode] = None
+    signal: Optional[Annotated[int, Meta(ge=0, le=128)]] = None
+
+
+class Stall(Struct, frozen=True, kw_only=True):
+    """Why a job makes no progress, and since when, in seconds since the epoch."""
+
+    text: str
+    since: Moment = 0.0
+
+
+class Supervisor(Struct, frozen=True, kw_only=True):
+    """The process on the head that runs the job. start_time: in clock ticks since the head was started."""
+
+    pid: Count
+    start_time: Optional[Count]
+
+
+class Record(Struct, kw_only=True):
+    """A job's record.json. Fields with the names of the order's are the order's."""
+
+    id: JobId
+    name: Name
+    state: JobState
+    workers: Count
+    servers: Count
+    submitted_at: Moment
+    started_at: Optional[Moment]
+    ended_at: Optional[Moment]
+    exit_code: Optional[ExitCode]
+    error: Optional[str]
+    version: int = 1
+    warnings: tuple[str, ...] = ()
+    stall: Optional[Stall] = None
+    left: Left = {}
+    nodes: tuple[JobHost, ...] = ()
+    roles: tuple[RecordRole, ...] = ()
+    supervisor: Optional[Supervisor] = None
+    python: str = ""
+    cwd: str = ""
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    output_url: Optional[str] = None
+    launcher: Launcher = "ssh"
+    kv_store: Optional[str] = None
+    library: Optional[str] = None
+    code: Optional[str] = None
+    project: Optional[str] = None
+    script: Optional[str] = None
+    script_source: Optional[str] = None
+    owner: Optional[str] = None
+    max_duration_s: Optional[float] = None
+    nodes_credentials: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs or will run."""
+        return self.state in ENDED
+
+    @property
+    def result(self) -> JobResult:
+        """How it ended, once it has."""
+        return JobResult(state=self.state, exit_code=self.exit_code, error=self.error, left=self.left)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+class _Identified(Struct, frozen=True, kw_only=True):
+    id: JobId
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """The job for which another one was refused."""
+
+    id: JobId
+    name: Name
+    state: JobState
+
+
+class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to an order."""
+
+    job: Optional[JobId] = None
+    state: Optional[JobState] = None
+    refused: Optional[Refused] = None
+    error: Optional[str] = None
+
+
+class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to `stop`. already: it had ended before."""
+
+    result: JobResult
+    already: bool = False
+
+
+class _Jobs(Struct, frozen=True, kw_only=True):
+    jobs: list[Raw]
+
+
+_JOBS_DECODER = Decoder(_Jobs)
+
+
+class _Failure(Struct, frozen=True, kw_only=True):
+    error: str
+
+
+_FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]{1,40})"\s*:')
+_JOBS = re.compile(rb'\s*\{\s*"jobs"\s*:\s*\[')
+# In a string, and out of it.
+_SIGN = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
+
+
+def find_first_key(line: bytes) -> str:
+    """The first key of a line's JSON object, by which the head's lines are told apart; "" where it begins otherwise."""
+    found = _FIRST_KEY.match(line)
+    return found[1].decode("ascii") if found is not None else ""
+
+
+def parse_failure(line: bytes) -> str:
+    """What the head says went wrong, in a line. Raises ValueError."""
+    return shorten(decode(line, _Failure).error)
+
+
+def parse_log_line(line: bytes) -> LogLine:
+    """A line of a job's log. Raises ValueError."""
+    return decode(line, LogLine)
+
+
+def parse_submitted(line: bytes) -> Submitted:
+    """The answer to an order. Raises ValueError."""
+    return decode(line, Submitted)
+
+
+def parse_stopped(line: bytes) -> StopAnswer:
+    """The answer to `stop`. Raises ValueError."""
+    return decode(line, StopAnswer)
+
+
+def parse_left(text: bytes) -> list[tuple[int, str]]:
+    """What role.py could not end on its host. Raises ValueError."""
+    return decode(text, list[tuple[Count, str]])
+
+
+def parse_record(data: bytes) -> Record:
+    """A job's record. Raises ValueError."""
+    if len(data) > MAX_RECORD_BYTES:
+        raise ValueError(f"it is longer than {MAX_RECORD_BYTES >> 20} MiB")
+    if _is_deep(data):
+        raise ValueError("it is nested too deeply")
+    return decode(data, Record)
+
+
+def _is_deep(data: bytes) -> bool:
+    """Whether lists and objects are nested more than MAX_RECORD_DEPTH deep."""
+    bare = _STRING.sub(b"", data)
+    for _ in range(MAX_RECORD_DEPTH):
+        bare, count = _INNERMOST.subn(b"", bare)
+        if not count:
+            return False
+    return b"[" in bare or b"{" in bare
+
+
+def find_record_id(data: bytes) -> Optional[str]:
+    """The id of a record that may be damaged otherwise; None where it has none."""
+    try:
+        return decode(data, _Identified).id
+    except ValueError:
+        return None
+
+
+def split_jobs(line: bytes) -> list[bytes]:
+    """The records in the head's list of jobs, as they are written, whatever each holds. Raises ValueError."""
+    opening = _JOBS.match(line)
+    if opening is None:
+        raise ValueError("it is no list of jobs")
+    if line.count(b",") > MAX_VALUES:
+        raise ValueError(f"it lists more than {MAX_VALUES} values")
+    try:
+        found = [bytes(record) for record in _JOBS_DECODER.decode(line).jobs]
+    except (ValueError, RecursionError):
+        found = _split_damaged(line, opening.end())
+    if len(found) > MAX_JOBS:
+        raise ValueError(f"it lists more than {MAX_JOBS} jobs")
+    return found
+
+
+def _split_damaged(line: bytes, begin: int) -> list[bytes]:
+    """The same of a list that no parser reads as a whole: one record in it would hide all others."""
+    found: list[bytes] = []
+    for depth, sign, position in _walk(line, begin):
+        if (sign == b"," and depth == 0) or depth < 0:
+            found.append(line[begin:position].strip())
+            if depth < 0:
+                return found
+            begin = position + 1
+    raise ValueError("the list of jobs has no end")
+
+
+def _walk(data: bytes, begin: int) -> Iterator[tuple[int, bytes, int]]:
+    """Each bracket, brace and comma outside of strings: the depth after it, the sign, and where it stands."""
+    depth, in_string = 0, False
+    for match in _SIGN.finditer(data, begin):
+        sign = match[0]
+        if sign == b'"':
+            in_string = not in_string
+        elif not in_string and len(sign) == 1:
+            depth += (sign in b"[{") - (sign in b"]}")
+            yield depth, sign, match.start()
+
+
+def shorten(text: str) -> str:
+    """A text from elsewhere in one line of limited length."""
+    line = "; ".join(part.strip() for part in text[: 4 * LONGEST_ERROR].splitlines() if part.strip())
+    return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 3]}..."

@@ -1,0 +1,139 @@
+"""How a job's workers read their data from S3: MXNet itself, or from local files that are staged for it. Pure.
+
+train/node/stage.py stages; how a worker's Python is made to read what it staged, stage_hook.py beside it tells.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from foundation.errors import ConfigError
+from provision.oracle.mxnet_wheels import find_wheel
+from train.job.config import DataConfig, TrainConfig
+from train.job.placement import Placement
+
+INSTANCE_CREDENTIALS_S = 6 * 3600
+"""How long those of an instance profile are valid at most; a job that starts may find them half used up."""
+SHORT_S = 2 * 3600
+"""Credentials that end sooner are warned of in a job that has no time limit: AWS gives some for an hour alone."""
+_STAGE = 'set [data] mode = "stage"'
+_PYTHON_READERS = re.compile(r"\b(ImageRecordDataset|RecordFileDataset|MXIndexedRecordIO|ImageIter|ImageDetIter)\b")
+_OF_NODES = f'set [provision] instance_profile = "auto", and {_STAGE.removeprefix("set ")}'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """mode: who reads from S3, MXNet ("native") or stage.py. why: in a few words, for the reader.
+
+    limit_s: for how many seconds MXNet can read, which cannot renew its credentials; None where nothing ends, or
+    where it is not known. unreadable: a reader that the program uses and that cannot read s3:// in this mode.
+    """
+
+    mode: Literal["native", "stage"]
+    why: str
+    limit_s: float | None = None
+    unreadable: str | None = None
+
+
+def find_python_reader(program: str) -> str | None:
+    """The first reader of MXNet's that a program names and that opens files by Python, which cannot open s3://. Pure.
+
+    Each opens an index or a list so; MXNet's C++ code opens what other readers read.
+    """
+    found = _PYTHON_READERS.search(program)
+    return found[0] if found is not None else None
+
+
+def plan_reading(
+    data: DataConfig,
+    *,
+    library: str,
+    program: str = "",
+    nodes_credentials: bool = False,
+    credentials_left_s: float | None = None,
+) -> Reading:
+    """Decide for a job; library: "mxnet==1.7.0.post2", "source@v1.7.x". program: its text, as far as it is known.
+
+    nodes_credentials: it uses those of the nodes' instance profile. credentials_left_s: for how long the others are
+    valid, where that is known. Raises ConfigError where MXNet is to read s3:// itself and is known not to.
+    """
+    wheel = find_wheel(library)
+    reads = wheel.reads_s3 if wheel is not None else None
+    if data.mode == "native" and reads is False:
+        raise ConfigError(f'data.mode = "native": {library} cannot read s3://', hint=f'{_STAGE}, or "auto"')
+    limit_s = INSTANCE_CREDENTIALS_S if nodes_credentials else credentials_left_s
+    reader = find_python_reader(program)
+    if data.mode == "native" or (data.mode == "auto" and reads and reader is None):
+        why = f"{library} can" if reads else "as [data] mode says"
+        return Reading(mode="native", why=why, limit_s=limit_s, unreadable=reader)
+    if data.mode == "auto" and reads:
+        return Reading(mode="stage", why=f"{reader} cannot read s3://")
+    if data.mode == "stage":
+        return Reading(mode="stage", why="as [data] mode says")
+    return Reading(mode="stage", why=f"{library} {'cannot' if reads is False else 'may not'} read s3://")
+
+
+def reading_environment(
+    reading: Reading, data: DataConfig, placement: Placement, *, nodes_credentials: bool
+) -> dict[str, str]:
+    """What a job's processes get to read so."""
+    if reading.mode == "native":
+        return {}
+    env = {"CLUSTER_DATA_MODE": "stage", "CLUSTER_DATA_RANKS": " ".join(guess_ranks(placement))}
+    if data.cache_gib != "auto":
+        env["CLUSTER_DATA_CACHE_GIB"] = repr(data.cache_gib)
+    if data.cache_dir != "auto":
+        env["CLUSTER_DATA_CACHE_DIR"] = data.cache_dir
+    if nodes_credentials:
+        env["CLUSTER_DATA_CREDENTIALS"] = "instance"
+    return env
+
+
+def guess_ranks(placement: Placement) -> list[str]:
+    """The nodes of the workers by the ranks that these will probably get.
+
+    ps-lite gives them by address, as text and backwards (its src/van.cc, ProcessAddNodeCommandAtScheduler). Where it
+    is otherwise, data is fetched ahead of need for nobody.
+    """
+    nodes = sorted(placement.of_workers, key=lambda node: node.host.private_ip, reverse=True)
+    return [node.host.name for node in nodes for _ in range(placement.workers[node.host.name])]
+
+
+def reading_warnings(
+    reading: Reading, config: TrainConfig, *, credentials_left_s: float | None = None
+) -> tuple[str, ...]:
+    """What the user should know of a job that uses what cannot read so, or that may run longer than its credentials.
+
+    credentials_left_s: as plan_reading has it.
+    """
+    said = []
+    if reading.unreadable is not None:
+        said.append(f'data.mode = "native": {reading.unreadable}, in the program, cannot read s3:// so: {_STAGE}')
+    wanted_s = config.max_duration_s
+    # Those of this machine are renewed by nobody. Those of an instance profile are, where data is staged.
+    limit_s, todo = (credentials_left_s, _OF_NODES) if credentials_left_s is not None else (reading.limit_s, _STAGE)
+    if limit_s is not None and wanted_s is not None and wanted_s > limit_s:
+        said.append(
+            f'train.max_duration = "{config.max_duration}": the credentials that this job uses S3 with end before, '
+            f"after {render_left(limit_s)}, and cannot be renewed: {todo}"
+        )
+    elif wanted_s is None and credentials_left_s is not None and credentials_left_s < SHORT_S:
+        said.append(
+            f"the credentials of this job end in {render_left(credentials_left_s)}, and cannot be renewed: after that "
+            f"the job can neither read nor write S3. For a longer job, {todo}"
+        )
+    return tuple(said)
+
+
+def render_left(seconds: float) -> str:
+    """A time that is left, in hours and minutes: "11 h 59 min"."""
+    minutes = int(seconds // 60)
+    return f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def render_reading(reading: Reading) -> str:
+    """The reading in a few words, as it stands behind where S3 is. Pure."""
+    if reading.mode == "stage":
+        return f"read from files staged on the nodes ({reading.why})"
+    end = f", for {render_left(reading.limit_s)} at most" if reading.limit_s is not None else ""
+    return f"read by MXNet itself ({reading.why}){end}"

@@ -1,0 +1,162 @@
+"""Measures the network between nodes: bytes per second and round trips, one pair after another."""
+
+import json
+import secrets
+import shlex
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connections import on_all
+from foundation.decode import decode
+from foundation.errors import ClusterError
+from train.follow.head import SILENCE_S, Talk, never
+from train.job.protocol import Name, find_first_key, shorten
+from train.node.programs import program_words
+
+MAX_ALL_PAIRS = 8
+"""Nodes of which every ordered pair is measured; of more, a ring, and the head to all."""
+PINGS = 200
+START_S, PAIR_S = 60.0, 30.0  # at most: until all listen; what a pair takes beside the measured seconds
+PROGRAM = "bench_network"
+_BLOCKED = "cluster verify, which looks at the ports between nodes"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """One direction between two nodes. bytes_per_s: as it arrived; round_trips_s: each of them, in seconds."""
+
+    source: str
+    target: str
+    bytes_per_s: float
+    round_trips_s: tuple[float, ...]
+
+    @property
+    def round_trip_s(self) -> float:
+        """The median."""
+        return statistics.median(self.round_trips_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkResult:
+    """What was measured, and how: so many seconds over so many connections at once for each pair."""
+
+    nodes: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    seconds: float
+    streams: int
+
+    @property
+    def all_pairs(self) -> bool:
+        """Whether each node was measured to each other one."""
+        return len(self.pairs) == len(self.nodes) * (len(self.nodes) - 1)
+
+
+def choose_pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Which node sends to which; names: the head's first. Pure.
+
+    Up to MAX_ALL_PAIRS of them each sends to each other one; of more the head to all, and round in a ring.
+    """
+    if len(names) <= MAX_ALL_PAIRS:
+        return tuple((source, target) for source in names for target in names if source != target)
+    ring = zip(names, [*names[1:], names[0]], strict=True)
+    return tuple(dict.fromkeys([*((names[0], target) for target in names[1:]), *ring]))
+
+
+def measure_network(
+    nodes: Sequence[ReadyNode], *, seconds: float, streams: int, on_pair: Callable[[Pair], None]
+) -> NetworkResult:
+    """Measure pair after pair, for so many seconds each. on_pair: gets each result as it comes.
+
+    Raises ClusterError for nodes that cannot reach each other, ConnectError.
+    """
+    by_name = {node.host.name: node for node in nodes}
+    planned = choose_pairs(list(by_name))
+    limit_s = START_S + len(planned) * (PAIR_S + seconds)
+    common = {"secret": secrets.token_hex(16), "limit_s": limit_s}
+    pairs: list[Pair] = []
+    with ExitStack() as stack:
+        ports = _listen(nodes, common, stack)
+        for source, targets in _by_source(planned).items():
+            peers = [{"name": name, "ip": by_name[name].host.private_ip, "port": ports[name]} for name in targets]
+            order = {"do": "send", "peers": peers, "seconds": seconds, "streams": streams, "pings": PINGS}
+            with closing(_start(by_name[source], {**order, **common})) as talk:
+                for said in _messages(talk, source, deadline_s=limit_s, silence_s=SILENCE_S + seconds):
+                    pair = _read_pair(source, said)
+                    on_pair(pair)
+                    pairs.append(pair)
+                    if len(pairs) > len(planned):
+                        raise ClusterError(f"{source}: {PROGRAM} has measured more than it was asked for")
+    return NetworkResult(nodes=tuple(by_name), pairs=tuple(pairs), seconds=seconds, streams=streams)
+
+
+def _by_source(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    targets: dict[str, list[str]] = {}
+    for source, target in pairs:
+        targets.setdefault(source, []).append(target)
+    return targets
+
+
+def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitStack) -> dict[str, int]:
+    """Have every node receive until `stack` is left; the port of each."""
+    ports: dict[str, int] = {}
+
+    def listen(node: ReadyNode) -> None:
+        talk = _start(node, {"do": "receive", "address": node.host.private_ip, **common})
+        stack.callback(talk.close)
+        said = next(_messages(talk, node.host.name, deadline_s=START_S), None)
+        if said is None or said.listening is None:
+            raise ClusterError(f"{node.host.name}: {PROGRAM} ended before it listened", hint=_BLOCKED)
+        ports[node.host.name] = said.listening
+
+    on_all(nodes, listen)
+    return ports
+
+
+def _start(node: ReadyNode, order: Mapping[str, Any]) -> Talk:
+    words = program_words(PROGRAM, python=node.python, code_dir=node.code_dir)
+    talk = Talk(node.connection.open_channel("exec " + shlex.join(words)), where=node.host.name)
+    talk.send(json.dumps(order).encode() + b"\n")
+    return talk
+
+
+class _Said(Struct, frozen=True, kw_only=True):
+    """A line of the program on a node: where it listens, or what it has measured to a peer, or why it could not."""
+
+    listening: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    to: Name | None = None
+    error: str | None = None
+    bytes: Annotated[int, Meta(ge=0)] = 0
+    seconds: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    round_trips_s: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e9)], ...], Meta(max_length=PINGS)] = ()
+
+
+def _messages(talk: Talk, node: str, *, deadline_s: float, silence_s: float = SILENCE_S) -> Iterator[_Said]:
+    """The program's messages, without keep-alives. Raises ClusterError for a line that is none."""
+    for line in talk.lines(never, silence_s=silence_s, deadline=time.monotonic() + deadline_s):
+        if find_first_key(line) == "alive":
+            continue
+        try:
+            yield decode(line, _Said)
+        except ValueError as error:
+            raise ClusterError(f"{node}: what {PROGRAM} says cannot be understood: {error}", hint=_BLOCKED) from None
+
+
+def _read_pair(source: str, said: _Said) -> Pair:
+    """The result of one pair. Raises ClusterError when the node could not reach its peer."""
+    if said.to is None or not (said.error or said.round_trips_s):
+        raise ClusterError(f"{source}: {PROGRAM} does not say what it has measured", hint=_BLOCKED)
+    if said.error is not None:
+        raise ClusterError(f"{source} to {said.to}: {shorten(said.error)}", hint=_BLOCKED)
+    return Pair(
+        source=source,
+        target=said.to,
+        bytes_per_s=said.bytes / said.seconds if said.seconds else 0.0,
+        round_trips_s=said.round_trips_s,
+    )

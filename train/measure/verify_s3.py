@@ -1,0 +1,197 @@
+"""Checks whether a job could read [data] url: chooses an object, reads it on every node, explains the result."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from bootstrap.apply import ReadyNode
+from bootstrap.verify.compute import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
+from foundation.errors import ClusterError, NotFoundError
+from provision.aws.iam_policy import S3Scope, render_job_policy
+from train.s3.client import S3AccessDeniedError, S3Object, open_s3
+from train.s3.environment import S3Access, find_s3_access
+from train.s3.url import S3Url, parse_url
+
+TIMEOUT_S = 90.0
+MAX_LISTED = 1000
+NOTHING_THERE: Status = "warning"
+"""Nodes are verified before the data is put there as well: what is not there yet is no fault of theirs."""
+MODULES = ("train", "train.node", "train.node.instance_credentials", "train.node.s3", "train.node.verify_s3")
+# What dmlc-core puts into a URL as it is.
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meaning:
+    """The outcome of a read; see Check."""
+
+    status: Status
+    said: str
+    cause: str | None = None
+    hint: str | None = None
+
+
+def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluster: str) -> Probe | Check:
+    """The probe that reads an object below `url` on every node; a Check where there is none to be read.
+
+    url: [data] url. region, instance_profile: as [provision] has them. cluster: its name. Asks S3 and STS from this
+    machine.
+    """
+    if url is None:
+        return _everywhere("s3://", Meaning(status="unchecked", said="not checked: [data] url is not set"))
+    try:
+        policy = render_job_policy(S3Scope(data_url=url), region=region)
+        access = find_s3_access(region=region, instance_profile=instance_profile, cluster=cluster, policy=policy)
+        found = asyncio.run(_find_object(parse_url(url), region=region))
+    except S3AccessDeniedError as error:
+        of_nodes = instance_profile != "none"
+        status: Status = "unchecked" if of_nodes else "failed"
+        said = "not checked: this machine may not look for an object" if of_nodes else "access denied"
+        return _everywhere(url, Meaning(status=status, said=said, cause=error.message, hint=error.hint))
+    except NotFoundError as error:
+        hint = f"cluster data put --create-bucket FOLDER {url}"
+        return _everywhere(url, Meaning(status=NOTHING_THERE, said=f"not checked: {error.message}", hint=hint))
+    except ClusterError as error:
+        return _everywhere(url, Meaning(status="failed", said=error.message, hint=error.hint))
+    if found is None:
+        hint = f"cluster data put FOLDER {url}"
+        return _everywhere(url, Meaning(status=NOTHING_THERE, said="not checked: it holds no object", hint=hint))
+    return s3_probe(found, access)
+
+
+def _everywhere(subject: str, meaning: Meaning) -> Check:
+    return _check(EVERYWHERE, subject, meaning)
+
+
+def _check(node: str, subject: str, meaning: Meaning) -> Check:
+    return Check(
+        node=node,
+        check="s3",
+        subject=subject,
+        status=meaning.status,
+        said=meaning.said,
+        cause=meaning.cause,
+        hint=meaning.hint,
+    )
+
+
+async def _find_object(url: S3Url, *, region: str) -> S3Url | None:
+    async with open_s3(region=region) as client:
+        listed = [item async for item in client.list_objects(url, limit=MAX_LISTED)]
+    return choose_object(listed, url)
+
+
+def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
+    """The object to read: a .rec with a plain name where there is one; no empty one, which nobody can read. Pure."""
+    folder = url.as_folder().key
+    below = [item.url for item in listed if item.size_bytes and (item.url == url or item.url.key.startswith(folder))]
+    return min(
+        below,
+        key=lambda found: (not found.key.endswith(".rec"), not _PLAIN_KEY.fullmatch(found.key)),
+        default=None,
+    )
+
+
+def s3_probe(found: S3Url, access: S3Access) -> Probe:
+    """Read the object as a job would, with MXNet if that can: where S3 is and who asks are `access`."""
+    return Probe(
+        check="s3",
+        modules=tuple((name, _read_source(name)) for name in MODULES),
+        order={
+            "uri": str(found),
+            "env": dict(access.env),
+            "secrets": dict(access.secrets),
+            "nodes_credentials": access.of_nodes,
+        },
+        timeout_s=TIMEOUT_S,
+        to_checks=partial(check_s3, uri=str(found), endpoint=access.env.get("S3_ENDPOINT", "s3.amazonaws.com")),
+    )
+
+
+def _read_source(module: str) -> str:
+    """The text of a module of this project; of a package, that of its __init__.py."""
+    place = Path(str(files("train"))).parent.joinpath(*module.split("."))
+    return (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
+
+
+def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -> tuple[Check, ...]:
+    """What a node's read of the object says. Pure."""
+    return (_check(node.host.name, uri, _find_meaning(result, node=node.host.name, uri=uri, endpoint=endpoint)),)
+
+
+def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str) -> Meaning:
+    said = next(iter(result.messages), None)
+    if said is None and result.exit_code == 1:
+        # The compute check tells why.
+        return Meaning(status="unchecked", said=f"not checked: {result.last_words}")
+    if said is None:
+        hint = f"cluster exec --node {node} -- curl -sS -m 10 https://{endpoint}"
+        return Meaning(status="failed", said=f"MXNet {result.ending}", cause=f"while it read {uri}", hint=hint)
+    if "credentials" in said:
+        hint = "cluster iam-policy, and [provision] instance_profile in cluster.toml"
+        return Meaning(status="failed", said="there are no credentials", cause=said["credentials"], hint=hint)
+    if "read" in said:
+        return Meaning(status="ok", said=f"read by MXNet, a record of {said['read']} bytes")
+    if "error" not in said:
+        return _find_staged_meaning(said, node=node, uri=uri, endpoint=endpoint)
+    return explain_error(said["error"], node=node, uri=uri, endpoint=endpoint)
+
+
+def _find_staged_meaning(said: Mapping[str, Any], *, node: str, uri: str, endpoint: str) -> Meaning:
+    if "staged" in said:
+        return Meaning(status="ok", said=f"read as it is staged for this MXNet wheel, {said['staged']} bytes")
+    code, words = said["code"], said["refused"]
+    if code and code != "Broken":  # s3.py's word for a connection
+        return _explain_refusal(code, words, uri=uri)
+    hint = f"cluster exec --node {node} -- curl -sS -m 10 https://{endpoint}"
+    return Meaning(status="failed", said=f"{endpoint} cannot be reached", cause=words[:300], hint=hint)
+
+
+def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
+    """What MXNet 1.7.0's reader means by what it says, as was tried out against refusing servers. Pure."""
+    code = re.search(r"<Code>(\w+)</Code>", error)
+    if code:
+        words = re.search(r"<Message>([^<]*)</Message>", error)
+        return _explain_refusal(code[1], words[1] if words else "", uri=uri)
+    ask = f"cluster exec --node {node} -- curl -sS -m 10 https://{endpoint}"
+    known = {
+        "Invalid RecordIO": Meaning(status="ok", said="read by MXNet; it is no RecordIO file"),
+        "curl_easy_perform": Meaning(
+            status="failed",
+            said=f"{endpoint} cannot be reached",
+            cause=error.strip().rpartition("CURLE_OK: ")[2][:300],
+            hint=ask,
+        ),
+        "fail to open": Meaning(
+            status="failed", said="it is gone", cause="it was deleted meanwhile", hint=f"cluster data ls {uri}"
+        ),
+        "IsTruncated": Meaning(
+            status="failed",
+            said="the answer is not S3's",
+            cause=f"a proxy between {node} and {endpoint}, or a name that MXNet does not encode",
+            hint=ask,
+        ),
+    }
+    other = Meaning(status="failed", said=summarize_error(error), hint=f"cluster data ls {uri}")
+    return next((meaning for words, meaning in known.items() if words in error), other)
+
+
+def _explain_refusal(code: str, words: str, *, uri: str) -> Meaning:
+    bucket = parse_url(uri).bucket
+    cause, hint = {
+        "AccessDenied": (words, "cluster iam-policy, which prints what the job's credentials must be allowed"),
+        "NoSuchBucket": (f"there is no bucket {bucket}", "cluster data ls"),
+        "RequestTimeTooSkewed": ("the node's clock is wrong", "the clock's check, above"),
+        "ExpiredToken": ("the credentials have ended", "log in anew, then the same command"),
+        "PermanentRedirect": (f"bucket {bucket} is in another region", "[provision] region in cluster.toml"),
+        "AuthorizationHeaderMalformed": (f"bucket {bucket} is in another region", "[provision] region in cluster.toml"),
+        "SlowDown": ("S3 has too many requests at this moment", "the same command again"),
+        "InternalError": ("S3 has a fault at this moment", "the same command again"),
+        "ServiceUnavailable": ("S3 has a fault at this moment", "the same command again"),
+    }.get(code, (words, "aws sts get-caller-identity"))
+    return Meaning(status="failed", said=code, cause=cause[:300] or None, hint=hint)

@@ -1,0 +1,24 @@
+"""Runs a program of this folder on a node: `python -Es CODE/train/node PROGRAM ARGUMENTS...`.
+
+CODE is the folder of this project's files there; they import each other as `train.node...`, as they do here. -Es
+keeps the user's PYTHON... variables and packages out.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+PROGRAMS = {
+    "jobs": "train.node.jobs",
+    "supervise": "train.node.supervisor.supervise",
+    "launch": "train.node.supervisor.launch",
+    "ssh_proxy": "train.node.supervisor.ssh_proxy",
+    "role": "train.node.role.role",
+    "stage": "train.node.staging.stage",
+    "bench_network": "train.node.bench_network",
+}
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    program = sys.argv.pop(1)
+    sys.exit(importlib.import_module(PROGRAMS[program]).main())

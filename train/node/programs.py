@@ -1,0 +1,13 @@
+"""The command lines of this folder's programs."""
+
+import os
+from typing import List
+
+CODE_DIR = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""Where this project's files are on this host."""
+PYTHON_OPTIONS = "-Es"  # one word, which launch.py passes on in its place; its own -s is another
+
+
+def program_words(name: str, *words: str, python: str, code_dir: str = CODE_DIR) -> List[str]:
+    """The command line of a program, one of __main__.py's, for a host with its files in `code_dir`. Pure."""
+    return [python, PYTHON_OPTIONS, code_dir + "/train/node", name, *words]

@@ -1,0 +1,158 @@
+"""What a process of a job finds: its environment, its folder for output, its limits."""
+
+import fcntl
+import os
+import resource
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Optional, Union
+
+from bootstrap.node import process_tree, setup_env
+from train.node import job_folder
+from train.node.programs import CODE_DIR
+from train.node.wire import RoleOrder
+
+SIOCGIFADDR = 0x8915  # linux/sockios.h
+REACH_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 5.0
+MOST_OPEN_FILES = 1 << 20
+SOME_BYTES = 8  # of the data: a record begins with as many
+P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # as launch.py --p3 has them
+
+
+def make(order: RoleOrder) -> dict[str, str]:
+    """The environment of a job's process: this one's, what set-up commands exported, and the job's own over it.
+
+    Raises OSError, ValueError.
+    """
+    own = dict(order.env)
+    own.update(_network(order, own))
+    own["CLUSTER_HOST"] = order.host
+    own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(order.job)
+    if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
+        own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "train", "node", "staging", "hook.py")
+        own["CLUSTER_PYTHON"] = sys.executable  # the environment's, which has what stage.py needs
+    own[process_tree.JOB_VARIABLE] = order.job
+    if order.setup is None:
+        return {**base(), **own}
+    changes = setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), order.setup)
+    own_path = own.get("PATH", base().get("PATH", ""))
+    path = setup_env.merge({"PATH": own_path}, changes)["PATH"]
+    # The job's own Python comes first, whatever the commands loaded.
+    first = own_path.partition(":")[0]
+    words = [first, *(word for word in path.split(":") if word != first)]
+    merged: dict[str, str] = setup_env.merge(base(), changes)
+    return {**merged, **own, "PATH": ":".join(words)}
+
+
+def base() -> dict[str, str]:
+    """The environment of a job's process before the job's own: this one's, without what is not meant for it."""
+    keep = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
+    return {key: os.environ[key] for key in keep if key in os.environ}
+
+
+def _network(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
+    """What ps-lite has to know of this host, and of how we want it: what the user has set himself stays."""
+    if order.role not in ("scheduler", "server", "worker") or "DMLC_ROLE" not in order.launched:
+        return {}
+    made = dict(order.launched)
+    if "DMLC_INTERFACE" in own:
+        made.pop("DMLC_NODE_HOST", None)  # it would win over the interface
+    elif order.address:
+        made["DMLC_NODE_HOST"] = order.address
+        interface = find_interface(order.address)
+        if interface:
+            made["DMLC_INTERFACE"] = interface
+    wanted = dict(P3) if order.p3 else {}
+    if order.role != "scheduler":
+        wanted["PS_VERBOSE"] = "1"
+    made.update((key, value) for key, value in wanted.items() if key not in own)
+    return made
+
+
+def find_interface(address: str) -> Optional[str]:
+    """The name of the network interface that has an IPv4 address, or None."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(trial.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has no address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def raise_open_files(wanted: Union[int, str]) -> Optional[str]:
+    """Raise this process's limit of open files to a number, or as far as it goes ("auto"); a line for the user or None.
+
+    It goes on to the processes that are started. Limits of others, such as that of core files, stay.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else hard
+    number = most if isinstance(wanted, str) else wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, most, MOST_OPEN_FILES), hard))
+    if number > most:
+        return f"open_files = {number}: this host allows no more than {most}"
+    return None
+
+
+def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
+    """Why this host cannot list what is in S3 below a URL and read of it, or None."""
+    from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of each process of a job, and one on each host reads
+
+    try:
+        store = s3.Store(env)
+        entry = next((found for found in store.list(url) if found.size_bytes), None)
+        if entry is not None:
+            store.read_range(entry, 0, min(entry.size_bytes, SOME_BYTES), lambda *_: None)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def find_blocked(env: Mapping[str, str]) -> Optional[str]:
+    """Why the scheduler cannot be reached from here, or None: ps-lite itself would wait for ever, without a word."""
+    if env.get("DMLC_ROLE") not in ("server", "worker"):
+        return None
+    host, port = env["DMLC_PS_ROOT_URI"], int(env["DMLC_PS_ROOT_PORT"])
+    error = try_port(host, port)
+    if error is None:
+        return None
+    return (
+        f"the scheduler's port {port} on {host} cannot be reached from here ({error}): does the security group allow "
+        "everything between its members?"
+    )
+
+
+def find_unreachable(places: Iterable[tuple[str, int]]) -> list[str]:
+    """Those of these ports, [(host, number), ...], that cannot be reached from here: ["10.0.0.5:34567", ...], in order.
+
+    They are tried side by side.
+    """
+    blocked: list[str] = []
+
+    def try_one(host: str, port: int) -> None:
+        if try_port(host, port, REACH_TIMEOUT_S) is not None:
+            blocked.append(f"{host}:{port}")
+
+    trials = [threading.Thread(target=try_one, args=place, daemon=True) for place in places]
+    for trial in trials:
+        trial.start()
+    for trial in trials:
+        trial.join()
+    return sorted(blocked)
+
+
+def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> Optional[OSError]:
+    """Why a port cannot be reached from here, or None. One that refuses or hangs up can be."""
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except ConnectionError:  # the scheduler, say, does not listen yet
+        return None
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,43 @@
+"""What ps-lite, the parameter server inside MXNet, prints of itself with PS_VERBOSE=1."""
+
+import re
+from typing import Optional
+
+from train.node.wire import Message
+
+# The path depends on how MXNet was compiled: "src/van.cc" up to 1.7, "../3rdparty/ps-lite/src/van.cc" since 1.8.
+VERBOSE = re.compile(rb"\[\d\d:\d\d:\d\d\] (?:.*/)?(?:van|\w+_van)\.(?:cc|h):\d+: (.*)")
+OWN = re.compile(r"\[\d\d:\d\d:\d\d\] (?:\S*/)?(?:\w*van|resender|postoffice)\.(?:cc|h):")
+RANK = re.compile(rb"([WS])\[(\d+)\] is connected to others")
+BOUND = re.compile(rb"Bind to role=(?:worker|server),.* ip=([0-9a-fA-F.:]+), port=(\d+)")
+FAILURE = re.compile(rb"(?i)fail|error|warn|fatal|cannot|unable")
+FIRST_SERVER, FIRST_WORKER = 8, 9  # its ids: servers have even ones, workers odd ones
+
+
+def is_report(line: bytes) -> bool:
+    """Whether a line is one of those that PS_VERBOSE=1 asks for."""
+    return VERBOSE.match(line) is not None
+
+
+def read(line: bytes) -> Optional[Message]:
+    """What a line of ps-lite's says of its process: its rank, or where it listens; None for any other line."""
+    match = VERBOSE.match(line)
+    if match is None:
+        return None
+    rank, bound = RANK.match(match.group(1)), BOUND.match(match.group(1))
+    if rank:
+        first = FIRST_WORKER if rank.group(1) == b"W" else FIRST_SERVER
+        return Message(rank=(int(rank.group(2)) - first) // 2)
+    if bound:
+        return Message(bound=(bound.group(1).decode(), int(bound.group(2))))
+    return None
+
+
+def is_own(text: str) -> bool:
+    """Whether a line, as text, is one of ps-lite's own, such as "Resend": it may print those for ever."""
+    return text.startswith("[") and OWN.match(text) is not None
+
+
+def is_failure(line: bytes) -> bool:
+    """Whether a line tells of something that went wrong: ps-lite says that in the same form."""
+    return FAILURE.search(line.partition(b": ")[2]) is not None

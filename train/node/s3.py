@@ -1,0 +1,389 @@
+"""Objects in S3, for programs on the nodes: by obstore, with every MXNet wheel, also those that cannot read s3://.
+
+    store = Store(os.environ)                      # a job's environment, as train/s3/environment.py makes it
+    store.put_file(path, "s3://bucket/folder/key")
+    for entry in store.list("s3://bucket/folder/"): store.get_file(entry.url, path)
+
+What is after the bucket is the key, whatever characters it has; keys with empty parts, "." or ".." are refused.
+S3 verifies the SHA-256 of what it is sent. No proxy is used, whatever the environment says.
+Works with obstore 0.8, the last one for Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from train.node import instance_credentials
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ClientConfig, S3Config, S3Credential
+
+Result = TypeVar("Result")
+ATTEMPTS = 6
+FIRST_PAUSE_S = 0.3  # before the second attempt, twice as long before every further one, times a random number up to 1
+MAX_PAUSE_S = 8.0
+CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves RANGE_BYTES or ONE_PUT_BYTES at most
+RANGE_BYTES = 16 << 20
+# Larger files are sent in parts: what a killed program leaves of those, `cluster data put` and `cluster down` remove.
+ONE_PUT_BYTES = 64 << 20
+PART_BYTES, PARTS_AT_ONCE = 16 << 20, 4
+PIECE_BYTES = 1 << 20
+# An address that is never asked, since no host is to be asked through it: it keeps reqwest from the environment's.
+NO_PROXY: ClientConfig = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
+_HINTS = {
+    "PermanentRedirect": ": the bucket is in another region than {region}",
+    "AccessDenied": ": cluster train says before the start what the job's credentials may do",
+    "ExpiredToken": ": the job's credentials have ended",
+    "RequestTimeTooSkewed": ": the node's clock is wrong; cluster verify compares the clocks",
+    "NoSuchBucket": ": cluster data ls shows your buckets",
+}
+_PASSING_CODES = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "OperationAborted")
+_AWS_HOST = re.compile(r"s3[a-z0-9.-]*\.amazonaws\.com(\.cn)?")
+_STATUS = re.compile(r"status code: (\d{3}) ")
+
+
+class Entry(NamedTuple):
+    """An object as a listing shows it."""
+
+    url: str
+    size_bytes: int
+    etag: str
+
+
+class StoreError(OSError):
+    """S3 could not do it; the text says what, where and why. code: S3's own word for it, or ours.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+    """
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class NotFound(StoreError):
+    """There is no such object, or no such bucket."""
+
+
+class Store:
+    """S3 as a job's environment variables describe it, and who asks. For any thread.
+
+    Its methods repeat what may succeed another time. They raise StoreError, NotFound among its kinds, and OSError for
+    files on this machine, ValueError for what names no object.
+    """
+
+    def __init__(self, env: Mapping[str, str], find_keys: Callable[[], S3Credential] | None = None) -> None:
+        """find_keys: asked for credentials whenever the last ones are about to end, in place of the environment's."""
+        self.region = _first(env, "S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
+        suffix = ".cn" if self.region.startswith("cn-") else ""
+        endpoint = _first(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT")
+        endpoint = endpoint or f"s3.{self.region}.amazonaws.com{suffix}"
+        self._endpoint = endpoint if "://" in endpoint else f"https://{endpoint}"
+        self._host = self._endpoint.partition("://")[2]
+        self._is_aws = _AWS_HOST.fullmatch(self._host) is not None
+        self._verified = self._is_aws or env.get("S3_VERIFY_SSL") != "0"
+        self._find_keys = find_keys or _find_keys(env)
+        self._stores: dict[str, S3Store] = {}
+
+    def put_file(self, path: str, url: str) -> None:
+        """Write a file's content to an object: complete, or not at all."""
+        size = os.path.getsize(path)
+
+        def put(store: S3Store, key: str) -> None:
+            with open(path, "rb") as file:
+                if size <= ONE_PUT_BYTES:
+                    obstore.put(store, key, file.read(), use_multipart=False)
+                else:
+                    obstore.put(store, key, file, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+
+        self._try(url, put)
+
+    def put_bytes(self, data: bytes, url: str) -> None:
+        """Write bytes to an object."""
+        self._try(url, lambda store, key: obstore.put(store, key, data, use_multipart=False))
+
+    def get_file(self, url: str, path: str) -> int:
+        """Read an object into a file: whole under its name, or not at all; returns its size in bytes."""
+        entry = self._find(url)
+        temporary = f"{path}.{os.getpid()}-{random.getrandbits(32):08x}.part"
+        try:
+            with open(temporary, "wb") as sink:
+                for begin in range(0, entry.size_bytes, RANGE_BYTES):
+
+                    def take(at: int, piece: memoryview) -> None:
+                        sink.seek(at)
+                        sink.write(piece)
+
+                    self.read_range(entry, begin, min(RANGE_BYTES, entry.size_bytes - begin), take)
+                sink.flush()
+                os.fsync(sink.fileno())
+            os.rename(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(temporary)
+        return entry.size_bytes
+
+    def read_range(self, entry: Entry, begin: int, length: int, take: Callable[[int, memoryview], None]) -> None:
+        """Read some bytes of an object that is still what Entry says; take(offset, piece) gets them, perhaps twice.
+
+        Raises StoreError with the code PreconditionFailed where the object is another one by now.
+        """
+
+        def read(store: S3Store, key: str) -> None:
+            at = begin
+            options = {"range": (begin, begin + length), "if_match": entry.etag}
+            for piece in obstore.get(store, key, options=options).stream(PIECE_BYTES):  # type: ignore[arg-type]
+                take(at, memoryview(piece))
+                at += len(piece)
+            if at != begin + length:
+                raise _Broken(f"{length} bytes were asked for, {at - begin} came")
+
+        self._try(entry.url, read)
+
+    def find(self, url: str) -> Entry | None:
+        """The object of that name; None where there is none."""
+        try:
+            return self._find(url)
+        except NotFound:
+            return None
+
+    def _find(self, url: str) -> Entry:
+        return _entry(split_object_url(url)[0], self._try(url, obstore.head))
+
+    def list(self, url: str, *, below: bool = True) -> Iterator[Entry]:
+        """The objects in a folder, in the order of their keys.
+
+        below: those in folders below it, too.
+        """
+        bucket, prefix = split_url(url)
+        folder = prefix.rstrip("/") or None
+
+        def pages(store: S3Store, _: str) -> Sequence[ObjectMeta]:
+            if not below:
+                return list(obstore.list_with_delimiter(store, folder)["objects"])
+            return [item for page in obstore.list(store, folder) for item in page]
+
+        found = (_entry(bucket, item) for item in self._try(url, pages, names_object=False))
+        # A folder's own marker, `folder/`, is called like the folder here.
+        inside = (entry for entry in found if not folder or entry.url.startswith(f"s3://{bucket}/{folder}/"))
+        return iter(sorted(inside, key=lambda entry: entry.url.encode("utf-8", "surrogateescape")))
+
+    def delete(self, url: str) -> None:
+        """Delete an object; one that is not there is no error."""
+        self._try(url, obstore.delete)
+
+    def is_encrypted(self, url: str) -> bool:
+        """Whether an object's ETag is no digest because of its encryption, which obstore does not tell.
+
+        https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
+        """
+        context = ssl.create_default_context()
+        if not self._verified:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        try:
+            request = urllib.request.Request(self.sign_head(url), method="HEAD")  # noqa: S310 - S3's own address
+            with opener.open(request, timeout=CONNECT_TIMEOUT_S) as answer:
+                return str(answer.headers.get("x-amz-server-side-encryption", "AES256")) != "AES256"
+        except OSError as error:
+            raise StoreError(f"{url}: {self._host} cannot be used: {error}", code="Broken") from error
+
+    def sign_head(self, url: str) -> str:
+        """An http(s) URL by which an object can be asked about with HEAD for a minute."""
+        return self._try(url, lambda store, key: obstore.sign(store, "HEAD", key, timedelta(minutes=1)))
+
+    def _open(self, bucket: str) -> S3Store:
+        if bucket not in self._stores:
+            in_host = self._is_aws and "." not in bucket
+            self._stores[bucket] = open_store(
+                bucket,
+                region=self.region,
+                endpoint=f"https://{bucket}.{self._host}" if in_host else self._endpoint,
+                find_keys=self._find_keys,
+                client={
+                    **NO_PROXY,
+                    "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
+                    "timeout": f"{REQUEST_TIMEOUT_S}s",
+                    "allow_invalid_certificates": not self._verified,
+                },
+                in_host=in_host,
+                max_retries=0,  # _try repeats, also what breaks in the middle of an answer
+            )
+        return self._stores[bucket]
+
+    def _try(self, url: str, attempt: Callable[[S3Store, str], Result], *, names_object: bool = True) -> Result:
+        """What `attempt` returns, after as many attempts as it takes. Raises StoreError."""
+        bucket, key = split_object_url(url) if names_object else split_url(url)
+        number = 0
+        while True:
+            number += 1
+            try:
+                return attempt(self._open(bucket), key)
+            except (BaseError, _Broken, FileNotFoundError) as error:
+                if getattr(error, "errno", None) is not None:  # a file on this machine
+                    raise
+                refusal, passing = explain(error, url, host=self._host, region=self.region)
+                if number == ATTEMPTS or not passing:
+                    raise refusal from None
+            pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1))
+            time.sleep(pause_s * random.random())  # noqa: S311 - so that not all nodes come back at the same moment
+
+
+def open_store(
+    bucket: str,
+    *,
+    region: str,
+    endpoint: str | None,
+    find_keys: Callable[[], S3Credential],
+    client: ClientConfig,
+    in_host: bool = False,
+    max_retries: int,
+) -> S3Store:
+    """Obstore's way to a bucket: S3 verifies the SHA-256 of what is put, and credentials are asked for anew in time.
+
+    endpoint: None is AWS's own. in_host: the bucket is named in the endpoint's host, and not in the path.
+    """
+    config: S3Config = {
+        "region": region,
+        "checksum_algorithm": "SHA256",
+        "virtual_hosted_style_request": in_host,
+    }
+    if endpoint:
+        config["endpoint"] = endpoint
+        client = {**client, "allow_http": endpoint.startswith("http://")}
+    return S3Store(
+        bucket,
+        config=config,
+        client_options=client,
+        credential_provider=find_keys,
+        retry_config={"max_retries": max_retries},
+    )
+
+
+def keep_keys(access_key: str, secret_key: str, token: str | None) -> Callable[[], S3Credential]:
+    """Credentials that stay, as obstore asks for them."""
+    keys: S3Credential = {
+        "access_key_id": access_key,
+        "secret_access_key": secret_key,
+        "token": token,
+        "expires_at": None,
+    }
+    return lambda: keys
+
+
+class _Broken(Exception):
+    """There was no whole answer."""
+
+
+class InstanceKeys:
+    """The credentials of this host's instance profile, as obstore asks for them: anew, before they end."""
+
+    def __init__(self, address: str = instance_credentials.ADDRESS) -> None:
+        self._address = address
+        self._last: S3Credential | None = None
+
+    def __call__(self) -> S3Credential:
+        """Credentials that are valid now. Raises CredentialsError where there are none any more."""
+        try:
+            found = instance_credentials.wait_for(self._address)
+        except instance_credentials.CredentialsError:
+            ends_at = self._last and self._last["expires_at"]
+            if self._last is None or ends_at is None or ends_at < datetime.now(timezone.utc):
+                raise
+            return self._last
+        self._last = {
+            "access_key_id": found.access_key_id,
+            "secret_access_key": found.secret_access_key,
+            "token": found.token,
+            "expires_at": found.expiration,
+        }
+        return self._last
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The bucket and key of s3://BUCKET/KEY; the key may be empty. Raises ValueError for another kind of URL."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    if scheme != "s3" or not bucket:
+        raise ValueError(f"{url}: not an S3 URL, which is s3://BUCKET/KEY")
+    return bucket, key
+
+
+def split_object_url(url: str) -> tuple[str, str]:
+    """The bucket and key of an object. Raises ValueError where one of them is missing or obstore cannot name it."""
+    bucket, key = split_url(url)
+    if not key:
+        raise ValueError(f"{url}: the name of an object is missing")
+    if any(part in ("", ".", "..") for part in key.split("/")):
+        raise ValueError(f"{url}: a name with empty parts, '.' or '..' cannot be used on the nodes")
+    return bucket, key
+
+
+def _first(env: Mapping[str, str], *names: str) -> str | None:
+    return next((env[name] for name in names if env.get(name)), None)
+
+
+def _find_keys(env: Mapping[str, str]) -> Callable[[], S3Credential]:
+    """Who asks. Raises StoreError where the environment does not say."""
+    if env.get("CLUSTER_DATA_CREDENTIALS") == "instance":
+        return InstanceKeys()
+    access_key = _first(env, "AWS_ACCESS_KEY_ID", "S3_ACCESS_KEY_ID")
+    secret_key = _first(env, "AWS_SECRET_ACCESS_KEY", "S3_SECRET_ACCESS_KEY")
+    if not access_key or not secret_key:
+        raise StoreError("there are no AWS credentials here: AWS_ACCESS_KEY_ID is not set", code="NoCredentials")
+    return keep_keys(access_key, secret_key, _first(env, "AWS_SESSION_TOKEN", "S3_SESSION_TOKEN"))
+
+
+def _entry(bucket: str, item: ObjectMeta) -> Entry:
+    return Entry(url=f"s3://{bucket}/{item['path']}", size_bytes=item["size"], etag=item["e_tag"] or "")
+
+
+def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[StoreError, bool]:
+    """What an error of obstore means, and whether another attempt may succeed."""
+    words = str(error).partition("\n\nDebug source")[0]
+    status = int(found[1]) if (found := _STATUS.search(words)) else 0
+    code = _find("Code", words) or {403: "AccessDenied", 404: "NoSuchKey"}.get(status, str(status))
+    if "External AWS credential provider" in words:
+        return StoreError(words.partition("Error: ")[2], code="NoCredentials"), False
+    if "redirect without LOCATION" in words:
+        status, code = 301, "PermanentRedirect"
+    if "invalid list response" in words:
+        return StoreError(f"{url}: what answers is not S3: {words.rpartition(': ')[0]}", code="Malformed"), False
+    if not status:
+        certificate = "certificate" in str(error).lower()
+        cause = re.search(r'message: "([^"]+)"', str(error))
+        if certificate:
+            words = "its certificate is not trusted"
+        elif cause:
+            words = cause[1]
+        return StoreError(f"{url}: {host} cannot be used: {words}", code="Broken"), not certificate
+    bucket_region = _find("Region", words)
+    if bucket_region and bucket_region != region:
+        text = f"the bucket is in {bucket_region}, and {region} was asked: [provision] region in cluster.toml"
+        return StoreError(f"{url}: {text} (S3: {status} {code})", code=code), False
+    said = (_find("Message", words) or words.rpartition(f"{status} ")[2].partition(":")[0]).strip()
+    kind = NotFound if status == 404 else StoreError
+    hint = _HINTS.get(code, "").format(region=region)
+    passing = status in (408, 429) or status >= 500 or code in _PASSING_CODES
+    return kind(f"{url}: S3 refuses: {status} {code}, {said}{hint}", code=code), passing
+
+
+def _find(tag: str, text: str) -> str:
+    found = re.search(f"<{tag}>([^<]*)</{tag}>", text)
+    return found[1] if found else ""

@@ -1,0 +1,206 @@
+"""Fetches objects of S3 into a node's cache: several at once, each in ranges, verified as a whole.
+
+What is asked for comes before what is fetched ahead of need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import itertools
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from train.node import integrity, s3
+from train.node.staging.cache import Cache, Slot, compare, make_key
+
+RANGE_BYTES = 16 << 20
+CONNECTIONS = 16
+OBJECTS = 8  # at the same time
+ATTEMPTS = 3  # at an object that arrives damaged
+NOW, AHEAD = 0, 1
+
+
+class StageError(Exception):
+    """Data could not be staged; says what, where and why."""
+
+
+class Item:
+    """An object that is wanted here. path: where it is, once it is; error: why it will not be."""
+
+    def __init__(self, entry: s3.Entry, urgency: int) -> None:
+        self.entry = entry
+        self.urgency = urgency
+        self.path: str | None = None
+        self.error: Exception | None = None
+        self.was_here = False
+        self.begun = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.path is not None or self.error is not None
+
+
+class _Threads:
+    """Threads that do things, the most urgent first."""
+
+    def __init__(self, count: int, do: Callable[[Any], None]) -> None:
+        self._do = do
+        self._waiting: queue.PriorityQueue[tuple[int, int, int, Any]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        for _ in range(count):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def put(self, urgency: int, number: int, thing: Any) -> None:
+        """Have it done; of the same urgency, the lowest number is first."""
+        self._waiting.put((urgency, number, next(self._numbers), thing))
+
+    def _work(self) -> None:
+        while True:
+            self._do(self._waiting.get()[-1])
+
+
+class Fetcher:
+    """Fetches into `cache` from `store`; say: gets words for the user."""
+
+    def __init__(self, store: s3.Store, cache: Cache, say: Callable[[str], None]) -> None:
+        self.received_bytes = 0
+        self.settled = threading.Condition()
+        self._store = store
+        self._cache = cache
+        self._say = say
+        self._stopped = threading.Event()
+        self._items: dict[str, Item] = {}
+        self._lock = threading.Lock()
+        self._objects = _Threads(OBJECTS, self._obtain)
+        self._ranges = _Threads(CONNECTIONS, lambda fetch_range: fetch_range())
+        self._numbers = itertools.count()
+
+    def want(self, entries: Iterable[s3.Entry], urgency: int) -> list[Item]:
+        """The Items of these, in order. What was wanted before is not fetched twice, but may become more urgent."""
+        with self._lock:
+            return [self._want(entry, urgency) for entry in entries]
+
+    def _want(self, entry: s3.Entry, urgency: int) -> Item:
+        key = make_key(entry)
+        item = self._items.get(key)
+        if item is None or (item.is_settled and (item.error or urgency == NOW)):  # it may have had to go since
+            item = self._items[key] = Item(entry, urgency)
+        elif item.urgency <= urgency:
+            return item
+        item.urgency = urgency
+        self._objects.put(urgency, next(self._numbers), item)  # perhaps for the second time: it is done once
+        return item
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stopped.set()
+
+    # -- one object ----------------------------------------------------------------------------------------------
+
+    def _obtain(self, item: Item) -> None:
+        with self._lock:
+            if item.begun or self._stopped.is_set():
+                return
+            item.begun = True
+        try:
+            path = self._cache.find(item.entry)
+            item.was_here = path is not None
+            while path is None:
+                slot = self._cache.claim(item.entry, self._stopped.is_set)
+                if self._stopped.is_set():
+                    return
+                if slot is not None:
+                    with contextlib.closing(slot):
+                        self._fetch(item, slot)
+                path = self._cache.find(item.entry)
+            item.path = path
+        except Exception as error:  # noqa: BLE001 - it is told to who waits for the object, which would be for ever
+            item.error = error
+        with self.settled:
+            self.settled.notify_all()
+
+    def _fetch(self, item: Item, slot: Slot) -> None:
+        entry, seen = item.entry, set[int]()
+        for _ in range(ATTEMPTS):
+            self._fetch_ranges(item, slot)
+            check = integrity.find_check({"etag": entry.etag}, entry.size_bytes)
+            right, crc32 = compare(slot.path, check)
+            if not right and check is not None:
+                # Sent in parts of a size that nobody can guess, and the same bytes came twice; or encrypted with a key
+                # of KMS, where the ETag is no digest of the content.
+                useless = self._store.is_encrypted(entry.url) if check.certain else crc32 in seen
+                check = None if useless else check
+            if right or check is None:
+                if check is None:
+                    self._say(f"data: S3 has no checksum of {entry.url} that can be compared")
+                slot.publish(crc32)
+                return
+            seen.add(crc32)
+        raise StageError(f"{entry.url} arrived damaged {ATTEMPTS} times: its checksum is another")
+
+    def _fetch_ranges(self, item: Item, slot: Slot) -> None:
+        size = item.entry.size_bytes
+        if size <= RANGE_BYTES:
+            self._fetch_range(item, slot, 0)
+            return
+        done, errors = threading.Semaphore(0), list[Exception]()
+
+        def fetch(begin: int) -> None:
+            try:
+                if not errors and not self._stopped.is_set():
+                    self._fetch_range(item, slot, begin)
+            except Exception as error:  # noqa: BLE001 - raised below, in the thread of the object
+                errors.append(error)
+            done.release()
+
+        number = next(self._numbers)
+        begins = range(0, size, RANGE_BYTES)
+        for begin in begins:
+            self._ranges.put(item.urgency, number, functools.partial(fetch, begin))
+        for _ in begins:
+            done.acquire()
+        if errors:
+            raise errors[0]
+
+    def _fetch_range(self, item: Item, slot: Slot, begin: int) -> None:
+        def take(at: int, piece: memoryview) -> None:
+            with self._lock:
+                self.received_bytes += len(piece)
+            while piece:
+                written = os.pwrite(slot.file, piece, at)
+                piece, at = piece[written:], at + written
+
+        try:
+            self._store.read_range(item.entry, begin, min(RANGE_BYTES, item.entry.size_bytes - begin), take)
+        except s3.StoreError as error:
+            if error.code != "PreconditionFailed":
+                raise
+            what = f"{item.entry.url} was overwritten while it was being staged: start the job again"
+            raise s3.StoreError(what, error.code) from None
+
+
+def explain(error: Exception, folder: str) -> str:
+    """An error of staging in plain words."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk of {folder} is full: a larger volume, or a smaller [data] cache_gib"
+    return str(error) or type(error).__name__
+
+
+def wait(fetcher: Fetcher, items: Sequence[Item], tick: Callable[[], None], every_s: float = 0.5) -> None:
+    """Wait until all items are here, or one cannot be; tick: is called now and then, and may raise."""
+    tick_at = time.monotonic() + every_s
+    while True:
+        with fetcher.settled:
+            if all(item.path for item in items) or any(item.error for item in items):
+                return
+            fetcher.settled.wait(max(0.0, tick_at - time.monotonic()))
+        if time.monotonic() >= tick_at:
+            tick()
+            tick_at = time.monotonic() + every_s

@@ -1,0 +1,281 @@
+"""Stages data of S3 on this node for one process of a job, and uploads what it saves: hook.py starts and asks it.
+
+    {"number": 1, "uri": "s3://bucket/train/", "part": [index, count] or null, "shuffle_mib": 0}    data for a reader
+    {"number": 2, "object": "s3://bucket/net-0001.params"}      a file as it is in S3 now
+    {"number": 3, "draft": "s3://bucket/net-0002.params"}       a path to write a new file's content to
+    {"number": 4, "upload": "/...", "to": "s3://bucket/net-0002.params"}
+
+    {"number": 1, "path": "/.../a.rec;/.../b.rec"} or {"number": 1, "error": "..."}
+
+One line each, over stdin and stdout; what it has to tell the user goes to stderr. It ends with its stdin, that is with
+the process that it works for, and until then that data stays. At its start it begins to fetch what this process will
+probably ask for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Optional, Tuple
+
+import msgspec
+
+from train.node import s3
+from train.node.staging import cache, fetch, plan
+
+TELL_EVERY_S = 5.0
+TOLD_S = 1.0  # staging that took less is not worth a line
+TRIAL_BYTES = 1 << 16  # more than what the end of a file can be that was not written
+MOST_LISTED = 20000  # objects below [data] url, for a guess
+
+
+class Gone(Exception):
+    """The process that this one works for is there no more."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a process asks for: one of uri, object, draft and upload, as at the top."""
+
+    number: int
+    uri: str = ""
+    part: Optional[Tuple[int, int]] = None
+    shuffle_mib: int = 0
+    object: str = ""
+    draft: str = ""
+    upload: str = ""
+    to: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The path that was asked for, or why there is none."""
+
+    number: int
+    path: Optional[str] = None
+    error: Optional[str] = None
+
+
+class Stager:
+    """Carries out orders. env: of the job's process."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        self._store = s3.Store(env)
+        folder = cache.find_folder(env)
+        limit = cache.find_limit(env, folder, cache.find_held(folder))
+        self.cache = cache.Cache(folder, limit)
+        self._fetcher = fetch.Fetcher(self._store, self.cache, say)
+
+    def stop(self) -> None:
+        """Fetch nothing more, and remove what is half done."""
+        self._fetcher.stop()
+        self.cache.close()
+
+    def look_ahead(self) -> None:
+        """Begin with what will probably be asked for; what goes wrong with it is told when it is asked for."""
+        url, hosts = self._env.get("CLUSTER_DATA_URL"), self._env.get("CLUSTER_DATA_RANKS", "").split()
+        ranks = [rank for rank, host in enumerate(hosts) if host == self._env.get("CLUSTER_HOST")]
+        if not url or not ranks:
+            return
+        url = url.rstrip("/") + "/"
+        entries = []
+        for entry in self._store.list(url):
+            entries.append(entry)
+            if len(entries) > MOST_LISTED:
+                return
+        wanted = plan.guess(url, entries, ranks, len(hosts))
+        if sum(entry.size_bytes for entry in wanted) <= self.cache.most_bytes:
+            self._fetcher.want(wanted, fetch.AHEAD)
+
+    def carry_out(self, order: Order) -> str:
+        """The path that answers an order. Raises StageError, OSError, ValueError, Gone."""
+        if order.upload:
+            self.upload(order.upload, order.to)
+            return order.to
+        if order.draft:
+            return self.cache.find_draft(order.draft)
+        if order.object:
+            return self.stage_object(order.object)
+        return self.stage(order.uri, order.part, order.shuffle_mib)
+
+    def stage(self, uri: str, part: tuple[int, int] | None, shuffle_mib: int) -> str:
+        """The local path of what a reader asks for. Raises as `carry_out`."""
+        row: list[s3.Entry | str] = []
+        for piece in filter(None, uri.partition("#")[0].split(";")):
+            row += self._expand(piece) if piece.startswith("s3://") else [piece]
+        wanted = [one for one in row if isinstance(one, s3.Entry)]
+        if part is not None and len(wanted) == len(row):
+            touched = plan.find_touched([entry.size_bytes for entry in wanted], *part, shuffle_mib=shuffle_mib)
+            wanted = [wanted[at] for at in touched]
+        self.cache.use(wanted)
+        places = {item.entry.url: item.path for item in self._fetch(wanted)}
+        return ";".join(
+            (places.get(one.url) or self.cache.find_hole(one.size_bytes)) if isinstance(one, s3.Entry) else one
+            for one in row
+        )
+
+    def stage_object(self, url: str) -> str:
+        """The local path of an object as it is in S3 now. Raises as `carry_out`."""
+        entry = self._store.find(url)
+        if entry is None:
+            raise nothing_to_read(url, where=url.rpartition("/")[0])
+        self.cache.use([entry])
+        return str(self._fetch([entry])[0].path)
+
+    def upload(self, path: str, url: str) -> None:
+        """Put a file to S3, which verifies it, and remove it here. Raises OSError, ValueError."""
+        try:
+            check_room(os.path.dirname(path))
+            self._store.put_file(path, url)
+        finally:
+            os.remove(path)
+
+    def _fetch(self, wanted: Sequence[s3.Entry]) -> list[fetch.Item]:
+        items = self._fetcher.want(wanted, fetch.NOW)
+        progress = Progress(self._fetcher, items)
+        fetch.wait(self._fetcher, items, progress.tick)
+        errors = [item.error for item in items if item.error]
+        if errors:
+            raise fetch.StageError(fetch.explain(errors[0], self.cache.folder))
+        progress.finish()
+        return items
+
+    def _expand(self, uri: str) -> list[s3.Entry]:
+        """The objects that a URI means to MXNet's readers, in their order: one, a folder's, or those of a pattern."""
+        bucket, key = s3.split_url(uri)
+        if key and not key.endswith("/"):
+            entry = self._store.find(uri)
+            if entry is not None:
+                return [entry]
+        folder = [entry for entry in self._store.list(uri, below=False) if entry.size_bytes]
+        if not folder and key and not key.endswith("/"):
+            beside = self._store.list(uri.rpartition("/")[0], below=False)
+            pattern, begin = re.compile(key), len(f"s3://{bucket}/")
+            folder = [entry for entry in beside if entry.size_bytes and pattern.fullmatch(entry.url[begin:])]
+        if not folder:
+            raise nothing_to_read(uri, where=uri)
+        return folder
+
+
+def nothing_to_read(uri: str, *, where: str) -> fetch.StageError:
+    """The error for it; where: what the user is to look at."""
+    return fetch.StageError(f"{uri}: there is nothing to read: cluster data ls {where}")
+
+
+class Progress:
+    """Says how far the staging of some items has come."""
+
+    def __init__(self, fetcher: fetch.Fetcher, items: Sequence[fetch.Item]) -> None:
+        self._fetcher = fetcher
+        self._items = items
+        self._began_at = self._told_at = time.monotonic()
+        self._began_bytes = fetcher.received_bytes
+
+    def tick(self) -> None:
+        """Say it now and then. Raises Gone."""
+        check_alive()
+        if time.monotonic() >= self._told_at + TELL_EVERY_S:
+            self._told_at = time.monotonic()
+            done = sum(1 for item in self._items if item.path)
+            say(f"data: {done} of {self._count()} staged, {self._rate()}")
+
+    def finish(self) -> None:
+        """Say what came of it, if that took time."""
+        took_s = time.monotonic() - self._began_at
+        if took_s < TOLD_S:
+            return
+        here = sum(1 for item in self._items if item.was_here)
+        told = f", {here} were here already" if here else ""
+        say(f"data: {self._count()} staged in {took_s:.1f} s, {self._rate()}{told}")
+
+    def _count(self) -> str:
+        size = cache.render_size(sum(item.entry.size_bytes for item in self._items))
+        return f"{len(self._items)} {'file' if len(self._items) == 1 else 'files'} ({size})"
+
+    def _rate(self) -> str:
+        received = self._fetcher.received_bytes - self._began_bytes
+        passed_s = max(time.monotonic() - self._began_at, 0.001)
+        return f"{cache.render_size(received)} received, {received / passed_s / 1e6:.0f} MB/s"
+
+
+def check_alive() -> None:
+    """Raises Gone when nobody will read an answer. While one waits for it, nothing else comes over stdin."""
+    ready, _, _ = select.select([0], [], [], 0)
+    if ready:
+        raise Gone
+
+
+def say(words: str) -> None:
+    """A line for the user."""
+    sys.stderr.write(words + "\n")
+    sys.stderr.flush()
+
+
+def check_room(folder: str) -> None:
+    """Raises OSError where a disk is full: MXNet does not notice if the end of a file finds no room there."""
+    with tempfile.TemporaryFile(dir=folder) as trial:
+        trial.write(bytes(TRIAL_BYTES))
+        trial.flush()
+
+
+def answer(stager: Stager, order: Order) -> Answer:
+    """The answer to an order. Raises Gone."""
+    try:
+        return Answer(number=order.number, path=stager.carry_out(order))
+    except (OSError, ValueError, re.error, fetch.StageError) as error:
+        return Answer(number=order.number, error=fetch.explain(error, stager.cache.folder))
+
+
+def read_orders() -> Iterator[Order]:
+    """The orders, until stdin ends."""
+    for line in sys.stdin:
+        yield msgspec.json.decode(line, type=Order)
+
+
+def send(message: Answer) -> None:
+    """Answer an order."""
+    print(msgspec.json.encode(message).decode(), flush=True)
+
+
+def leave(*_: object) -> None:
+    """Another way to be told that the end has come. Raises Gone."""
+    raise Gone
+
+
+def begin_ahead(stager: Stager) -> None:
+    """Look ahead in a thread."""
+
+    def look() -> None:
+        try:
+            stager.look_ahead()
+        except OSError as error:
+            say(f"data: nothing is fetched ahead of need: {error}")
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+def main() -> None:
+    """Answer orders until stdin ends."""
+    try:
+        stager = Stager(os.environ)
+    except (OSError, ValueError) as error:
+        for order in read_orders():  # each gets the reason
+            send(Answer(number=order.number, error=f"s3:// cannot be used: {error}"))
+        return
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        begin_ahead(stager)
+        for order in read_orders():
+            send(answer(stager, order))
+    except (Gone, BrokenPipeError):
+        pass  # the end, like that of stdin
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stager.stop()
+        os._exit(0)  # threads may be in the middle of a request

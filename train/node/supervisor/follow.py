@@ -1,0 +1,205 @@
+"""Follows the log of a job for one reader, from where that has come to, to the job's end."""
+
+import ctypes
+import os
+import select
+import socket
+import time
+from typing import Any, Optional
+
+from foundation.decode import decode
+from train.job.protocol import JobResult, LogLine, parse_log_line
+from train.node import job_folder, wire
+from train.node.supervisor import recovery
+from train.node.wire import Ended, Message
+
+ALIVE_EVERY_S = 2.0
+LOOK_EVERY_S = 0.2  # where the kernel does not tell of changes
+RETRY_S = 0.05  # for a supervisor that is just beginning or ending
+PENDING_BYTES = 1 << 20
+READ_BYTES = 1 << 16
+GIVE_UP_S = 120.0  # for a reader that takes nothing any more
+IN_MODIFY = 2  # linux/inotify.h
+IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0o2000000)
+RESULT = b'"result": {'
+
+
+class Follower:
+    """One reader of one job's log. out: the descriptor to write to. offset: of the first byte that is wanted."""
+
+    def __init__(self, job: str, offset: int, out: int) -> None:
+        self.job = job
+        self.outbox = wire.Outbox(out)
+        self.events: Optional[int] = None
+        self.offset = offset
+        self.last: Optional[bytes] = None  # the result line, once it has been read
+        self.result: Optional[JobResult] = None  # as the supervisor tells it
+        self.supervisor: Optional[socket.socket] = None
+        self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
+        self.changes: Optional[int] = None
+        self.is_complete = False  # nobody writes to the log any more
+        self.may_have_more = False  # of the log, beyond what has been read
+        self.pace = wire.Pace()
+        self.alive_at = self.taken_at = time.monotonic()
+
+    def run(self, *, wait: bool) -> None:
+        """Pass the log on to its end, or without `wait` to its present end. Raises OSError."""
+        if not wait:
+            recovery.recover(self.job)
+        while True:
+            if wait and not self.is_complete:
+                self.find_supervisor()
+            self.read()
+            if self.last is not None and self.is_complete:
+                self.outbox.pass_on(self.last)
+                break
+            if not wait and not self.may_have_more:
+                self.outbox.pass_on(self.last or b"")
+                break
+            if self.is_complete and not self.may_have_more:
+                self.outbox.put(self.missing_result())
+                break
+            if not self.sleep(self.pause_s(wait=wait)):
+                return
+        self.flush()
+
+    def pause_s(self, *, wait: bool) -> float:
+        """How long to wait for something to happen."""
+        if self.is_full():
+            return ALIVE_EVERY_S / 2  # the reader wakes us
+        if self.may_have_more or not wait or self.is_complete:
+            return 0.0
+        if self.supervisor is None:
+            return RETRY_S
+        return ALIVE_EVERY_S / 2 if self.changes is not None else LOOK_EVERY_S
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Take what there is of the log, in whole lines; the last line is kept back."""
+        self.may_have_more = self.is_full() and self.last is None
+        if self.is_full() or self.last is not None:
+            return
+        if self.events is None:
+            try:
+                self.events = os.open(job_folder.path(self.job, "events"), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return
+            self.changes = watch(job_folder.path(self.job, "events"))
+        size, data = READ_BYTES, os.pread(self.events, READ_BYTES, self.offset)
+        while len(data) == size and b"\n" not in data:
+            size *= 2
+            data = os.pread(self.events, size, self.offset)
+        # Half a line is read again when there is more of it: on a full disk it may be taken back, and another one come.
+        whole, end, _ = data.rpartition(b"\n")
+        self.may_have_more = bool(end)
+        if end:
+            self.offset += len(whole) + 1
+            self.pace.note()
+            lines = whole + end
+            last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
+            if RESULT in last and is_result(last):
+                self.last = last
+                lines = lines[: -len(last)]
+            self.outbox.pass_on(lines)
+
+    def is_full(self) -> bool:
+        """Whether the reader has enough to take for now."""
+        return len(self.outbox.pending) > PENDING_BYTES
+
+    def missing_result(self) -> LogLine:
+        """The last line of a log that could not be written to its end."""
+        record = job_folder.read_record(self.job)
+        unknown = JobResult(state="failed", exit_code=1, error="its record cannot be read")
+        return LogLine(t=round(time.time(), 3), result=self.result or (record.result if record else unknown))
+
+    # -- the supervisor ------------------------------------------------------------------------------------------
+
+    def find_supervisor(self) -> None:
+        """Be told of the job's end by its supervisor; a dead one is none. Raises OSError."""
+        if self.supervisor is not None:
+            return
+        plug = connect(self.job)
+        if plug is not None:
+            try:
+                plug.sendall(wire.encode(Message(watch=True)))
+            except ConnectionError:  # it has just ended
+                plug.close()
+                return
+            plug.settimeout(0.0)
+            self.supervisor = plug
+        elif not recovery.is_alive(self.job):
+            recovery.recover(self.job)
+            self.is_complete = True
+
+    def read_supervisor(self, supervisor: socket.socket) -> None:
+        """What the supervisor says: the result, at the end."""
+        data = wire.read_now(supervisor.fileno())
+        for line in self.supervisor_lines.feed(data or b""):
+            self.result = decode(line, Ended).result
+            self.is_complete = True
+        if data == b"":
+            supervisor.close()
+            self.supervisor = None
+
+    # -- the reader ----------------------------------------------------------------------------------------------
+
+    def sleep(self, wait_s: float) -> bool:
+        """Wait for something to happen; returns False when the reader is gone."""
+        now = time.monotonic()
+        if now > self.alive_at + ALIVE_EVERY_S and not self.outbox.pending:
+            self.outbox.put({"alive": True})
+        if not self.outbox.pending:
+            self.taken_at = now
+        writes = [self.outbox.descriptor] if self.outbox.pending else []
+        # At its end a job is told of by its supervisor, which is heard at once.
+        rest_s = self.pace.rest_s
+        changes = self.changes
+        if rest_s and wait_s and self.changes is not None:
+            wait_s, changes = min(wait_s, rest_s), None
+        sources: list[Any] = [one for one in (changes, self.supervisor) if one is not None]
+        ready, writable, _ = select.select(sources, writes, [], wait_s)
+        if writable:
+            self.outbox.write()
+            self.alive_at = self.taken_at = now
+        if changes is not None and changes in ready:
+            wire.read_now(changes)
+        if self.supervisor is not None and self.supervisor in ready:
+            self.read_supervisor(self.supervisor)
+        return not self.outbox.broken and now < self.taken_at + GIVE_UP_S
+
+    def flush(self) -> None:
+        """Have the reader take what is left."""
+        while self.outbox.pending and self.sleep(RETRY_S):
+            pass
+
+
+def is_result(line: bytes) -> bool:
+    """Whether a line of the log is the last one."""
+    try:
+        return parse_log_line(line).result is not None
+    except ValueError:
+        return False
+
+
+def connect(job: str) -> Optional[socket.socket]:
+    """A connection to a job's supervisor, or None."""
+    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        plug.connect(job_folder.path(job, "socket"))
+    except OSError:
+        plug.close()
+        return None
+    return plug
+
+
+def watch(path: str) -> Optional[int]:
+    """A descriptor that becomes readable when a file changes, or None where the kernel grants none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.inotify_init1(IN_NONBLOCK_CLOEXEC)
+    if descriptor < 0:
+        return None
+    if libc.inotify_add_watch(descriptor, os.fsencode(path), IN_MODIFY) < 0:
+        os.close(descriptor)
+        return None
+    return int(descriptor)

@@ -1,0 +1,122 @@
+"""The log of a job: events, as the user's side reads them, and the raw output of every process in a file of its own.
+
+`events` has one JSON object a line, protocol.LogLine. Lines are written in one go after each look at all processes, and
+are whole, whatever becomes of this process or the disk: what a full disk has cut off is taken away again.
+"""
+
+import os
+import time
+from typing import Any, Optional
+
+from msgspec import to_builtins
+
+from train.job.protocol import JobResult, parse_log_line
+from train.node import job_folder, wire
+
+RESERVE_BYTES = 1 << 18
+
+
+class Log:
+    """The log of one job, for writing."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._path = job_folder.path(job, "events")
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._descriptor).st_size
+        self._pending: list[bytes] = []
+        self._time: Optional[bytes] = None
+        # By the number of the process: its descriptor and what is pending.
+        self._files: dict[int, tuple[int, list[bytes]]] = {}
+        self._failed = False
+        os.makedirs(job_folder.path(job, "ranks"), mode=0o700, exist_ok=True)
+
+    def reserve(self) -> None:
+        """Take the room that the last lines need. Raises OSError."""
+        with open(job_folder.path(self._job, "reserve"), "wb") as stream:
+            stream.write(b"\0" * RESERVE_BYTES)
+
+    def make_room(self) -> None:
+        """Give back what was reserved, and try to write again, from here on."""
+        if self._failed:
+            self.write()
+        job_folder.remove(job_folder.path(self._job, "reserve"))
+        self._failed = False
+
+    def put(self, **keys: Any) -> None:
+        """Append a LogLine of these keys; now is its time."""
+        self._put(wire.encode({key: to_builtins(value) for key, value in keys.items()}))
+
+    def put_line(self, number: int, text: str) -> None:
+        """Append a line of output."""
+        if self._failed:
+            return
+        self.put(p=number, line=text)
+        self._files[number][1].append(text.encode("utf-8", "replace") + b"\n")
+
+    def _put(self, line: bytes) -> None:
+        if self._time is None:  # one for all that comes between two writes
+            self._time = b'{"t": %.3f, ' % time.time()
+        self._pending.append(self._time + line[1:])
+
+    def open_file(self, number: int, name: str) -> None:
+        """Have a file for the output of a process."""
+        place = job_folder.path(self._job, "ranks", name + ".log")
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._files[number] = (descriptor, [])
+
+    def rename_file(self, old: str, new: str) -> None:
+        """Give a process's file its lasting name."""
+        folder = job_folder.path(self._job, "ranks")
+        os.replace(os.path.join(folder, old + ".log"), os.path.join(folder, new + ".log"))
+
+    def write(self) -> None:
+        """Write what has come since the last time. Raises OSError, once; then nothing is kept until `make_room`."""
+        lines, self._pending, self._time = self._pending, [], None
+        raws = []
+        for descriptor, raw in self._files.values():
+            if raw:
+                raws.append((descriptor, b"".join(raw)))
+                del raw[:]
+        if self._failed:
+            return
+        try:
+            if lines:
+                self._append(b"".join(lines))
+            for descriptor, data in raws:
+                wire.write_all(descriptor, data)
+        except OSError as error:
+            self._failed = True
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+    def _append(self, data: bytes) -> None:
+        """Write whole lines to the events, or none of those that do not fit."""
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+        finally:
+            self._size += data.rfind(b"\n", 0, written) + 1
+            if written < len(data):
+                os.ftruncate(self._descriptor, self._size)
+
+    def close(self) -> None:
+        """Let go of the files, once what is left has been written."""
+        for descriptor, _ in self._files.values():
+            os.close(descriptor)
+        os.close(self._descriptor)
+
+
+def mend(job: str) -> Optional[JobResult]:
+    """Take away what a dead writer has left of half a line; returns the result that the log ends with, or None."""
+    place = job_folder.path(job, "events")
+    try:
+        with open(place, "r+b") as stream:
+            data = stream.read()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                stream.truncate(whole)
+    except FileNotFoundError:
+        return None
+    last = data[:whole].rpartition(b"\n")[0].rpartition(b"\n")[2]
+    return parse_log_line(last).result if last else None

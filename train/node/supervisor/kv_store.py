@@ -1,0 +1,59 @@
+"""Jobs whose workers do not use their kv-store: each of them trains a model of its own, which is hardly ever meant."""
+
+import os
+import re
+
+from train.job.protocol import Order
+
+# What training loops print: Speedometer's lines, "Epoch[3] Time cost=1.2", "[Epoch 3] loss: 0.3".
+PROGRESS = re.compile(r"(?i)\d samples/s|\b(?:epoch|iter)[:\s\[]*\d+\b.*\d\.\d")
+OPTION = re.compile(r"(--kv[-_]?store)(?:(?:=|\s+)['\"]?(\w+))?")
+SCRIPT = re.compile(r"[^\s'\"]+\.py\b")
+SCRIPT_BYTES = 1 << 20
+
+
+def is_progress(line: str) -> bool:
+    """Whether a line of a worker's says how far its training is."""
+    # Most lines are none, and there may be very many of them.
+    return ("poch" in line or "samples/s" in line or "Iter[" in line) and PROGRESS.search(line[:2000]) is not None
+
+
+def is_reported(order: Order) -> bool:
+    """Whether workers say when they make a dist kv-store: PS_VERBOSE has them do it, unless the user has set it off."""
+    return {**order.env, **order.env_worker}.get("PS_VERBOSE", "1") in ("1", "2")
+
+
+def render_unused(order: Order, *, has_trained: bool) -> str:
+    """The warning that a job's workers have nothing to do with each other. has_trained: they have reported progress."""
+    workers = order.workers
+    if has_trained:
+        what = f"{workers} workers trained {workers} separate models"
+    else:
+        what = f"no worker connected to the servers, so each of the {workers} workers was on its own"
+    return f"{what}: the script did not use a dist kv-store. {_advise(order)}"
+
+
+def _advise(order: Order) -> str:
+    wanted = order.kv_store or "dist_sync"
+    words = " ".join(order.command)
+    given = OPTION.findall(words)
+    if given and given[-1][1].startswith("dist"):
+        create = "mx.kv.create, to Module.fit or to gluon.Trainer"
+        return f"It got {' '.join(given[-1])}, and has to pass that on to {create}"
+    if given and given[-1][1]:
+        return f"Pass {given[-1][0]} {wanted} instead of {given[-1][1]}"
+    options = [option for option, _ in given]
+    options += [option for place in SCRIPT.findall(words) for option in _options_of(os.path.join(order.cwd, place))]
+    if options:
+        return f"Pass {options[0]} {wanted}"
+    return f"Pass --kv-store {wanted} (some scripts call it --kvstore)"
+
+
+def _options_of(script: str) -> list[str]:
+    """The options for a kv-store that a script's text names."""
+    try:
+        with open(script, "rb") as stream:
+            text = stream.read(SCRIPT_BYTES).decode("utf-8", "replace")
+    except OSError:  # such as a path that is relative to a folder that the command changes to
+        return []
+    return re.findall(r"['\"](--kv[-_]?store)['\"]", text)

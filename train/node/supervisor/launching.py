@@ -1,0 +1,149 @@
+"""The programs of ours that a supervisor starts on the head: an engine's, and ssh_proxy.py where that has none."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from typing import Optional
+
+from msgspec import to_builtins
+
+from bootstrap.node import process_tree
+from foundation.decode import decode
+from train.engines import ENGINES
+from train.engines.engine import HostFiles
+from train.job.protocol import JobHost, Order
+from train.node import job_folder, meeting, wire
+from train.node.programs import program_words
+from train.node.supervisor.event_loop import EventLoop
+from train.node.supervisor.processes import JobProcess
+from train.node.wire import Message
+
+KEPT = ("HOME", "USER", "LOGNAME", "LANG", "CLUSTER_SSH")
+Child = subprocess.Popen[bytes]
+
+
+class Children:
+    """They and what they say.
+
+    say(process or None, text): takes a line of output. fail(): launch.py has failed to start a process.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        loop: EventLoop,
+        say: Callable[[Optional[JobProcess], str], None],
+        fail: Callable[[], None],
+    ) -> None:
+        self._order, self._loop, self._say, self._fail = order, loop, say, fail
+        self._running: list[tuple[Child, Optional[JobProcess]]] = []
+        self._launcher: Optional[Child] = None
+        self.takes_more = True
+
+    def start_setups(self) -> None:
+        """Reach all hosts for the set-up commands. Raises OSError."""
+        for host in self._order.hosts:
+            self._watch(self._start_proxy("--role", "setup", host.ip), None)
+
+    def start_launcher(self, take_in: Callable[[Child], JobProcess]) -> None:
+        """Start the engine's launcher; take_in(child): makes the process that its output belongs to. Raises OSError."""
+        order = self._order
+        files = write_files(order)
+        role_words = program_words("role", "launched", python=order.python)
+        launch = ENGINES[order.launcher].plan_launch(order, files, role_words)
+        env = {**environment(order, os.path.dirname(files.mpi_ssh)), **launch.env}
+        words = program_words(launch.program, *launch.arguments, python=order.python)
+        self._launcher = process_tree.start(words, env, job_folder.path(order.job))
+        self._watch(self._launcher, take_in(self._launcher) if launch.is_launcher else None)
+
+    def _start_proxy(self, *words: str) -> Child:
+        order = self._order
+        env = environment(order, os.path.dirname(order.python))
+        return process_tree.start(
+            program_words("ssh_proxy", *words, python=order.python), env, job_folder.path(order.job)
+        )
+
+    def _watch(self, child: Child, process: Optional[JobProcess]) -> None:
+        assert child.stdout is not None
+        stream, lines = child.stdout, wire.LineBuffer()
+        source = stream.fileno()
+        self._running.append((child, process))
+
+        def read() -> None:
+            data = os.read(source, 1 << 16)
+            for line in lines.feed(data) if data else lines.flush():
+                if line.startswith(meeting.WAITING) and child is self._launcher:
+                    self._reach(decode(line[len(meeting.WAITING) :], Message))
+                elif line.startswith(meeting.FAILED) and child is self._launcher:
+                    self._fail()
+                else:
+                    self._say(process, wire.text(line))
+            if not data:
+                self._loop.remove(source)
+                stream.close()
+
+        self._loop.add(source, read)
+
+    def _reach(self, waiting: Message) -> None:
+        """A process that mpirun has started on another host waits to be reached."""
+        if self.takes_more:
+            host = next(host for host in self._order.hosts if host.name == waiting.host)
+            self._watch(self._start_proxy("--join", host.ip, json.dumps(to_builtins(waiting))), None)
+
+    def take_ended(self) -> list[tuple[Child, Optional[JobProcess], bool]]:
+        """Those that have ended since the last time, with their process, and whether they are the launcher."""
+        ended = [entry for entry in self._running if entry[0].poll() is not None]
+        self._running = [entry for entry in self._running if entry not in ended]
+        return [(child, process, child is self._launcher) for child, process in ended]
+
+    def kill_launcher(self) -> None:
+        """End it at once."""
+        if self._launcher is not None and self._launcher.poll() is None:
+            self._launcher.kill()
+
+
+def environment(order: Order, tools: str) -> dict[str, str]:
+    """The environment of these programs: nothing of ours but what they need, and no secret."""
+    env = {key: os.environ[key] for key in KEPT if key in os.environ}
+    env["PATH"] = ":".join([tools, os.path.dirname(order.python), "/usr/local/bin:/usr/bin:/bin"])
+    env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")
+    env["CLUSTER_HOST"] = order.hosts[0].name
+    env["CLUSTER_HOSTS"] = json.dumps([to_builtins(_short(host)) for host in order.hosts])
+    # ssh is to be more patient than the supervisor: that knows more of what was silent.
+    env["CLUSTER_SSH_PATIENCE"] = str(max(3, int(order.silence_timeout_s / 2) + 2))
+    env[process_tree.JOB_VARIABLE] = order.job
+    return env
+
+
+def _short(host: JobHost) -> JobHost:
+    """What ssh_proxy.py needs of a host: not its command, which may be long."""
+    if host.place is None:
+        return JobHost(name=host.name, ip=host.ip)
+    return JobHost(name=host.name, ip=host.ip, place=host.place)
+
+
+def write_files(order: Order) -> HostFiles:
+    """Write the hostfile, and the folder with what launch.py and mpirun are to take for ssh. Raises OSError."""
+    folder = job_folder.path(order.job, "bin")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for name, arguments in (("ssh", []), ("mpi-ssh", ["--mpi"])):
+        place = os.path.join(folder, name)
+        words = program_words("ssh_proxy", *arguments, python=order.python)
+        with open(place, "w") as stream:
+            stream.write('#!/bin/sh\nexec {} "$@"\n'.format(" ".join(words)))
+        os.chmod(place, 0o700)
+    hostfile = job_folder.path(order.job, "hosts")
+    with open(hostfile, "w") as stream:
+        stream.write("".join(line + "\n" for line in order.hostfile))
+    return HostFiles(hostfile=hostfile, mpi_ssh=os.path.join(folder, "mpi-ssh"))
+
+
+def clean_up(job: str) -> None:
+    """Remove what was only for the launcher."""
+    folder = job_folder.path(job, "bin")
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        os.unlink(os.path.join(folder, name))
+    if os.path.isdir(folder):
+        os.rmdir(folder)
+    job_folder.remove(job_folder.path(job, "hosts"))

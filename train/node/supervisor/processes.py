@@ -1,0 +1,326 @@
+"""The processes of a job: what is known of each, what each is told to do, who is missing and who failed."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Optional
+
+from train.engines import ENGINES
+from train.job.protocol import JobHost, Order, Place, RecordRole, copy_settings
+from train.node.supervisor.event_loop import Connection
+from train.node.wire import Found, Message, RoleOrder
+
+SYNC = 'mkdir -p "$2" && cp -a "$1"/. "$2"/'
+SSH_PORT = 22
+MOST_PAIRS = 4  # of hosts that do not reach each other are told
+IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # who asks AWS
+SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's own PATH does not have the job's Python
+MXNET_ROLES = ("scheduler", "server", "worker")
+
+
+def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
+    """A process's environment over the job's secrets; where it says itself who asks AWS, without those that say so.
+
+    Keys of one and a token of another would be nobody's.
+    """
+    is_own = any(name in env for name in IDENTITY)
+    made = {**{name: secrets[name] for name in secrets if not (is_own and name in IDENTITY)}, **env}
+    if "AWS_ACCESS_KEY_ID" in env:
+        made.pop("CLUSTER_DATA_CREDENTIALS", None)  # data is fetched by these keys, not by the instance profile's
+    return made
+
+
+class JobProcess:
+    """One process of the job.
+
+    by: the process on the head that ssh leads to it from. heard_at: of the monotonic clock; None until its own host has
+    spoken. at: which of its commands runs. was_ended: by us. why: what role.py itself has to say of its end. left: what
+    does not end on its host, once it has told of its end. bound: ps-lite's address and port. blocked: ports that it
+    cannot reach.
+    """
+
+    def __init__(self, number: int, role: str, host: str, connection: Optional[Connection]) -> None:
+        self.number, self.role, self.host, self.connection = number, role, host, connection
+        self.rank: Optional[int] = None
+        self.pid: Optional[int] = None
+        self.started_at: Optional[float] = None
+        self.ended_at: Optional[float] = None
+        self.exit_code: Optional[int] = None
+        self.signal: Optional[int] = None
+        self.introduced_at = time.monotonic()
+        self.by: Optional[int] = None
+        self.heard_at: Optional[float] = None
+        self.at = 0
+        self.was_ended = False
+        self.why: Optional[str] = None
+        self.left: Optional[tuple[Found, ...]] = None
+        self.bound: Optional[tuple[str, int]] = None
+        self.blocked: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As messages have it."""
+        rank = "" if self.rank is None else f" {self.rank}"
+        pid = "" if self.pid is None else f" (process {self.pid})"
+        return f"{self.role}{rank} on {self.host}{pid}"
+
+    @property
+    def short_name(self) -> str:
+        """The same without the pid."""
+        return self.name.partition(" (")[0]
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself, and not well."""
+        return self.exit_code not in (None, 0) and not self.was_ended
+
+    def note_end(self, message: Message) -> None:
+        """Keep what its program tells of its end."""
+        self.was_ended, self.left = message.ended, message.left
+        self.at, self.why = message.at, message.why
+
+    def record(self) -> RecordRole:
+        """As the job's record has it."""
+        return RecordRole(
+            number=self.number,
+            role=self.role,
+            host=self.host,
+            rank=self.rank,
+            pid=self.pid,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            exit_code=self.exit_code,
+            signal=self.signal,
+        )
+
+
+class Processes:
+    """All processes of one job, in the order in which they came."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.engine = ENGINES[order.launcher]
+        self.all: list[JobProcess] = []
+        self.hosts = order.hosts
+        self.head = self.hosts[0].name
+        self._names = {host.ip: host.name for host in self.hosts}
+        self._by_name = {host.name: host for host in self.hosts}
+
+    # -- who is there --------------------------------------------------------------------------------------------
+
+    def add(self, role: str, host: str, connection: Optional[Connection] = None) -> JobProcess:
+        """Take in a process; host: its address or name."""
+        made = JobProcess(len(self.all), role, self._names.get(host, host), connection)
+        self.all.append(made)
+        return made
+
+    def file_name(self, process: JobProcess) -> str:
+        """The name of the file of its output."""
+        role, host = process.role, process.host
+        if role not in ("worker", "server"):
+            return f"{role}-{host}" if role == "setup" else role
+        if process.rank is not None:
+            return f"{role}-{process.rank}"
+        before = self.order_on_host(process)
+        return f"{role}@{host}.{before}" if before else f"{role}@{host}"
+
+    def order_on_host(self, process: JobProcess) -> int:
+        """How many processes of its role came before it on its host."""
+        same = [other for other in self.all if (other.role, other.host) == (process.role, process.host)]
+        return same.index(process)
+
+    def mxnet(self) -> list[JobProcess]:
+        """The scheduler, servers and workers that are there."""
+        return [process for process in self.all if process.role in MXNET_ROLES]
+
+    def of(self, role: str) -> list[JobProcess]:
+        """Those of a role."""
+        return [process for process in self.all if process.role == role]
+
+    def expected(self) -> Counter[tuple[str, str]]:
+        """How many processes of each (role, host) the engine starts."""
+        order = self.order
+        hosts = [self._names.get(line.partition(":")[0], line) for line in order.hostfile] or [self.head]
+        wanted = self.engine.place(hosts, head=self.head, workers=order.workers, servers=order.servers)
+        if order.servers:
+            wanted["scheduler", self.head] += 1
+        return wanted
+
+    def missing(self) -> list[str]:
+        """Those that have not started: a list of "server on node-1"."""
+        return self._lacking(process for process in self.mxnet() if process.pid is not None)
+
+    def unknown(self) -> list[str]:
+        """Those of which nothing has been heard, as `missing` has them."""
+        return self._lacking(self.mxnet())
+
+    def _lacking(self, found: Iterable[JobProcess]) -> list[str]:
+        lacking = self.expected() - Counter((process.role, process.host) for process in found)
+        return [
+            f"{count} {role}s on {host}" if count > 1 else f"{role} on {host}"
+            for (role, host), count in sorted(
+                lacking.items(), key=lambda item: (MXNET_ROLES.index(item[0][0]), item[0][1])
+            )
+        ]
+
+    def all_started(self) -> bool:
+        """Whether all of them run, or have run."""
+        wanted = self.order.servers + self.order.workers + bool(self.order.servers)
+        return sum(1 for process in self.mxnet() if process.pid is not None) >= wanted
+
+    def is_set_up(self) -> bool:
+        """Whether the set-up commands have run on all hosts."""
+        return sum(1 for one in self.of("setup") if one.exit_code == 0) >= len(self.hosts)
+
+    def find_unclean(self) -> list[JobHost]:
+        """The hosts on which something may be left: a process has not told of its end, or its program goes on."""
+        names = {
+            one.host for one in self.all if one.connection is not None and (one.left is None or one.connection.is_open)
+        }
+        return [host for host in self.hosts if self.engine.has_programs_of_its_own or host.name in names]
+
+    def unjoined(self) -> list[JobProcess]:
+        """The servers and workers that wait for the others, once all of them do and nobody has a rank."""
+        these = self.of("server") + self.of("worker")
+        all_bound = len(these) == self.order.servers + self.order.workers and all(one.bound for one in these)
+        return [process for process in these if process.rank is None] if all_bound else []
+
+    def uses_kv_store(self) -> bool:
+        """Whether a worker has made a dist kv-store: it has said that it waits for the others, or has a rank."""
+        return any(process.bound or process.rank is not None for process in self.of("worker"))
+
+    # -- what they are told --------------------------------------------------------------------------------------
+
+    def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
+        """The order of a process; the scheduler needs no secrets, and does not get them."""
+        order, host = self.order, self._by_name.get(process.host)
+        place = host.place if host is not None else None
+        own = {"server": order.env_server, "worker": order.env_worker}.get(process.role, {})
+        env = {**self._env_at(place), **own}
+        if process.role != "scheduler":
+            env = with_secrets(env, order.secrets)
+        env.setdefault("CLUSTER_JOB_NAME", order.name)
+        if order.output_url:
+            env.setdefault("CLUSTER_OUTPUT_URL", order.output_url)
+        if process.role == "worker" and self.order_on_host(process) < len(order.gpus_per_worker):
+            gpus = order.gpus_per_worker[self.order_on_host(process)]
+            env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))
+        is_setup = process.role == "setup"
+        cwd, folder = (order.cwd, order.sync_dst_dir) if place is None else (place.cwd, place.sync_dst_dir)
+        return RoleOrder(
+            job=order.job,
+            role=process.role,
+            host=process.host,
+            address=host.ip if host is not None else None,
+            launched=launched,
+            commands=self.preparation(place) if is_setup else (order.command if place is None else place.command,),
+            cwd=folder if folder and not is_setup else cwd,
+            env=env,
+            setup=order.setup,
+            data_url=self._data_url_of(process),
+            **copy_settings(order),
+        )
+
+    def _data_url_of(self, process: JobProcess) -> Optional[str]:
+        """What a process's program is to read of, to see whether its host can: one on each host of workers does."""
+        check = self.order.data_check
+        return check.url if check and process.role == "worker" and self.order_on_host(process) == 0 else None
+
+    def _env_at(self, place: Optional[Place]) -> dict[str, str]:
+        """The job's variables; on hosts that are not the cluster's, with their own Python first on PATH."""
+        env = dict(self.order.env)
+        if place is None:
+            return env
+        ours = os.path.dirname(self.order.python) + ":"
+        if env.get("PATH", "").startswith(ours):
+            env["PATH"] = os.path.dirname(place.python) + ":" + env["PATH"][len(ours) :]
+        env.pop("CLUSTER_DATA_CREDENTIALS", None)  # it has no instance profile, and uses what the head's gave
+        return env
+
+    def preparation(self, place: Optional[Place] = None) -> tuple[tuple[str, ...], ...]:
+        """The commands that a host (default: a node) runs before the job's processes; none when there is nothing to do.
+
+        They are as many on each.
+        """
+        order = self.order
+        cwd, python, target = order.cwd, order.python, order.sync_dst_dir
+        if place is not None:
+            cwd, python, target = place.cwd, place.python, place.sync_dst_dir
+        folder = target or cwd
+        commands: list[tuple[str, ...]] = [("sh", "-c", SYNC, "sync", cwd, folder)] if target else []
+        path = os.path.dirname(python)
+        commands += [("bash", "-lc", SETUP, "setup", words, folder, path) for words in order.job_setup]
+        return (*commands, self.engine.requirement) if self.engine.requirement else tuple(commands)
+
+    # -- what went wrong -----------------------------------------------------------------------------------------
+
+    def describe_exit(self, process: JobProcess) -> str:
+        """What a process that failed has to do with the failure of the job: "worker 1 on node-1 ended with ..."."""
+        how = (
+            f"was killed by signal {process.signal}" if process.signal else f"ended with exit code {process.exit_code}"
+        )
+        how += ": " + process.why if process.why else ""
+        if process.role != "setup":
+            return f"{process.name} {how}"
+        words = self.preparation()[process.at]
+        if words == self.engine.requirement:
+            return self.engine.requirement_hint
+        what = f"copying to {words[-1]}" if words[3] == "sync" else f"the set-up command `{words[4]}`"
+        return f"{what} on {process.host} {how}"
+
+    def describe_failures(self, failed: Sequence[JobProcess]) -> str:
+        """One message for processes that failed at about the same time, the first one first."""
+        first = self.describe_exit(failed[0])
+        same = sum(1 for process in failed if process.role == failed[0].role)
+        if same == len(failed) == 1:
+            return first
+        if same == len(failed):
+            kind = "set-ups" if failed[0].role == "setup" else failed[0].role + "s"
+            return f"{len(failed)} {kind} failed; first: {first}"
+        return f"{len(failed)} processes failed; first: {first}"
+
+    def is_node(self, host: str) -> bool:
+        """Whether a host is a node of the cluster, and not one of the user's own."""
+        known = self._by_name.get(host)
+        return known is None or known.place is None
+
+    def places_of_others(self, host: str) -> tuple[tuple[str, int], ...]:
+        """The (address, port) pairs of all other hosts with processes, for this one to try.
+
+        ps-lite's ports; where none is known, on nodes that of ssh.
+        """
+        return tuple(place for name, place in self._places() if name != host)
+
+    def _places(self) -> list[tuple[str, tuple[str, int]]]:
+        """[(host, (address, port)), ...]."""
+        found = [(process.host, process.bound) for process in self.mxnet() if process.bound]
+        known = {host for host, _ in found}
+        rest = sorted({process.host for process in self.mxnet()} - known)
+        return found + [(name, (self._by_name[name].ip, SSH_PORT)) for name in rest if self.is_node(name)]
+
+    def describe_unreachable(self) -> str:
+        """Which hosts cannot be reached from which, as the processes have found; "" when all can be."""
+        hosts = {f"{address}:{port}": (name, address, port) for name, (address, port) in self._places()}
+        ports: dict[tuple[str, str, str], set[int]] = {}
+        for process in self.all:
+            for name, address, port in (hosts[one] for one in process.blocked if one in hosts):
+                ports.setdefault((process.host, name, address), set()).add(port)
+        found = []
+        for (source, target, address), blocked in sorted(ports.items()):
+            listed = "port{} {}".format("s" * (len(blocked) > 1), ", ".join(str(port) for port in sorted(blocked)))
+            found.append(f"{source} cannot reach {target} ({address}) on TCP {listed}")
+        more = len(found) - MOST_PAIRS
+        return "; ".join(found[:MOST_PAIRS]) + (f"; and {more} more" if more > 0 else "")
+
+    def describe_blocked(self) -> str:
+        """Which ports cannot be reached from where, as the processes have found; "" when they have found nothing."""
+        places = {"{}:{}".format(*process.bound): process for process in self.all if process.bound}
+        found = {
+            f"{process.host} cannot reach port {place.rpartition(':')[2]} of the {places[place].role} on "
+            f"{places[place].host}"
+            for process in self.all
+            for place in process.blocked
+            if place in places
+        }
+        return "; ".join(sorted(found)[:MOST_PAIRS])

@@ -1,0 +1,169 @@
+"""Copies what a job's folder says about it to S3 while the job runs: record.json, events and ranks/*.
+
+It works in a thread of its own, which the supervisor never waits for but at the end, and there for so long as it says.
+In S3 they lie at RESULTS/ID/, by the same names. The record is written last in every round: one that says that the
+job has ended has a whole log beside it.
+"""
+
+import collections
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Optional
+
+from train.job.protocol import Order
+from train.node import instance_credentials, job_folder
+
+if TYPE_CHECKING:
+    from train.node import s3
+
+EVERY_S = 60.0
+REST = 10  # rounds of a large log take at most one part in so many of the time
+PARALLEL = 4  # files at once; training needs the processor more
+RECORD = "record.json"
+RANK_UNKNOWN = "@"  # in the name of a process's output that gets another name once its rank is known
+
+
+@dataclass(frozen=True)
+class Results:
+    """A job whose folder is copied: to `url`, with the variables and secrets of its processes."""
+
+    job: str
+    url: str
+    env: Mapping[str, str]
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    nodes_credentials: bool = False
+
+
+def take_credentials(order: Order) -> list[str]:
+    """Put the instance's credentials among the job's secrets, if it is to use them; returns lines for the user.
+
+    Raises OSError.
+    """
+    given: dict[str, Any] = {"nodes_credentials": order.nodes_credentials, "secrets": order.secrets, "env": order.env}
+    lines = instance_credentials.take(given)
+    order.secrets = given["secrets"]
+    return lines
+
+
+class Copying:
+    """Copies a job's folder to S3 while it runs, in a thread, with credentials that are as new as they can be."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._said: collections.deque[str] = collections.deque()  # by the thread that copies
+        self._folder = job_folder.path(results.job)
+        self._kinds_said: set[object] = set()
+        self._telling = threading.Lock()
+        self._published: dict[str, tuple[int, int]] = {}
+        self._ending = threading.Event()
+        self._complete = False
+        self._thread = threading.Thread(target=self._run, name="publish", daemon=True)
+        self._thread.start()
+
+    def take_said(self) -> list[str]:
+        """What there is to tell the user since the last time: lines, one for each kind of problem."""
+        lines = []
+        while self._said:
+            lines.append(self._said.popleft())
+        return lines
+
+    def finish(self, timeout_s: float) -> bool:
+        """Copy what is left, for `timeout_s` seconds at most; nothing writes to the folder any more.
+
+        Returns whether all is there; if not, it may be called again.
+        """
+        self._ending.set()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._tell("end", "the job's record and log in S3 are not complete: no time was left to write them")
+        return self._complete and not self._thread.is_alive()
+
+    def _secrets(self) -> Mapping[str, str]:
+        fresh: dict[str, Any] = {
+            "nodes_credentials": self._results.nodes_credentials,
+            "secrets": dict(self._results.secrets),
+        }
+        instance_credentials.take(fresh)
+        secrets: Mapping[str, str] = fresh["secrets"]
+        return secrets
+
+    def _run(self) -> None:
+        try:
+            self._round([RECORD])
+            pause_s = EVERY_S
+            while not self._ending.wait(pause_s):
+                began = time.time()
+                self._round(self._names(RANK_UNKNOWN))
+                pause_s = max(EVERY_S, (time.time() - began) * REST)
+            self._complete = self._round(self._names())
+        except Exception as error:  # noqa: BLE001 - nobody else would hear of it; the job itself goes on
+            self._tell("thread", f"the job's log is no longer copied to S3: {type(error).__name__}: {error}")
+
+    def _names(self, but_with: Optional[str] = None) -> list[str]:
+        """The files to publish, by their names in the folder, the record last; not those with `but_with` in theirs."""
+        ranks = os.path.join(self._folder, "ranks")
+        found = sorted(os.listdir(ranks)) if os.path.isdir(ranks) else []
+        return ["ranks/" + name for name in found if but_with is None or but_with not in name] + ["events", RECORD]
+
+    def _round(self, names: Sequence[str]) -> bool:
+        """Publish those of the files that have changed; True when all of them are in S3 as they are here."""
+        from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of every command that asks the head
+
+        try:
+            store = s3.Store({**self._results.env, **self._secrets()})
+        except (OSError, ValueError) as error:
+            self._tell("credentials", f"the job's log cannot be copied to S3: {error}")
+            return False
+        first = [name for name in names if name != RECORD]
+        return self._publish_all(store, first) & self._publish_all(store, [RECORD])
+
+    def _publish_all(self, store: "s3.Store", names: Sequence[str]) -> bool:
+        """Publish files side by side, since each takes S3 a moment; True when all went well."""
+        waiting = collections.deque(names)
+        failed: list[str] = []
+
+        def work() -> None:
+            while True:
+                try:
+                    name = waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    self._publish(store, name)
+                except Exception as error:  # noqa: BLE001 - all of them are told; StoreError is the usual one
+                    failed.append(name)
+                    self._tell(_kind(error), f"the job's log cannot be copied to S3: {error or type(error)}")
+
+        threads = [threading.Thread(target=work, name="publish-file") for _ in range(min(PARALLEL, len(names)))]
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return not failed
+
+    def _publish(self, store: "s3.Store", name: str) -> None:
+        """Publish a file if it has changed. Raises OSError."""
+        path = os.path.join(self._folder, name)
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return  # there is no such file yet, or it has been given its name with the rank
+        version = (found.st_size, found.st_mtime_ns)
+        if self._published.get(name) != version:
+            store.put_file(path, self._results.url + name)
+            self._published[name] = version
+
+    def _tell(self, kind: object, text: str) -> None:
+        with self._telling:
+            if kind not in self._kinds_said:
+                self._kinds_said.add(kind)
+                self._said.append(text)
+
+
+def _kind(error: Exception) -> object:
+    """What two problems have in common that are told once."""
+    return getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__

@@ -1,0 +1,258 @@
+"""Stands in for `ssh` in front of launch.py, on the head: once for each server and worker.
+
+    ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh: see call_ssh, too
+    ssh_proxy.py --role ROLE HOST                                           as supervise.py calls it, without launch.py
+    ssh_proxy.py --join HOST {"role", "launched", "path"}                   to a role.py that waits for it there
+    ssh_proxy.py --mpi HOST ORTED...                                        as mpirun calls ssh
+
+It calls the real ssh instead, with pinned host keys and the cluster's own key, starts role.py on the node, and passes
+on what that and supervise.py say to each other: the order too, so that no secret and no quoting stands on a command
+line.
+"""
+
+import os
+import re
+import select
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Optional
+
+from bootstrap.node import process_tree
+from foundation.decode import decode
+from train.job.protocol import JobHost
+from train.node import wire
+from train.node.programs import CODE_DIR, program_words
+from train.node.wire import Command, Message
+
+EXPORT = re.compile(r"export (DMLC_[A-Z_]+)=([^;]*);")
+EXIT = b'{"exit": '  # how wire.encode begins the message of a process's end
+PING_EVERY_S = 2.0
+PENDING_BYTES = 1 << 17
+SAID_BYTES = 4000
+LAST_WORDS_S = 5.0  # for ssh to end, after its output has
+SSH_FAILED = 255
+# OpenSSH's default set without those against quantum computers: 80 ms of CPU on either side of each connection, to
+# guard for decades what is a job's output and credentials of some hours. (paramiko, from the user's machine, has none.)
+KEY_EXCHANGES = "-sntrup*,mlkem*"
+KNOWN_HOSTS = ("known_hosts", "known_hosts_of_others")  # of the cluster's nodes; of hosts that are not the cluster's
+
+
+def main() -> int:
+    """Do what the command line says."""
+    try:
+        return run(sys.argv[1:])
+    except ConnectionError:
+        return 1  # the supervisor is gone
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do what the command line says; returns the exit code. Raises ConnectionError."""
+    if arguments[0] == "--mpi":
+        command = mpi_command(arguments[1:])
+        os.execv(command[0], command)  # noqa: S606 - the words go to ssh as they are
+    if arguments[0] == "--role":
+        role, host = arguments[1:]
+        return reach(host, role)
+    if arguments[0] == "--join":
+        waiting = decode(arguments[2].encode(), Message)
+        words = " join " + shlex.quote(waiting.path or "")
+        return reach(arguments[1], waiting.role or "", waiting.launched, words)
+    return call_ssh(arguments)
+
+
+def call_ssh(arguments: Sequence[str]) -> int:
+    """What launch.py means by an `ssh` with these arguments; returns its exit code. Raises ConnectionError.
+
+    In launch.py itself a thread calls this: a Python for each process of the job would take as long to start as ssh.
+    """
+    host, port, program = parse_arguments(arguments)
+    launched = dict(EXPORT.findall(program))
+    return reach(host, launched["DMLC_ROLE"], launched, port=port)
+
+
+def find_hosts() -> tuple[JobHost, ...]:
+    """The job's, as launching.py has put them into the environment."""
+    return decode(os.environ["CLUSTER_HOSTS"].encode(), tuple[JobHost, ...])
+
+
+def reach(
+    address: str, role: str, launched: Optional[Mapping[str, str]] = None, words: str = "", port: str = "22"
+) -> int:
+    """Run role.py on a host until it or the supervisor ends; returns the exit code. Raises ConnectionError."""
+    host = next((host for host in find_hosts() if host.ip == address), JobHost(name=address, ip=address))
+    place = host.place
+    python, code_dir = (sys.executable, CODE_DIR) if place is None else (place.python, place.code_dir)
+    # With the job in its environment role.py is found and ended, though it be stopped and have no child any more.
+    job = f"{process_tree.JOB_VARIABLE}={os.environ[process_tree.JOB_VARIABLE]}"
+    remote = (
+        "exec "
+        + " ".join(shlex.quote(word) for word in ["env", job, *program_words("role", python=python, code_dir=code_dir)])
+        + words
+    )
+    ssh = subprocess.Popen(
+        [*ssh_command_to(host, port), remote],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        preexec_fn=process_tree.die_with_parent,
+    )
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as supervisor:
+            supervisor.connect(os.environ["CLUSTER_SOCKET"])
+            proxy = Proxy(ssh, supervisor.fileno())
+            proxy.up.put(Message(role=role, host=address, launched=dict(launched or {}), by=os.getpid()))
+            return proxy.run()
+    finally:
+        ssh.kill()
+        ssh.wait()
+
+
+class Proxy:
+    """Carries bytes between the real ssh and the supervisor until one of them ends. Neither waits for the other."""
+
+    def __init__(self, ssh: "subprocess.Popen[bytes]", supervisor: int) -> None:
+        assert ssh.stdin is not None
+        assert ssh.stdout is not None
+        assert ssh.stderr is not None
+        self._ssh = ssh
+        self._supervisor = supervisor
+        self.up = wire.Outbox(supervisor)
+        self._down = wire.Outbox(ssh.stdin.fileno())
+        self._out, self._err = ssh.stdout.fileno(), [ssh.stderr.fileno()]  # none once that has ended
+        self._lines = wire.LineBuffer(limit=1 << 20)
+        self._said = b""
+        self._pinged_at: Optional[float] = None  # until the order has gone
+
+    def run(self) -> int:
+        """Returns 0 when the node has told of the process's end, else ssh's exit code."""
+        told = False
+        while True:
+            out = [self._out] if len(self.up.pending) < PENDING_BYTES else []
+            ready = self._wait([self._supervisor, *out, *self._err])
+            if self._supervisor in ready:
+                data = wire.read_now(self._supervisor)
+                if data == b"":
+                    return 1  # and with our end ssh and the role end too
+                self._down.pass_on(data or b"")
+                self._pinged_at = self._pinged_at or time.monotonic()
+            self._listen(ready)
+            if self._out in ready:
+                data = os.read(self._out, 1 << 16)
+                lines = self._lines.feed(data)
+                told = told or any(line.startswith(EXIT) for line in lines)
+                self.up.pass_on(b"".join(line + b"\n" for line in lines))
+                if not data:
+                    break
+            if self.up.broken:
+                return 1
+        if not told:
+            self.up.put(Message(lost=self._last_words()))
+        while self.up.pending:
+            self._wait([])
+        return 0 if told else self._ssh.wait() or 1
+
+    def _wait(self, sources: Sequence[int]) -> list[int]:
+        """Write what can be written, now and then a sign of life; returns the descriptors that can be read."""
+        due = self._pinged_at is not None and time.monotonic() > self._pinged_at + PING_EVERY_S
+        if due and not self._down.pending:
+            self._down.put(Command(alive=True))
+            self._pinged_at = time.monotonic()
+        boxes = [box for box in (self.up, self._down) if box.pending and not box.broken]
+        poll = select.poll()  # and not `select`, which knows no descriptor above 1023: launch.py may have many of these
+        for source in sources:
+            poll.register(source, select.POLLIN)
+        for box in boxes:
+            poll.register(box.descriptor, select.POLLOUT | (select.POLLIN if box.descriptor in sources else 0))
+        found = dict(poll.poll(1000 * PING_EVERY_S / 2))
+        for box in boxes:
+            box.write()
+        return [source for source in sources if found.get(source, 0) & ~select.POLLOUT]
+
+    def _listen(self, ready: Sequence[int]) -> None:
+        """Take what ssh says of itself, so that its pipe is never full; the end of it is kept."""
+        for descriptor in [one for one in self._err if one in ready]:
+            data = os.read(descriptor, 1 << 16)
+            self._said = (self._said + data)[-SAID_BYTES:]
+            if not data:
+                self._err = []
+
+    def _last_words(self) -> str:
+        """Why ssh has ended."""
+        give_up_at = time.monotonic() + LAST_WORDS_S
+        while self._err and time.monotonic() < give_up_at:
+            self._listen(self._wait(self._err))
+        said = self._said.decode("utf-8", "replace").strip()
+        try:
+            code = self._ssh.wait(timeout=max(0.0, give_up_at - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return said or "ssh said nothing more"
+        if code < 0:
+            return said or f"ssh was killed by signal {-code}"
+        if code in (0, SSH_FAILED):  # without a word: what it ran was killed, or what `role.py join` led to
+            return said or "role.py, which ran it there, was killed"
+        return said or f"role.py, which ran it there, ended with code {code}"
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[str, str, str]:
+    """launch.py's arguments for ssh -> (host, port, program); no program is an empty one."""
+    rest = list(arguments)
+    port = "22"
+    words = []
+    while rest:
+        word = rest.pop(0)
+        if word == "-o":
+            rest.pop(0)
+        elif word == "-p":
+            port = rest.pop(0)
+        else:
+            words.append(word)
+    return words[0], port, "".join(words[1:2])
+
+
+def mpi_command(arguments: Sequence[str]) -> list[str]:
+    """The real ssh's command for mpirun's arguments. The host's processes are told their job, and where they are."""
+    rest = list(arguments)
+    while rest[0].startswith("-"):
+        rest.pop(0)
+    host = rest.pop(0)
+    names = {host.ip: host.name for host in find_hosts()}
+    env = {process_tree.JOB_VARIABLE: os.environ[process_tree.JOB_VARIABLE], "CLUSTER_HOST": names[host]}
+    exports = "".join(f"export {key}={shlex.quote(env[key])}; " for key in sorted(env))
+    exports += f"PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "  # a wheel may have brought orted there
+    # orted wants to know an agent too, though it is to start nobody: one that is there on its host.
+    agent = os.environ["CLUSTER_MPI_SSH"]
+    return [*ssh_command(host), exports + " ".join(rest).replace(agent, "/usr/bin/ssh")]
+
+
+def ssh_command_to(host: JobHost, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
+    """The same for a host of a job's order. One that is not the cluster's has a user, and a port, of its own."""
+    if host.place is None:
+        return ssh_command(host.ip, port, connect_timeout_s)
+    return ssh_command(f"{host.place.user}@{host.ip}", str(host.place.port), connect_timeout_s)
+
+
+def ssh_command(host: str, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
+    """The real ssh, as the head uses it to reach the nodes of its cluster."""
+    folder = os.path.join(os.path.expanduser("~"), ".cluster", "ssh")
+    options = {
+        "IdentityFile": os.path.join(folder, "id_ed25519"),
+        "IdentitiesOnly": "yes",
+        "UserKnownHostsFile": " ".join(os.path.join(folder, name) for name in KNOWN_HOSTS),
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "BatchMode": "yes",
+        "KexAlgorithms": KEY_EXCHANGES,
+        "ConnectTimeout": str(connect_timeout_s),
+        "ServerAliveInterval": "2",
+        "ServerAliveCountMax": os.environ.get("CLUSTER_SSH_PATIENCE", "3"),
+        "LogLevel": "ERROR",
+    }
+    command = [os.environ.get("CLUSTER_SSH", "/usr/bin/ssh"), "-F", "/dev/null", "-T", "-p", port]
+    for key in sorted(options):
+        command += ["-o", f"{key}={options[key]}"]
+    return [*command, host]

@@ -1,0 +1,243 @@
+"""Notices that a job makes no progress, looks for the cause, tells the user, and ends the job where that is wanted.
+
+A line of output of a worker is progress. So is the use of a processor or of files and sockets by a worker or a server:
+an evaluation or a checkpoint prints nothing for long. While a worker prints nothing, the hosts are asked every few
+seconds what it and the servers have used, and whether any process is stopped (SIGSTOP): ps-lite waits for ever for a
+stopped process, and for one that it cannot reach. While nothing makes progress, the hosts try whether they reach each
+other.
+[train] stall_timeout: "auto" tells the user; a number of seconds without progress ends the job, too; "none" does not
+look.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Literal, Optional
+
+from train.job.protocol import Order
+from train.node.role import ps_lite
+from train.node.supervisor.event_loop import EventLoop
+from train.node.supervisor.processes import JobProcess, Processes
+from train.node.wire import Command, Found, Use
+
+LOOK_EVERY_S = 10.0
+LOOKS = 6  # at least so many within stall_timeout
+ANSWERS_S = 1.0  # for their answers
+REACH_S = 4.5  # for all hosts to try each other; more than role.py takes
+REACH_AGAIN_S = 60.0
+TELL_AGAIN_S = 120.0  # and then after twice the time, and so on
+BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before the user is told
+PACE = 3.0  # times the longest time without progress so far: then the user is told
+# What a process uses at least if it does something. In a job of MXNet's that hangs none uses anything.
+LEAST_CPU_S, LEAST_CPU_SHARE = 0.03, 0.002
+LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
+LONGEST_COMMAND = 60  # characters of a command line that are told
+
+
+def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) -> float:
+    """For how many seconds without progress the user is not told. Pure.
+
+    found: "stopped", "blocked" or None. pace_s: the job's longest time without progress so far. limit_s: the job ends
+    after so long without progress; None: it does not.
+    """
+    if found == "stopped":
+        return 0.0
+    usual_s = max(BLOCKED_S if found == "blocked" else UNEXPLAINED_S, PACE * pace_s)
+    return usual_s if limit_s is None else min(usual_s, limit_s / 2)
+
+
+def decide(
+    quiet_s: float, pace_s: float, limit_s: Optional[float], found: Optional[str], *, is_news: bool
+) -> Literal["end", "tell", "wait"]:
+    """What there is to do: "end" the job, "tell" the user, or "wait". Pure.
+
+    quiet_s: how long there has been no progress. pace_s, limit_s, found: as `patience_s` has them. is_news: whether the
+    user has not been told of it yet, or not for long.
+    """
+    if limit_s is not None and quiet_s >= limit_s:
+        return "end"
+    return "tell" if is_news and quiet_s >= patience_s(found, pace_s, limit_s) else "wait"
+
+
+def is_active(seconds: float, cpu_s: float, size_bytes: int) -> bool:
+    """Whether a process that has used so much in so many seconds does something. Pure.
+
+    Less than nothing is used when a child has ended.
+    """
+    used_cpu = abs(cpu_s) >= max(LEAST_CPU_S, LEAST_CPU_SHARE * seconds)
+    return used_cpu or abs(size_bytes) >= max(LEAST_BYTES, LEAST_BYTES_PER_S * seconds)
+
+
+def put(process: JobProcess, command: Command) -> None:
+    """Tell a process something, if it can be reached."""
+    if process.connection is not None:
+        process.connection.put(command)
+
+
+def render_time(seconds: float) -> str:
+    """A length of time as a person says it: "45 s", "3 min", "1 h 20 min". Pure."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+class Stalls:
+    """Watches one job. tell(text, since): tells the user; since: how many seconds ago progress ended, None: it goes on.
+
+    end(error): ends the job.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        processes: Processes,
+        loop: EventLoop,
+        tell: Callable[[str, Optional[float]], None],
+        end: Callable[[str], None],
+    ) -> None:
+        self._order, self._processes, self._loop = order, processes, loop
+        self._tell, self._end = tell, end
+        limit = order.stall_timeout
+        self._is_watching = False
+        self._limit_s = None if isinstance(limit, str) else limit
+        self._every_s = min(LOOK_EVERY_S, self._limit_s / LOOKS) if self._limit_s else LOOK_EVERY_S
+        self._progress_at = self._pace_s = 0.0
+        self._lines_at: dict[int, float] = {}  # by the worker's number
+        # By a process's number: when it was last seen to be active, its cpu_s and size_bytes then; what is stopped now.
+        self._looks: dict[int, tuple[float, float, int, set[Found]]] = {}
+        # By a process\'s number: its stopped processes, in two looks without progress.
+        self._stopped: dict[int, list[Found]] = {}
+        self._reach_until: Optional[float] = None
+        self._reached_at: Optional[float] = None
+        self._blocked = ""
+        # When, how long to wait before it is told again, what was found.
+        self._told: Optional[tuple[float, float, str]] = None
+
+    def start(self) -> None:
+        """All processes run."""
+        if self._order.stall_timeout != "none":
+            self._is_watching = True
+            self._progress_at = time.monotonic()
+            self._loop.after("stalls", self._every_s, self._look)
+
+    def hear_line(self, process: JobProcess, text: str) -> None:
+        """A worker has printed something."""
+        if self._is_watching and not ps_lite.is_own(text):
+            now = time.monotonic()
+            self._lines_at[process.number] = now
+            self._looks.pop(process.number, None)
+            self._stopped.pop(process.number, None)
+            self._note_progress(now)
+
+    def hear_look(self, process: JobProcess, look: Use) -> None:
+        """What a process has used by now, as its host tells it."""
+        now = time.monotonic()
+        stopped = set(look.stopped)
+        known = self._looks.get(process.number)
+        if known is not None:
+            at, cpu_s, size_bytes, stopped_before = known
+            if not is_active(now - at, look.cpu_s - cpu_s, look.bytes - size_bytes):
+                self._looks[process.number] = (at, cpu_s, size_bytes, stopped)
+                self._stopped[process.number] = sorted(stopped & stopped_before)
+                return
+            self._stopped.pop(process.number, None)
+            if process.role != "scheduler":
+                self._note_progress(now)
+        self._looks[process.number] = (now, look.cpu_s, look.bytes, stopped)
+
+    def _note_progress(self, now: float) -> None:
+        if not self._stopped and not self._blocked:  # else the job was not at its own pace
+            self._pace_s = max(self._pace_s, now - self._progress_at)
+        self._progress_at = now
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Have the hosts look at what prints nothing."""
+        now = time.monotonic()
+        quiet_s = now - self._progress_at
+        running = self._running()
+        answers_s = min(ANSWERS_S, self._every_s / 2)
+        self._loop.after("stalls", answers_s, lambda: self._look_at_answers(self._every_s - answers_s))
+        silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
+        if any(process.role == "worker" for process in silent):  # the others never print
+            for process in silent:
+                put(process, Command(look=True))
+        is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
+        if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
+            self._have_them_reach(running, now)
+
+    def _look_at_answers(self, rest_s: float) -> None:
+        """Weigh what the hosts have found. rest_s: seconds until the next look."""
+        self._loop.after("stalls", rest_s, self._look)
+        now = time.monotonic()
+        quiet_s = now - self._progress_at
+        running = self._running()
+        if not any(process.role == "worker" for process in running):
+            return
+        self._stopped = {one.number: self._stopped[one.number] for one in running if self._stopped.get(one.number)}
+        if self._reach_until is not None and now >= self._reach_until:
+            self._reach_until, self._reached_at = None, now
+            self._blocked = self._processes.describe_unreachable()
+        if quiet_s < patience_s("blocked", self._pace_s, self._limit_s):
+            self._blocked = ""
+        if self._reach_until is None or self._stopped:
+            self._weigh(now, quiet_s)
+
+    def _running(self) -> list[JobProcess]:
+        return [
+            process
+            for process in self._processes.mxnet()
+            if process.exit_code is None and process.connection is not None and process.connection.is_open
+        ]
+
+    def _have_them_reach(self, running: Iterable[JobProcess], now: float) -> None:
+        """One process on each host tries the ports of all others."""
+        self._reach_until = now + REACH_S
+        for process in {process.host: process for process in running}.values():
+            process.blocked = ()
+            put(process, Command(reach=self._processes.places_of_others(process.host)))
+
+    # -- telling -------------------------------------------------------------------------------------------------
+
+    def _weigh(self, now: float, quiet_s: float) -> None:
+        found = self._describe()
+        kind = "stopped" if self._stopped else "blocked" if self._blocked else None
+        if kind is None and quiet_s < 2 * self._every_s:
+            if self._told is not None:
+                self._told = None
+                self._tell("the job makes progress again", None)
+            return
+        told = self._told
+        is_news = told is None or found != told[2] or now >= told[0] + told[1]
+        what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news)
+        if what == "end":
+            limit = render_time(self._limit_s or 0.0)
+            self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
+        elif what == "tell":
+            self._told = (now, TELL_AGAIN_S if told is None or found != told[2] else 2 * told[1], found)
+            is_quiet = quiet_s >= 2 * self._every_s
+            text = f"no worker has made progress for {render_time(quiet_s)}: {found}" if is_quiet else found
+            self._tell(text, quiet_s)
+
+    def _describe(self) -> str:
+        """What was found, in words."""
+        said = [self._describe_stopped(process) for process in self._processes.all if process.number in self._stopped]
+        if self._blocked:
+            said.append(self._blocked + "; `cluster verify` tries their ports")
+        if said:
+            return "; ".join(said)
+        hosts = {process.host for process in self._running()}
+        return "none of its processes is stopped" + (", and its nodes reach each other" if len(hosts) > 1 else "")
+
+    def _describe_stopped(self, process: JobProcess) -> str:
+        """Which process of a role is stopped, and what resumes it."""
+        pid, words = self._stopped[process.number][0]
+        shown = "".join(letter if letter.isprintable() else "?" for letter in words[:LONGEST_COMMAND])
+        who = process.name if pid == process.pid else f"process {pid} ({shown}) of {process.short_name}"
+        pids = " ".join(str(pid) for pid, _ in self._stopped[process.number])
+        resume = f"kill -CONT {pids}"
+        if self._processes.is_node(process.host):
+            resume = f"cluster exec --node {process.host} -- {resume}"
+        return f"{who} is stopped, as by SIGSTOP; `{resume}` resumes it"

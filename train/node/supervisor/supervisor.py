@@ -1,0 +1,357 @@
+"""One job, from its turn to its end. Nothing here waits for a single process, host or reader."""
+
+import os
+import signal
+import time
+import traceback
+from typing import Optional
+
+from foundation.decode import decode
+from foundation.file_lock import FileLock
+from train.job.protocol import JobResult, JobState, Left, Order, Record, Stall
+from train.node import job_folder
+from train.node.supervisor import end_hosts, job_log, kv_store, launching, publish, recovery
+from train.node.supervisor.event_loop import Connection, EventLoop
+from train.node.supervisor.outcome import Outcome
+from train.node.supervisor.processes import JobProcess, Processes
+from train.node.supervisor.stalls import Stalls
+from train.node.wire import Command, Ended, Message
+
+TURN_EVERY_S = 0.2
+RECORD_EVERY_S = 0.5
+ROLES_END_S = 5.0
+COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while those who follow the job wait, and after they have gone
+
+
+class Supervisor:
+    """One job. `record` is kept as what is on the disk is to be."""
+
+    def __init__(self, order: Order, record: Record) -> None:
+        self.order, self.record = order, record
+        self.job = order.job
+        self.log = job_log.Log(self.job)
+        self.processes = Processes(order)
+        self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
+        self.copying: Optional[publish.Copying] = None  # to S3
+        self.loop = EventLoop(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
+        self.outcome = Outcome(order, self.processes, self.loop, self.say, self.warn)
+        self.stalls = Stalls(order, self.processes, self.loop, self.tell_stall, self.outcome.end_stalled)
+        self.children = launching.Children(order, self.loop, self.hear_child, self.outcome.look_for_unstarted)
+        self.warnings: dict[str, Optional[str]] = {}  # by what they are about
+        self.watchers: list[Connection] = []
+        self.state: Optional[JobState] = None
+        self.is_over = False  # nothing of the job starts any more
+        stop = self.outcome.stop
+        self.loop.watch_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: self.look_at_children})
+
+    def run(self) -> None:
+        """Everything, to the end."""
+        try:
+            self.wait_for_turn()
+            self.start()
+            while self.outcome.decided is None:
+                self.step()
+        except OSError as error:  # such as a full disk
+            self.outcome.fail(f"{self.processes.head}: {job_folder.describe(error)}")
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave the job's processes behind
+            self.outcome.fail(f"{self.processes.head}: the supervisor failed: {error!r}")
+            for line in traceback.format_exc().splitlines():
+                self.say(line)
+        self.conclude(self.end())
+
+    def step(self) -> None:
+        """Wait for something to happen, and do what follows. Raises OSError."""
+        self.loop.step()
+        self.pass_on_said()
+        self.log.write()
+
+    def pass_on_said(self) -> None:
+        """Tell the user what the copying has to tell."""
+        for line in self.copying.take_said() if self.copying is not None else ():
+            self.say(line)
+
+    def say(self, text: str) -> None:
+        """Tell the user something of our own."""
+        self.log.put(say=text)
+
+    def warn(self, about: str, text: Optional[str]) -> None:
+        """Have a warning in the log and the record. about: its subject, of which there is one; None withdraws it."""
+        if self.warnings.get(about) == text:
+            return
+        self.warnings[about] = text
+        self.record.warnings = tuple(one for one in self.warnings.values() if one is not None)
+        self.log.put(warnings=self.record.warnings)
+        self.save_soon()
+
+    def tell_stall(self, text: str, seconds: Optional[float]) -> None:
+        """Tell the user that the job has made no progress for so many seconds, and why; None: it does again."""
+        since = 0.0 if seconds is None else round(time.time() - seconds, 3)
+        self.log.put(say=text, stalled_since=since)
+        self.record.stall = Stall(text=text, since=since) if since else None
+        self.save_soon()
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def wait_for_turn(self) -> None:
+        """Jobs run one at a time, in the order in which they came."""
+        before = list(self.order.before)
+        self.set_state("queued" if before else "starting")
+        while self.outcome.decided is None:
+            while before and not recovery.is_alive(before[0]):
+                recovery.recover(before.pop(0))
+            if not before and self.turn.take_now():
+                self.set_state("starting")
+                return
+            self.loop.after("turn", TURN_EVERY_S if before else 0.01, lambda: None)
+            self.step()
+
+    def start(self) -> None:
+        """Start the set-up of the job, or at once the job itself. Raises OSError."""
+        if self.outcome.decided is not None:
+            return
+        order = self.order
+        for line in publish.take_credentials(order):
+            self.say(line)
+        if order.output_url:
+            results = publish.Results(
+                job=self.job,
+                url=order.output_url,
+                env=order.env,
+                secrets=order.secrets,
+                nodes_credentials=order.nodes_credentials,
+            )
+            self.copying = publish.Copying(results)
+        self.outcome.watch_silence()
+        self.outcome.watch_duration()
+        if self.processes.preparation():
+            self.children.start_setups()
+        else:
+            self.launch()
+
+    def launch(self) -> None:
+        """Start the engine's launcher. Raises OSError."""
+
+        def take_in(child: launching.Child) -> JobProcess:
+            process = self.processes.add("launcher", self.processes.head)
+            process.pid, process.started_at = child.pid, time.time()
+            self.take_in(process)
+            return process
+
+        self.children.start_launcher(take_in)
+        self.outcome.watch_start()
+
+    # -- what is said --------------------------------------------------------------------------------------------
+
+    def hear(self, connection: Connection, line: bytes) -> None:
+        """One line over the socket."""
+        process = connection.owner
+        try:
+            message = decode(line, Message)
+        except ValueError:  # a login shell's own, or a damaged node's
+            return
+        if isinstance(process, JobProcess):
+            process.heard_at = time.monotonic()
+            if message.line is not None:
+                self.log.put_line(process.number, message.line)
+                if process.role == "worker":
+                    self.hear_worker(process, message.line)
+            elif not message.alive:
+                self.hear_report(process, message)
+        elif message.role is not None and message.host is not None:
+            self.introduce(connection, message.role, message.host, message)
+        if message.watch:
+            self.watchers.append(connection)
+        if message.stop:
+            self.outcome.stop()
+
+    def hear_worker(self, process: JobProcess, text: str) -> None:
+        """A line of a worker's output."""
+        self.stalls.hear_line(process, text)
+        if kv_store.is_progress(text) and self.outcome.awaits_kv_store():
+            self.outcome.note_progress()
+
+    def introduce(self, connection: Connection, role: str, host: str, message: Message) -> None:
+        """A process of the job, which gets its order."""
+        if self.is_over:
+            self.loop.drop(connection)
+            return
+        process = self.processes.add(role, host, connection)
+        connection.owner, process.by = process, message.by
+        launched = message.launched
+        if role == "scheduler":  # ps-lite's others say in their output where they listen
+            process.bound = (launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
+        if not self.order.servers and role == "worker":
+            process.rank = 0  # there is no other
+        self.take_in(process)
+        connection.put(self.processes.order_of(process, launched))
+
+    def take_in(self, process: JobProcess) -> None:
+        """Have a new process in the log and the record."""
+        self.log.put(p=process.number, role=process.role, host=process.host)
+        if process.rank is not None:
+            self.log.put(p=process.number, rank=process.rank)
+        if process.pid is not None:
+            self.log.put(p=process.number, pid=process.pid)
+        self.log.open_file(process.number, self.processes.file_name(process))
+        self.save_soon()
+
+    def hear_report(self, process: JobProcess, message: Message) -> None:
+        """What a process's program tells of it."""
+        if message.started is not None:
+            process.pid, process.started_at = message.started, time.time()
+            self.log.put(p=process.number, pid=process.pid)
+            if self.record.started_at is None and self.processes.all_started() and not self.is_over:
+                self.record.started_at = time.time()
+                self.set_state("running")
+                self.outcome.all_started()
+                self.stalls.start()
+        elif message.rank is not None:
+            self.hear_rank(process, message.rank)
+        elif message.bound is not None:
+            process.bound = message.bound
+            self.outcome.check_joined()
+        elif message.exit is not None:
+            process.note_end(message)
+            self.note_exit(process, message.exit, message.signal)
+            self.outcome.note_exit(process)
+            if process.role == "setup" and self.processes.is_set_up() and not self.is_over:
+                self.launch()
+        elif message.lost is not None:
+            self.outcome.fail(f"{process.name} was lost: ssh to it failed: {message.lost}")
+        else:
+            self.hear_answer(process, message)
+
+    def hear_answer(self, process: JobProcess, message: Message) -> None:
+        """What a process's program has found, as it was asked to."""
+        if message.blocked is not None:
+            process.blocked = message.blocked
+        elif message.look is not None:
+            self.stalls.hear_look(process, message.look)
+        elif message.unread is not None:
+            self.outcome.note_unread(process, message.unread)
+
+    def hear_rank(self, process: JobProcess, rank: int) -> None:
+        """A process has its rank, for good."""
+        if process.rank is not None:
+            return
+        old = self.processes.file_name(process)
+        process.rank = rank
+        self.log.put(p=process.number, rank=rank)
+        self.log.rename_file(old, self.processes.file_name(process))
+        self.outcome.check_joined()
+
+    def note_exit(self, process: JobProcess, exit_code: int, number: Optional[int]) -> None:
+        """Have the end of a process in the log and the record."""
+        process.exit_code, process.signal, process.ended_at = exit_code, number, time.time()
+        self.log.put(p=process.number, exit=exit_code, signal=number)
+        self.save_soon()
+
+    def hear_child(self, process: Optional[JobProcess], text: str) -> None:
+        """A line of launch.py, or of a program that should say nothing."""
+        if process is None:
+            self.say("ssh_proxy.py: " + text)
+        else:
+            self.log.put_line(process.number, text)
+
+    def hear_end(self, connection: Connection) -> None:
+        """The end of a connection."""
+        process = connection.owner
+        if connection in self.watchers:
+            self.watchers.remove(connection)
+        if isinstance(process, JobProcess) and process.exit_code is None:
+            self.look_at_children()  # with launch.py ends what it has started here, and that may be seen first
+            self.outcome.note_lost(process)
+
+    def look_at_children(self) -> None:
+        """launch.py, or a program that was to reach a host, may have ended."""
+        for child, process, is_launcher in self.children.take_ended():
+            code = child.returncode
+            if process is not None and not self.is_over:  # else we have ended it
+                self.note_exit(process, code if code >= 0 else 128 - code, -code if code < 0 else None)
+            if not self.is_over:
+                name = f"launch.py on {process.host}" if process is not None else None
+                self.outcome.note_child_end(name, child, is_launcher=is_launcher)
+
+    # -- record --------------------------------------------------------------------------------------------------
+
+    def set_state(self, state: JobState) -> None:
+        """Have a new state in the log and the record."""
+        if state != self.state:
+            self.state = self.record.state = state
+            self.log.put(state=state)
+            self.loop.after("record", 0.0, self.save)  # who reads the record just now is to see it
+
+    def save_soon(self) -> None:
+        """Have the record on the disk, a moment later: much happens at once."""
+        if not self.loop.has("record") and not self.is_over:
+            self.loop.after("record", RECORD_EVERY_S, self.save)
+
+    def save(self, *, lasting: bool = False) -> None:
+        """Have the record on the disk now. Raises OSError."""
+        self.record.roles = tuple(process.record() for process in self.processes.all)
+        job_folder.write_record(self.record, lasting=lasting)
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    def end(self) -> Left:
+        """End everything everywhere; returns what does not end."""
+        self.set_state("ending")
+        self.is_over = True
+        self.children.takes_more = False
+        self.loop.cancel("record")
+        self.outcome.rest()
+        silent = self.outcome.silent_hosts
+        running = [one for one in self.processes.all if one.connection is not None and one.connection.is_open]
+        connections = [one.connection for one in running if one.connection is not None]
+        for connection in connections:
+            connection.put(Command(end=True))
+        awaited = [one.connection for one in running if one.heard_at is not None and one.host not in silent]
+        give_up_at = time.monotonic() + ROLES_END_S
+        while time.monotonic() < give_up_at and any(one is not None and one.is_open for one in awaited):
+            self.step_quietly()
+        self.children.kill_launcher()
+        unclean = self.processes.find_unclean()
+        left = end_hosts.end_on(self.job, unclean, silent, head=self.order.hosts[0], python=self.order.python)
+        for process in self.processes.all:
+            if process.left:
+                left.setdefault(process.host, []).extend(process.left)
+        self.step_quietly()  # what was said at the very end
+        for connection in connections:
+            self.loop.drop(connection)
+        return left
+
+    def step_quietly(self) -> None:
+        """A step after which it does not matter any more whether the log could be written."""
+        try:
+            self.step()
+        except OSError as error:
+            self.outcome.fail(f"{self.processes.head}: {job_folder.describe(error)}")
+
+    def conclude(self, left: Left) -> None:
+        """Have the result on the disk, in S3, and with everybody who waits for it."""
+        state, exit_code, error = self.outcome.decided or ("failed", 1, None)
+        if left and state == "done":
+            state, exit_code, error = "failed", 1, "the job did its work, but left processes behind"
+        result = JobResult(state=state, exit_code=exit_code, error=error, left=left)
+        record = self.record
+        record.state, record.exit_code, record.error, record.left = state, exit_code, error, left
+        record.ended_at, record.stall = time.time(), None
+        self.pass_on_said()
+        launching.clean_up(self.job)
+        self.log.make_room()
+        self.log.put(state=state)
+        self.log.put(result=result)
+        for keep in (self.log.write, lambda: self.save(lasting=True)):
+            try:
+                keep()
+            except OSError:
+                pass  # those who wait get the result below; follow.py and recovery.py make up for what is missing
+        self.log.close()
+        is_copied = self.copying is None or self.copying.finish(COPY_S)
+        job_folder.remove(job_folder.path(self.job, "socket"))
+        self.turn.release()
+        for watcher in self.watchers:  # who connects only now finds nobody, and reads the record
+            watcher.put(Ended(result=result))
+        self.loop.flush(self.watchers, ROLES_END_S)
+        if self.copying is not None and not is_copied:
+            self.copying.finish(LAST_COPY_S)

@@ -1,0 +1,178 @@
+"""What a put or get of this machine has begun and may leave behind when it is killed, so that a later run removes it.
+
+A file for each run, in the user's state folder. The run that wrote it holds a lock on it, and deletes it at its end: a
+file that can be locked is that of a run that was killed. What those have left is removed: parts of uploads in S3, which
+it bills for, and temporary files. An upload in S3 is taken for a run's when it is of an object that the run sent in
+parts, and was begun after the run: S3 does not tell more.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+
+from foundation.errors import ClusterError
+from foundation.file_lock import locked
+from foundation.progress import Event, Report
+from foundation.user_folders import state_folder
+from train.s3.connection import Connection
+from train.s3.plan import Download
+
+PARTIAL_PREFIX = ".cluster-get-"
+CLOCKS_APART = timedelta(minutes=15)
+"""S3 refuses requests of machines whose clock is further from its own."""
+NEW_S = 60.0
+"""For so long a file may be one that is just being made."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run. endpoint: which S3; bucket, keys: objects that it sends in parts; folders: real paths that it writes to.
+
+    token: what the names of its temporary files begin with, behind PARTIAL_PREFIX.
+    """
+
+    token: str
+    began: datetime
+    endpoint: str = ""
+    bucket: str = ""
+    keys: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KilledRun:
+    """A run that was killed; this process holds its file's lock."""
+
+    run: Run
+    path: Path
+
+    def forget(self) -> None:
+        """Nothing of it is left."""
+        self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def noted(run: Run) -> Iterator[None]:
+    """The run is known to later ones as long as the block lasts. Raises ClusterError where it cannot be noted."""
+    folder = _folder()
+    path = folder / f"{run.token}.json"
+    new = folder / f".{run.token}.new"
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = stack.enter_context(locked(new))
+            os.write(descriptor, msgspec.json.encode(run))
+            new.rename(path)  # nobody finds it unlocked, or half written
+        except OSError as error:
+            raise ClusterError(
+                f"{folder}: transfers cannot be noted here: {error.strerror}",
+                hint="set XDG_STATE_HOME to a folder that can be written to",
+            ) from error
+        yield  # after an error the file stays: the next run removes what this one has left
+        path.unlink(missing_ok=True)
+
+
+def new_token() -> str:
+    """A random name of a run."""
+    return uuid4().hex
+
+
+def now() -> datetime:
+    """With its zone."""
+    return datetime.now(UTC)
+
+
+@contextmanager
+def killed_runs(report: Report | None = None) -> Iterator[Sequence[KilledRun]]:
+    """The runs that were killed. Files that cannot be read are warned of, and left."""
+    found: list[KilledRun] = []
+    with ExitStack() as stack:
+        for path in _folder().glob(".*.new"):  # of runs that were killed before they had begun anything
+            if time.time() - path.stat().st_mtime > NEW_S:
+                path.unlink(missing_ok=True)
+        for path in sorted(_folder().glob("*.json")):
+            try:
+                descriptor = stack.enter_context(locked(path, wait=False, make=False))
+                if os.fstat(descriptor).st_nlink:
+                    found.append(KilledRun(run=msgspec.json.decode(path.read_bytes(), type=Run), path=path))
+            except (FileNotFoundError, BlockingIOError):
+                continue  # the run has just ended, or is at work
+            except (OSError, msgspec.DecodeError) as error:
+                if report is not None:
+                    report(Event(kind="warn", what=f"cannot read what a killed run left: {error}", where=str(path)))
+        yield found
+
+
+def remove_partials(run: Run, kept: Collection[str]) -> None:
+    """Delete the temporary files of a get that was killed, in folders that still exist. Raises OSError.
+
+    kept: names that stay.
+    """
+    for folder in run.folders:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            continue  # it is gone
+        try:
+            for name in os.listdir(descriptor):  # noqa: PTH208 - of the folder that is open
+                if name.startswith(f"{PARTIAL_PREFIX}{run.token}-") and name not in kept:
+                    _remove_file(name, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_file(name: str, parent: int) -> None:
+    with suppress(FileNotFoundError):
+        if stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=parent)
+
+
+def _folder() -> Path:
+    return state_folder() / "transfers"
+
+
+def abort_unfinished(connection: Connection, report: Report) -> None:
+    """Abort the multipart uploads of killed runs in this S3. Warns of those that cannot be aborted."""
+    with killed_runs(report) as found:
+        for killed in found:
+            if not killed.run.keys or killed.run.endpoint != connection.endpoint:
+                continue
+            try:
+                _abort(connection, killed.run)
+            except ClusterError as error:
+                where = f"s3://{killed.run.bucket}/"
+                what = f"an interrupted upload is still there: {error.message}"
+                report(Event(kind="warn", what=what, where=where))
+            else:
+                killed.forget()
+
+
+def _abort(connection: Connection, run: Run) -> None:
+    prefix = os.path.commonprefix(run.keys)  # noqa: RUF071 - a prefix of keys, not of paths
+    keys = set(run.keys)
+    request = {"Bucket": run.bucket, "Prefix": prefix}
+    while True:
+        page = connection.call("list_multipart_uploads", **request)
+        for upload in page.get("Uploads", ()):
+            if upload["Key"] in keys and upload["Initiated"] >= run.began - CLOCKS_APART:
+                connection.abort_upload(run.bucket, upload["Key"], upload["UploadId"])
+        if not page.get("IsTruncated"):
+            return
+        request |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+
+def remove_unfinished(planned: Sequence[Download]) -> None:
+    """Delete the temporary files of killed runs, but for one that has become a download's own name. Raises OSError."""
+    kept = {download.destination.name for download in planned}
+    with killed_runs() as found:
+        for killed in found:
+            if killed.run.folders:
+                remove_partials(killed.run, kept)
+                killed.forget()

@@ -1,0 +1,227 @@
+"""What sources hold, as they are named on the command line: files, folders and globs, on this machine and in S3."""
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from foundation.errors import ClusterError, NotFoundError
+from train.s3.client import S3Object, read_object
+from train.s3.connection import Connection, UnsureError
+from train.s3.plan import FoundFile, FoundObject
+from train.s3.url import S3Url, compile_glob, has_glob, is_marker, literal_prefix
+
+
+def find_files(sources: Sequence[str]) -> tuple[FoundFile, ...]:
+    """Every file at the sources, links followed, in the sources' order and sorted within each.
+
+    Raises NotFoundError for a source that does not exist or a glob that matches nothing, ClusterError for
+    what is no regular file, for a folder without files, and for what cannot be read.
+    """
+    found: list[FoundFile] = []
+    for source in sources:
+        if not os.path.lexists(source) and has_glob(source):
+            for match in _find_local_matches(source):
+                found += _find_local(match, keep_name=not match.endswith("/"), alone=False)
+        else:
+            several = len(sources) > 1
+            found += _find_local(source, keep_name=several and not source.endswith("/"), alone=not several)
+    return tuple(found)
+
+
+def _find_local_matches(pattern: str) -> list[str]:
+    """What matches, without what is in a folder that matches itself. Raises NotFoundError where nothing does."""
+    outermost: list[str] = []
+    # Sorted, a folder comes before what is in it. glob and not Path.glob: the pattern may be absolute, or end with /.
+    for match in sorted(glob.glob(pattern, recursive=True, include_hidden=True)):  # noqa: PTH207 - see above
+        if not any(match.startswith(other.rstrip("/") + "/") for other in outermost):
+            outermost.append(match)
+    if not outermost:
+        raise NotFoundError(f"{pattern}: no file matches")
+    return outermost
+
+
+def _find_local(source: str, *, keep_name: bool, alone: bool) -> list[FoundFile]:
+    path = Path(source)
+    if not path.is_dir():
+        if source.endswith("/") and path.exists():
+            raise ClusterError(f"{source}: not a folder, but its name ends with a slash")
+        return [_found_file(path, path.name, alone=alone)]
+    # resolve(): the name of "." and of "..", too.
+    prefix = path.resolve().name + "/" if keep_name else ""
+    files = [_found_file(file, prefix + name, alone=False) for file, name in walk_files(path)]
+    if not files and not keep_name:
+        raise NotFoundError(f"{source}: the folder holds no files")
+    return files
+
+
+def walk_files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Every file below the folder with its name from there, sorted; links to folders are followed, not in circles.
+
+    Raises ClusterError for a folder that cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise ClusterError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    seen = set()
+    for root, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
+        real = os.path.realpath(root)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        here = Path(root)
+        below = "" if here == folder else here.relative_to(folder).as_posix() + "/"
+        for name in sorted(names):
+            yield here / name, below + name
+
+
+def _found_file(path: Path, name: str, *, alone: bool) -> FoundFile:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        what = "a link to nothing" if path.is_symlink() else "no such file"
+        raise NotFoundError(f"{path}: {what}") from None
+    except OSError as error:
+        raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise ClusterError(f"{path}: not a regular file")
+    return FoundFile(path=path, name=name, size_bytes=status.st_size, alone=alone)
+
+
+class Listing:
+    """Asks S3 what there is.
+
+    obstore shows an object `a/` that has content as `a`. That is noticed where it is the listed folder's own, or where
+    something is below it, and else by whoever asks for `a`. exact: ask botocore, as before something is deleted.
+    """
+
+    def __init__(self, connection: Connection, *, exact: bool = False) -> None:
+        self._connection = connection
+        self._exact = exact
+
+    def find_object(self, url: S3Url) -> S3Object | None:
+        """The object of exactly this name. Raises ClusterError's kinds."""
+        try:
+            return self._connection.find_object(url)
+        except UnsureError:
+            found = self._ask_botocore(url, limit=1)
+        # A key sorts before every longer one that begins with it.
+        return found[0] if found and found[0].url == url else None
+
+    def list_objects(self, folder: S3Url, *, only: Collection[S3Url] | None = None) -> Sequence[S3Object]:
+        """The objects whose keys begin with the URL's, sorted, with markers of folders. Raises ClusterError's kinds.
+
+        only: those of these names, so that the others take no memory.
+        """
+        if self._exact:
+            return self._ask_botocore(folder, only=only)
+        try:
+            found = [item for item in self._connection.list_folder(folder) if only is None or item.url in only]
+        except UnsureError:
+            return self._ask_botocore(folder, only=only)
+        if _has_files_that_are_folders(found):
+            return self._ask_botocore(folder, only=only)
+        return sorted(found, key=lambda item: item.url)
+
+    def list_some(self, folder: S3Url) -> Sequence[S3Object]:
+        """A few of them: for who wants to know whether it is allowed, and whether there is such a bucket."""
+        try:
+            return list(islice(self._connection.list_folder(folder), 1))
+        except UnsureError:
+            return self._ask_botocore(folder, limit=1)
+
+    def _ask_botocore(
+        self, folder: S3Url, limit: int | None = None, only: Collection[S3Url] | None = None
+    ) -> list[S3Object]:
+        request: dict[str, Any] = {"Bucket": folder.bucket, "Prefix": folder.key, "MaxKeys": limit or 1000}
+        found: list[S3Object] = []
+        while True:
+            page = self._connection.call("list_objects_v2", **request)
+            objects = (read_object(folder.bucket, item) for item in page.get("Contents", ()))
+            found += [item for item in objects if only is None or item.url in only]
+            if limit or not page.get("IsTruncated"):
+                return found
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+
+def _has_files_that_are_folders(found: Iterable[S3Object]) -> bool:
+    keys = {item.url.key for item in found}
+    folders: set[str] = set()
+    for key in keys:
+        end = key.rfind("/")
+        while end > 0 and (folder := key[:end]) not in folders:
+            folders.add(folder)
+            end = folder.rfind("/")
+    return not keys.isdisjoint(folders)
+
+
+def find_objects(listing: Listing, sources: Sequence[S3Url], *, with_markers: bool = False) -> tuple[FoundObject, ...]:
+    """Every object at the sources, in their order.
+
+    with_markers: also those that only stand for a folder; see url.is_marker.
+
+    Raises NotFoundError for a source at which there is nothing, AwsError where S3 refuses.
+    """
+    found: list[FoundObject] = []
+    for source in sources:
+        objects = _find_one(listing, source, several=len(sources) > 1)
+        objects = [item for item in objects if with_markers or not is_marker(item.url.key, item.size_bytes)]
+        if not objects:
+            what = "no object matches" if has_glob(source.key) else "no such object or folder"
+            raise NotFoundError(f"{source}: {what}", hint=f"cluster data ls s3://{source.bucket}/")
+        found += objects
+    return tuple(found)
+
+
+def _find_one(listing: Listing, source: S3Url, *, several: bool) -> list[FoundObject]:
+    if source.key and not source.key.endswith("/"):
+        item = listing.find_object(source)
+        if item is not None:
+            return [_found_object(item, source.key.rpartition("/")[2], alone=not several)]
+    if has_glob(source.key):
+        return [_found_object(item, name, alone=False) for item, name in find_matches(listing, source)]
+    folder = source.as_folder().key
+    keep_from = len(folder)
+    if several and source.key and not source.key.endswith("/"):
+        keep_from = source.key.rfind("/") + 1
+    url = S3Url(bucket=source.bucket, key=folder)
+    return [_found_object(item, item.url.key[keep_from:], alone=False) for item in listing.list_objects(url)]
+
+
+def find_matches(listing: Listing, source: S3Url) -> list[tuple[S3Object, str]]:
+    """Every object that matches a glob or is in a folder that does, and what of its key is kept; with markers.
+
+    Raises UsageError for what is no glob, AwsError where S3 refuses.
+    """
+    pattern = compile_glob(source.key.rstrip("/"))
+    folder = S3Url(bucket=source.bucket, key=literal_prefix(source.key))
+    found = []
+    for item in listing.list_objects(folder):
+        name = matched_name(item.url.key, pattern, only_folders=source.key.endswith("/"))
+        if name is not None:
+            found.append((item, name))
+    return found
+
+
+def matched_name(key: str, pattern: re.Pattern[str], *, only_folders: bool) -> str | None:
+    """What of a key is kept where it, or the outermost folder that it is in, matches; None if neither does.
+
+    The match's own name is kept; with `only_folders` (a pattern that ends with a slash) only what is inside.
+    """
+    ends = [at for at, char in enumerate(key) if char == "/"]
+    # Of `name/` nothing is behind the last slash, and a * stands for no empty name.
+    for end in ends if only_folders or key.endswith("/") else [*ends, len(key)]:
+        if pattern.fullmatch(key, 0, end):
+            return key[end + 1 :] if only_folders else key[key.rfind("/", 0, end) + 1 :]
+    return None
+
+
+def _found_object(item: S3Object, name: str, *, alone: bool) -> FoundObject:
+    return FoundObject(url=item.url, name=name, size_bytes=item.size_bytes, etag=item.etag, alone=alone)

@@ -1,0 +1,141 @@
+"""Networks and blocks that MXNet's model zoo lacks, as Gluon blocks like its own."""
+
+from typing import Any, List, Optional, Tuple
+
+from mxnet.gluon import HybridBlock, nn
+from mxnet.gluon.contrib.nn import HybridConcurrent
+
+# Inception-BN's blocks: channels of the 1 by 1 branch (None: the block halves the image and has no such branch), of the
+# 3 by 3 branch and of the branch with two of them as (before, in) the convolutions, and of the projection after pooling
+# (None: max pooling, not projected).
+_Block = Tuple[Optional[int], Tuple[int, int], Tuple[int, int], Optional[int]]
+_INCEPTION_BN: Tuple[_Block, ...] = (
+    (64, (64, 64), (64, 96), 32),
+    (64, (64, 96), (64, 96), 64),
+    (None, (128, 160), (64, 96), None),
+    (224, (64, 96), (96, 128), 128),
+    (192, (96, 128), (96, 128), 128),
+    (160, (128, 160), (128, 160), 128),
+    (96, (128, 192), (160, 192), 128),
+    (None, (128, 192), (192, 256), None),
+    (352, (192, 320), (160, 224), 128),
+    (352, (192, 320), (192, 224), 128),  # the last one pools by the maximum
+)
+# Of its small relative: channels of the 1 by 1 branch (None: as above) and of the 3 by 3 branch.
+_INCEPTION_BN_SMALL: Tuple[Tuple[Optional[int], int], ...] = (
+    (32, 32), (32, 48), (None, 80), (112, 48), (96, 64), (80, 80), (48, 96), (None, 96), (176, 160), (176, 160),
+)  # fmt: skip
+
+
+class Bottleneck(HybridBlock):
+    """Convolutions of 1, 3 and 1 pixels beside a shortcut, made and called like the zoo's BottleneckV1.
+
+    The zoo's halves an image in its first convolution, which drops three of four pixels; this one does in its second,
+    as everybody has done since ("ResNet v1.5"). width: channels of the second one per channel that comes out.
+    """
+
+    width, groups = 0.25, 1
+
+    def __init__(
+        self,
+        channels: int,
+        stride: int,
+        downsample: bool = False,  # noqa: FBT001, FBT002 - as the zoo passes it
+        in_channels: int = 0,
+        **named: Any,
+    ) -> None:
+        super().__init__(**named)
+        inner = int(channels * self.width)
+        self.body = _sequence(
+            *_conv_bn(inner, 1),
+            *_conv_bn(inner, 3, strides=stride, padding=1, groups=self.groups),
+            *_conv_bn(channels, 1)[:-1],
+        )
+        shortcut = _conv_bn(channels, 1, strides=stride, in_channels=in_channels)[:-1] if downsample else ()
+        self.shortcut = _sequence(*shortcut)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803 - MXNet's name
+        """The sum of both ways, rectified."""
+        return F.Activation(self.body(x) + self.shortcut(x), act_type="relu")
+
+
+class ResNeXtBottleneck(Bottleneck):
+    """A bottleneck with 32 groups (Xie et al., 2016): of 4, 8, 16 and 32 channels in the four stages."""
+
+    width, groups = 0.5, 32
+
+
+def mlp(classes: int) -> HybridBlock:
+    """A multi-layer perceptron: two hidden layers of 256 and 128 units."""
+    return _sequence(nn.Dense(256, activation="relu"), nn.Dense(128, activation="relu"), nn.Dense(classes))
+
+
+def lenet(classes: int) -> HybridBlock:
+    """LeNet-5's shape (LeCun et al., 1998) with rectified units and max pooling."""
+    layers: List[HybridBlock] = []
+    for channels in (20, 50):
+        layers += [nn.Conv2D(channels, 5, activation="relu"), nn.MaxPool2D(2, 2)]
+    return _sequence(*layers, nn.Dense(256, activation="relu"), nn.Dense(classes))
+
+
+def inception_bn(classes: int, *, small: bool) -> HybridBlock:
+    """Inception with batch normalization (Ioffe and Szegedy, 2015); small: its relative for images like CIFAR's."""
+    if small:
+        stem = _conv_bn(96, 3, padding=1)
+        blocks = [_small_inception(*channels) for channels in _INCEPTION_BN_SMALL]
+    else:
+        stem = (
+            *_conv_bn(64, 7, strides=2, padding=3),
+            nn.MaxPool2D(3, 2, 1),
+            *_conv_bn(64, 1),
+            *_conv_bn(192, 3, padding=1),
+            nn.MaxPool2D(3, 2, 1),
+        )
+        blocks = [_inception(*block, max_pool=block is _INCEPTION_BN[-1]) for block in _INCEPTION_BN]
+    return _sequence(*stem, *blocks, nn.GlobalAvgPool2D(), nn.Dense(classes))
+
+
+def _inception(
+    one: Optional[int], three: Tuple[int, int], double: Tuple[int, int], projected: Optional[int], *, max_pool: bool
+) -> HybridBlock:
+    stride = 2 if one is None else 1
+    branches = [
+        [*_conv_bn(three[0], 1), *_conv_bn(three[1], 3, strides=stride, padding=1)],
+        [
+            *_conv_bn(double[0], 1),
+            *_conv_bn(double[1], 3, padding=1),
+            *_conv_bn(double[1], 3, strides=stride, padding=1),
+        ],
+    ]
+    if one is not None:
+        branches.insert(0, [*_conv_bn(one, 1)])
+    if projected is None:
+        branches.append([nn.MaxPool2D(3, 2, 1)])
+    else:
+        pool = nn.MaxPool2D if max_pool else nn.AvgPool2D
+        branches.append([pool(3, 1, 1), *_conv_bn(projected, 1)])
+    return _side_by_side(branches)
+
+
+def _small_inception(one: Optional[int], three: int) -> HybridBlock:
+    if one is None:
+        return _side_by_side([_conv_bn(three, 3, strides=2, padding=1), (nn.MaxPool2D(3, 2, 1),)])
+    return _side_by_side([_conv_bn(one, 1), _conv_bn(three, 3, padding=1)])
+
+
+def _side_by_side(branches: Any) -> HybridBlock:
+    """A block whose branches' channels are put one after the other."""
+    joined = HybridConcurrent(axis=1)
+    joined.add(*[_sequence(*layers) for layers in branches])
+    return joined
+
+
+def _sequence(*layers: HybridBlock) -> HybridBlock:
+    made = nn.HybridSequential(prefix="")
+    made.add(*layers)
+    return made
+
+
+def _conv_bn(channels: int, kernel: int, **named: Any) -> Tuple[HybridBlock, ...]:
+    """A convolution without bias, batch normalization, rectified units."""
+    return nn.Conv2D(channels, kernel, use_bias=False, **named), nn.BatchNorm(), nn.Activation("relu")
