@@ -1,12 +1,10 @@
 """One module per command, or per few that belong together: parse, call, print. Imported when a command is called."""
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 # Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3 and Fabric.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -35,45 +33,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module when that command runs: https://click.palletsprojects.com/complex/.
+    """A group that imports a command's module only to run that command; help and completion need the table alone.
 
     table: for each command, in the order in which they are used, "module:attribute" and its short help.
     """
 
-    def __init__(self, *words: Any, table: Mapping[str, tuple[str, str]], **options: Any) -> None:
-        super().__init__(*words, **options)
+    def __init__(self, name: str, *, table: Mapping[str, tuple[str, str]], **options: Any) -> None:
+        commands = {below: click.Command(below, short_help=text) for below, (_, text) in table.items()}
+        super().__init__(name, commands, **options)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """In the order in which they are used."""
+        """In the table's order."""
         return list(self.table)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import one command."""
-        if cmd_name not in self.table:
-            return None
-        module, _, attribute = self.table[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of commands from the table alone."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete a command's name from the table alone; click imports each for its help, which takes a second."""
-        found = [
-            CompletionItem(name, help=text) for name, (_, text) in self.table.items() if name.startswith(incomplete)
-        ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest the nearest command for one that does not exist."""
-        if args and not args[0].startswith("-") and args[0] not in self.table:
-            nearest = difflib.get_close_matches(args[0], self.table, n=1)
-            suggestion = f' Did you mean "{nearest[0]}"?' if nearest else ""
-            ctx.fail(f'There is no command "{args[0]}".{suggestion}')
-        return super().resolve_command(ctx, args)
+        """Import the command that is called."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            module, _, attribute = self.table[name][0].partition(":")
+            command = getattr(importlib.import_module(module), attribute)
+        return name, command, rest

@@ -19,7 +19,7 @@ from train.s3.client import S3Object
 from train.s3.url import is_s3, parse_url
 
 
-@click.command("fetch", short_help="Download a public dataset, and write it as MXNet reads it.")
+@click.command("fetch")
 @click.argument("name", metavar="NAME", type=click.Choice(sorted(DATASETS)))
 @click.argument("destination", metavar="DST")
 @click.option("--shards", type=click.IntRange(1, 10000), help="How many files of training records to write.")
@@ -105,7 +105,7 @@ def _describe(written: Written) -> str:
     )
 
 
-@click.command("demo", short_help="Write a small real dataset, without a download.")
+@click.command("demo")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @pass_app
 def demo(app: App, *, folder: Path) -> None:

@@ -58,7 +58,7 @@ class LabelWidth(click.ParamType[int]):
         return int(value)
 
 
-@click.command("pack", short_help="Pack folders of images into RecordIO shards.")
+@click.command("pack")
 @click.argument("source", metavar="DIR|LIST.lst", type=click.Path(path_type=Path))
 @click.argument("destination", metavar="DST|s3://BUCKET/DST/")
 @click.option("--shards", type=click.IntRange(1), help=f"How many shards.  [default: {_SHARDS}]")
@@ -159,7 +159,7 @@ def _image_options(options: dict[str, Any]) -> ImageOptions:
     )
 
 
-@click.command("split", short_help="Split .rec files into another number or size of shards.")
+@click.command("split")
 @click.argument("words", metavar="SOURCE... DST", nargs=-1, required=True)
 @click.option("--shards", type=click.IntRange(1), help="How many shards.")
 @click.option("--shard-size", type=Size(), metavar="SIZE", help="Or: the most that a shard holds, such as 256MiB.")
@@ -203,7 +203,7 @@ def split(
     app.say(f"split {len(found)} files, {records} records, into {_describe(written)}, in {destination}")
 
 
-@click.command("info", short_help="Tell what is in .rec files: records, labels, shards.")
+@click.command("info")
 @click.argument("words", metavar="SOURCE...", nargs=-1, required=True)
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Also what each of N workers would read.")
 @click.option(

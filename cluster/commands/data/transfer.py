@@ -40,7 +40,7 @@ def _how_to_copy(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command("put", short_help="Copy files, folders and globs to S3.")
+@click.command("put")
 @click.argument("words", metavar="SOURCE... s3://BUCKET/DST", nargs=-1, required=True)
 @click.option("--create-bucket", is_flag=True, help="Make the bucket, private and encrypted, where there is none.")
 @click.option("--manifest", is_flag=True, help="Write DST's manifest beside it, for `cluster data verify`.")
@@ -87,7 +87,7 @@ def put(
         app.say(f"put {describe_transfers(done, began)} to {destination}{describe_others(done)}")
 
 
-@click.command("get", short_help="Copy objects, folders and globs from S3.")
+@click.command("get")
 @click.argument("words", metavar="s3://BUCKET/SOURCE... DST", nargs=-1, required=True)
 @_how_to_copy
 @pass_app
@@ -130,7 +130,7 @@ def get(
         app.say(f"got {describe_transfers(done, began)} to {destination}{describe_others(done)}")
 
 
-@click.command("ls", short_help="List buckets, or what is in a folder.")
+@click.command("ls")
 @click.argument("url", metavar="[s3://BUCKET/FOLDER/]", required=False)
 @click.option("-r", "--recursive", is_flag=True, help="List all objects below the folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
@@ -149,7 +149,7 @@ def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
         app.print_line(_as_line(entry))
 
 
-@click.command("du", short_help="Count objects and bytes by folder.")
+@click.command("du")
 @click.argument("url", metavar="s3://BUCKET/FOLDER/")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @pass_app
@@ -165,7 +165,7 @@ def du(app: App, *, url: str, as_json: bool) -> None:
         app.print_line(f"{row.size_bytes:>15}  {row.objects:>9}  {row.url}")
 
 
-@click.command("rm", short_help="Delete objects, folders and buckets.")
+@click.command("rm")
 @click.argument("urls", metavar="s3://BUCKET/KEY...", nargs=-1, required=True)
 @click.option(
     "-r", "--recursive", is_flag=True, help="Folders with all that is in them; a bucket with all its objects."
@@ -183,7 +183,7 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
     app.say(f"deleted {count} object{'' if count == 1 else 's'}")
 
 
-@click.command("verify", short_help="Compare a folder in S3 with a local one, or its manifest.")
+@click.command("verify")
 @click.argument("url", metavar="s3://BUCKET/FOLDER/")
 @click.argument("local", metavar="[DIR]", required=False)
 @_exclude

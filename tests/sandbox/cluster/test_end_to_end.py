@@ -192,7 +192,7 @@ def test_what_is_damaged_on_a_node_is_made_anew(two_nodes: Project) -> None:
         (["train", "--kv-store", "local"], 2, "know nothing of each other"),
         (["train", "-n", "0"], 2, "train.workers = 0"),
         (["train", "--env", "1=2"], 2, "NAME=VALUE"),
-        (["nonsense"], 2, "There is no command"),
+        (["nonsense"], 2, "No such command"),
         (["-c", "missing.toml", "up"], 2, "no such file"),
         (["status", "--jsn"], 2, "--json"),
     ],

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 
 from cluster.commands import COMMANDS
-from cluster.commands.data import COMMANDS as DATA_COMMANDS
 from cluster.config import ClusterConfig
+from cluster.main import cli
 from foundation.settings import describe_settings
 
 REPOSITORY = Path(__file__).parents[3]
@@ -19,16 +18,13 @@ CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text()
 COMMAND_LINE = (REPOSITORY / "docs" / "commands.md").read_text()
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    for name, (place, _) in COMMANDS.items():
-        module, _, attribute = place.partition(":")
-        command = getattr(import_module(module), attribute)
+def commands(group: click.Group = cli) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        _, command, _ = group.resolve_command(context, [name])
+        assert command is not None
         if isinstance(command, click.Group):
-            context = click.Context(command)
-            for below in command.list_commands(context):
-                found = command.get_command(context, below)
-                assert found is not None
-                yield f"{name} {below}", found
+            yield from ((f"{name} {below}", found) for below, found in commands(command))
         else:
             yield name, command
 
@@ -73,17 +69,9 @@ def test_no_command_is_documented_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_the_short_help_is_the_commands_own_first_sentence(name: str) -> None:
-    place, short = COMMANDS[name]
-    module, _, attribute = place.partition(":")
-    command = getattr(import_module(module), attribute)
-    assert (command.help or "").startswith(short.rstrip("."))
-
-
-@pytest.mark.parametrize("name", list(DATA_COMMANDS))
-def test_the_short_help_of_datas_commands_is_their_own(name: str) -> None:
-    place, short = DATA_COMMANDS[name]
-    module, _, attribute = place.partition(":")
-    assert getattr(import_module(module), attribute).short_help == short
+    _, command, _ = cli.resolve_command(click.Context(cli), [name])
+    assert command is not None
+    assert (command.help or "").startswith(COMMANDS[name][1].rstrip("."))
 
 
 def test_the_readme_names_the_commands_that_matter() -> None:

@@ -38,7 +38,7 @@ def fail(error: BaseException) -> None:
 def test_an_error_is_said_in_a_line_and_has_its_code(
     does: Callable[[], None], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(main.cli, "get_command", lambda _, name: click.Command(name, callback=does))
+    monkeypatch.setattr(main.cli, "resolve_command", lambda _, args: (*args, click.Command(*args, callback=does), []))
     monkeypatch.setattr("sys.argv", ["cluster", "status"])
     monkeypatch.setattr("signal.signal", lambda *_: None)  # it would outlast the test
     with open(os.devnull) as nothing:

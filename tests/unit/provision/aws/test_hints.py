@@ -48,9 +48,9 @@ def check_command(words: list[str]) -> None:
     context = click.Context(cli)
     command: click.Command = cli
     while isinstance(command, click.Group):
-        found = command.get_command(context, words[0])
-        assert found is not None, f"there is no command {words[0]}"
-        command, words = found, words[1:]
+        _, found, words = command.resolve_command(context, words)
+        assert found is not None
+        command = found
     command.make_context("cluster", words, parent=context)
 
 
