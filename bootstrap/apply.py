@@ -5,18 +5,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bootstrap.config import BootstrapConfig
 from bootstrap.environment.bundle import Bundle, Bundles
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, gather_facts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.plan import NodeStep, PlaceTree, RunSetup, SendFile, plan_node, plan_setup, setup_digest
-from bootstrap.environment.pythons import ChosenPython, choose_python
-from bootstrap.environment.script import render_script, silence_s
 from bootstrap.environment.source_build import Builds, Built, choose_packages
-from bootstrap.environment.wheels import choose_wheels
+from bootstrap.environment.steps import NodePlan, plan_node, plan_setup, script_task, setup_digest
+from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -139,7 +136,7 @@ class _Bootstrap:
         facts = self.connections.take_facts(host) or gather_facts(connection, python=self.config.python)
         first = plan_setup(facts, commands=self.config.setup)
         if first:
-            self._set_up(connection, facts, first, done="[bootstrap] setup has run")
+            self._set_up(connection, facts, first, what="[bootstrap] setup", done="[bootstrap] setup has run")
             facts = gather_facts(connection, python=self.config.python)
         python = choose_python(facts, setting=self.config.python, node=host.name)
         built = self.builds.get(connection, facts, python=python)
@@ -147,7 +144,7 @@ class _Bootstrap:
             facts = gather_facts(connection, python=self.config.python)  # the build has left files there
         bundle = self._find_bundle(facts, python, built, node=host.name)
         setup = setup_digest(self.config.setup)
-        steps = plan_node(
+        plan = plan_node(
             facts,
             bundle=bundle,
             python=python,
@@ -158,8 +155,8 @@ class _Bootstrap:
             node=host.name,
             packages=choose_packages(built.build) if built is not None else (),
         )
-        if steps:
-            self._set_up(connection, facts, steps, done="ready to train")
+        if plan:
+            self._set_up(connection, facts, plan, what=SCRIPT, done="ready to train")
         else:
             self.report(Event(kind="same", what="nothing to change", where=host.name))
             self.distribution.offer(connection, SetUp(python=facts.python, files=(), holds=facts.files))
@@ -173,7 +170,7 @@ class _Bootstrap:
             code_dir=f"{home}/tree/{self.trees.code.digest}",
             project_dir=f"{home}/tree/{project.digest}" if project is not None else None,
             setup=setup,
-            changed=bool(first or steps),
+            changed=bool(first or plan),
         )
 
     def _find_bundle(self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, node: str) -> Bundle:
@@ -186,31 +183,20 @@ class _Bootstrap:
             self.report(Event(kind="warn", what=said, where=node))
         return self.bundles.get(target, file)
 
-    def _set_up(self, connection: NodeConnection, facts: NodeFacts, steps: Sequence[NodeStep], *, done: str) -> None:
+    def _set_up(self, connection: NodeConnection, facts: NodeFacts, plan: NodePlan, *, what: str, done: str) -> None:
+        """Carry a plan out. Raises ClusterError, also when files cannot be packed."""
         started = time.monotonic()
         name = connection.host.name
-        wanted = self._plan_set_up(facts, steps)
-        size_mb = sum(file.size_bytes for file in wanted.files) / 1e6
+        files = list(plan.files)
+        tasks = [script_task(plan.steps, what=what, python=facts.python)] if plan.steps else []
+        for tree in plan.trees:
+            file, task = self.archives.write(tree)
+            files.append(file)
+            tasks.append(task)
+        size_mb = sum(file.size_bytes for file in files) / 1e6
         self.report(Event(kind="start", what=f"taking {size_mb:.0f} MB and setting up", where=name))
-        self.distribution.set_up(connection, wanted)
+        self.distribution.set_up(connection, SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks))
         self.report(Event(kind="done", what=done, where=name, duration_s=time.monotonic() - started))
-
-    def _plan_set_up(self, facts: NodeFacts, steps: Sequence[NodeStep]) -> SetUp:
-        """The files and tasks for the agent. Raises ClusterError when files cannot be packed."""
-        files = [step.file for step in steps if isinstance(step, SendFile)]
-        script = {
-            "kind": "script",
-            "what": "[bootstrap] setup" if any(isinstance(step, RunSetup) for step in steps) else SCRIPT,
-            "text": render_script(steps, python=facts.python),
-            "silence_s": silence_s(steps),
-        }
-        tasks: list[dict[str, Any]] = [script] if any(not isinstance(step, PlaceTree) for step in steps) else []
-        for step in steps:
-            if isinstance(step, PlaceTree):
-                file, task = self.archives.write(step.tree)
-                files.append(file)
-                tasks.append(task)
-        return SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks)
 
 
 def find_cluster_key(head: ReadyNode) -> str:

@@ -1,7 +1,12 @@
 """The files of the nodes' environment: fetched once on the user's machine, kept, and named by their content."""
 
+import gzip
 import hashlib
 import json
+import subprocess
+import sys
+import tarfile
+import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -15,10 +20,12 @@ from pathlib import Path
 from bootstrap.config import Fetch
 from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept, remember
 from bootstrap.environment.package_index import NoUrlError, bring_here, download_wheels, resolve_wheels
-from bootstrap.environment.pythons import fetch_python, is_python
-from bootstrap.environment.wheels import SOURCE_PREFIX, WheelTarget
+from bootstrap.environment.target import SOURCE_PREFIX, WheelTarget
+from bootstrap.ssh.explain import render_last_lines
+from foundation.errors import ClusterError
 from foundation.progress import Report
 from foundation.thread_pool import run_in_thread
+from provision.oracle.gpus import Version, show
 
 COMPAT_FILE = "_cluster_compat.py"
 
@@ -53,7 +60,7 @@ class Bundle:
     @property
     def python(self) -> BundleFile | None:
         """The packed Python, where one is brought along."""
-        return next((file for file in self.files if is_python(file)), None)
+        return next((file for file in self.files if file.name.endswith(".tar.gz")), None)
 
     @property
     def wheels(self) -> tuple[BundleFile, ...]:
@@ -105,6 +112,66 @@ def _find_wheels(target: WheelTarget, *, cache: Path, report: Report, fetch: Fet
         for file in found:
             bring_here(file, report=report)
     return found
+
+
+def fetch_python(version: Version, *, machine: str, cache: Path, report: Report) -> BundleFile:
+    """A packed Python, from the cache or by uv. In it, `bin/` and `lib/` are at the top.
+
+    It is one of Astral's builds (https://gregoryszorc.com/docs/python-build-standalone/), which run in any folder. uv's
+    own settings say where it fetches them: UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_DOWNLOADS_JSON_URL.
+    Raises ClusterError with uv's own words.
+    """
+    key = f"cpython-{show(version)}-linux-{machine}-gnu"
+
+    def fetch(directory: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-") as temporary:
+            installed = _install(key, Path(temporary))
+            pack(installed, directory / f"python-{installed.name.removeprefix('cpython-')}.tar.gz")
+
+    what = f"fetching Python {show(version)} for the nodes"
+    (file,) = fetch_once(cache, f"pythons/{key}", fetch, what=what, report=report)
+    return file
+
+
+def _install(key: str, directory: Path) -> Path:
+    command = [sys.executable, "-m", "uv", "python", "install", "--no-progress", "--no-bin"]
+    result = subprocess.run(
+        [*command, "--install-dir", str(directory), key], capture_output=True, text=True, check=False
+    )
+    found = [path for path in directory.glob("cpython-*") if path.is_dir() and not path.is_symlink()]
+    if result.returncode == 0 and len(found) == 1:
+        return found[0]
+    said = render_last_lines([line for line in result.stderr.splitlines() if line.strip()])
+    raise ClusterError(
+        f"uv could not fetch a Python for the nodes: {key}{said}",
+        hint="check that this machine reaches where uv has its Pythons from (UV_PYTHON_INSTALL_MIRROR says another "
+        "place), or take an image with a Python 3.9 to 3.12",
+    )
+
+
+def pack(folder: Path, destination: Path) -> None:
+    """Write a folder as .tar.gz, the same bytes for the same content. Raises OSError."""
+    with (
+        destination.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in sorted(folder.rglob("*")):
+            if path.is_symlink() or not path.is_dir():  # files bring their folders
+                _add(archive, path, path.relative_to(folder).as_posix())
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    entry = tarfile.TarInfo(name)
+    if path.is_symlink():
+        entry.type, entry.linkname = tarfile.SYMTYPE, str(path.readlink())
+        archive.addfile(entry)
+        return
+    status = path.stat()
+    entry.size = status.st_size
+    entry.mode = 0o755 if status.st_mode & 0o100 else 0o644
+    with path.open("rb") as stream:
+        archive.addfile(entry, stream)
 
 
 def find_pins(wheels: Sequence[BundleFile]) -> tuple[str, ...]:

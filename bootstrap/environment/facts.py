@@ -5,9 +5,9 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 
 from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.node_program import read_program
 from foundation.decode import shorten_reason
 from foundation.errors import ClusterError
 from provision.oracle.gpus import GPU_MACHINES, Version
@@ -98,7 +98,7 @@ def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
 
 def render_facts_script(python: str) -> str:
     """The text of facts.sh for [bootstrap] python. Pure but for reading the file."""
-    script = files("bootstrap").joinpath("node/facts.sh").read_text(encoding="utf-8")
+    script = read_program("facts.sh")
     version = hashlib.sha256(script.encode()).hexdigest()[:12]
     setting = python if python.startswith("/") else "auto"
     for name, value in (("PYTHON", setting), ("LIBRARIES", " ".join(CUDA_LIBRARIES)), ("VERSION", version)):

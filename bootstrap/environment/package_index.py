@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
-from bootstrap.environment.wheels import WheelTarget, platform_tags
+from bootstrap.environment.target import WheelTarget, platform_tags
 from bootstrap.ssh.explain import render_last_lines
 from foundation.errors import ClusterError
 from foundation.files import written_whole

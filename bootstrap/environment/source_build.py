@@ -15,21 +15,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept
-from bootstrap.environment.plan import InstallPackages, MakeEnvironment, NodeStep, SendFile, setup_digest
-from bootstrap.environment.pythons import ChosenPython
-from bootstrap.environment.script import render_script, silence_s
-from bootstrap.environment.wheels import SOURCE_PREFIX, WheelTarget, choose_wheels
+from bootstrap.environment.steps import InstallPackages, MakeEnvironment, NodePlan, script_task, setup_digest
+from bootstrap.environment.target import SOURCE_PREFIX, ChosenPython, WheelTarget, choose_wheels
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.node_program import parse_message
+from bootstrap.ssh.node_program import parse_message, read_program
 from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
@@ -133,7 +129,7 @@ def render_build(build: SourceBuild, *, python: str, node_python: str, setup: st
     source = "source"
     lines = ["set -eu", "umask 077", 'cluster="$HOME/.cluster"', "export GIT_TERMINAL_PROMPT=0"]
     if setup is not None:
-        program = _program("setup_env.py") + EXPORT
+        program = read_program("setup_env.py") + EXPORT
         lines.append(f'exports=$({shlex.join([node_python, "-c", program])} "$cluster" {setup})')
         lines.append('eval "$exports"')
     lines += [
@@ -154,7 +150,7 @@ def render_build(build: SourceBuild, *, python: str, node_python: str, setup: st
         "rm -rf ../dist; cd python",
         f'"$cluster"/{python} setup.py --quiet bdist_wheel -d ../../dist; cd ../..',
         "for library in source/lib/libmxnet.so source/build/libmxnet.so; do [ ! -f $library ] || break; done",
-        shlex.join([node_python, "-c", _program("build_wheel.py"), "pack", build.key, "dist", source])
+        shlex.join([node_python, "-c", read_program("build_wheel.py"), "pack", build.key, "dist", source])
         + ' "$library" "$tag"',
         f"cd ..; rm -rf {build.key}",
     ]
@@ -163,7 +159,7 @@ def render_build(build: SourceBuild, *, python: str, node_python: str, setup: st
 
 def render_tell(build: SourceBuild, *, node_python: str) -> str:
     """The command that prints the finished wheel as JSON, or nothing. Pure."""
-    return shlex.join([node_python, "-c", _program("build_wheel.py"), "tell", build.key])
+    return shlex.join([node_python, "-c", read_program("build_wheel.py"), "tell", build.key])
 
 
 def _compile(build: SourceBuild) -> list[str]:
@@ -193,11 +189,6 @@ def _cuda(build: SourceBuild) -> list[str]:
         rf"cuda=$({nvcc} --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1\2/p')",
         "tag=1_cu${cuda}_$commit",
     ]
-
-
-@cache
-def _program(name: str) -> str:
-    return files("bootstrap").joinpath("node", name).read_text(encoding="utf-8")
 
 
 def parse_requirements(metadata: str) -> tuple[str, ...]:
@@ -324,7 +315,7 @@ class Builds:
         name = connection.host.name
         target = choose_wheels(facts, python=python, mxnet=self._config.mxnet, packages=(), node=name)
         tools = self._find_tools(replace(target, requirements=(SETUPTOOLS,)))
-        steps = plan_tools(facts, build, tools, python)
+        plan = plan_tools(facts, build, tools, python)
         text = render_build(
             build,
             python=f"env/{tools.digest}/bin/python",
@@ -333,28 +324,24 @@ class Builds:
         )
         what = f"the build of MXNet {build.ref} from {build.url}"
         tasks = [
-            {
-                "kind": "script",
-                "what": "the script that makes ready for a build of MXNet",
-                "text": render_script(steps, python=facts.python),
-                "silence_s": silence_s(steps),
-            },
+            script_task(plan.steps, what="the script that makes ready for a build of MXNet", python=facts.python),
             {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S},
         ]
-        files = [step.file for step in steps if isinstance(step, SendFile)]
         started = time.monotonic()
-        self._distribution.set_up(connection, SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks))
+        wanted = SetUp(python=facts.python, files=plan.files, holds=facts.files, tasks=tasks)
+        self._distribution.set_up(connection, wanted)
         self._report(Event(kind="done", what=what, where=name, duration_s=time.monotonic() - started))
 
 
-def plan_tools(facts: NodeFacts, build: SourceBuild, tools: Bundle, python: ChosenPython) -> tuple[NodeStep, ...]:
-    """The steps to a head that can build; `tools` is an environment with what makes wheels. Pure."""
-    packages = (*TOOLS, *choose_packages(build))
-    steps: list[NodeStep] = [InstallPackages(packages=packages)]
-    if tools.digest not in facts.envs:
-        steps += [SendFile(file=file) for file in tools.files if file.sha256 not in facts.files]
-        steps.append(MakeEnvironment(bundle=tools, python=python.path))
-    return tuple(steps)
+def plan_tools(facts: NodeFacts, build: SourceBuild, tools: Bundle, python: ChosenPython) -> NodePlan:
+    """What makes a head one that can build; `tools` is an environment with what makes wheels. Pure."""
+    packages = InstallPackages(packages=(*TOOLS, *choose_packages(build)))
+    if tools.digest in facts.envs:
+        return NodePlan(steps=(packages,))
+    return NodePlan(
+        files=tuple(file for file in tools.files if file.sha256 not in facts.files),
+        steps=(packages, MakeEnvironment(bundle=tools, python=python.path)),
+    )
 
 
 def check_fit(build: SourceBuild, facts: NodeFacts, *, node: str) -> None:

@@ -35,11 +35,15 @@ module.main()
 
 
 @cache
+def read_program(name: str) -> str:
+    """The text of a file of node/."""
+    return files("bootstrap").joinpath("node", name).read_text(encoding="utf-8")
+
+
+@cache
 def read_modules(names: tuple[str, ...]) -> bytes:
     """Modules of node/ as LOADER takes them."""
-    folder = files("bootstrap").joinpath("node")
-    sources = [(name, folder.joinpath(f"{name}.py").read_text(encoding="utf-8")) for name in names]
-    return json.dumps(sources).encode() + b"\n"
+    return json.dumps([(name, read_program(f"{name}.py")) for name in names]).encode() + b"\n"
 
 
 class NodeProgram:

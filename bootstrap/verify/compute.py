@@ -3,12 +3,11 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any, Literal
 
 from bootstrap.apply import ReadyNode
 from bootstrap.environment.cuda import explain_missing_libraries
-from bootstrap.ssh.node_program import parse_message
+from bootstrap.ssh.node_program import parse_message, read_program
 from foundation.errors import ClusterError
 
 Kind = Literal["connection", "compute", "s3", "clock", "disk", "ports"]
@@ -91,8 +90,7 @@ class Probe:
 
 def compute_probe() -> Probe:
     """ones((2,3))*2+1 on every GPU, or on the processor."""
-    source = files("bootstrap").joinpath("node/verify_compute.py").read_text(encoding="utf-8")
-    modules = (("verify_compute", source),)
+    modules = (("verify_compute", read_program("verify_compute.py")),)
     return Probe(check="compute", modules=modules, order={}, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute)
 
 

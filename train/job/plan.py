@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from bootstrap.apply import ReadyNode
-from bootstrap.environment.wheels import choose_mxnet
+from bootstrap.environment.target import choose_mxnet
 from train.engines import ENGINES
 from train.job.checks import check
 from train.job.config import DataConfig, TrainConfig

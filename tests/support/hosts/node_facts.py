@@ -7,8 +7,7 @@ from pathlib import Path
 from bootstrap.environment.bundle import COMPAT_FILE, Bundle
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.pythons import ChosenPython
-from bootstrap.environment.wheels import WheelTarget
+from bootstrap.environment.target import ChosenPython, WheelTarget
 from bootstrap.transfer.tree import file_of_bytes, make_tree
 from provision.oracle.mxnet_wheels import CPU_WHEEL
 

@@ -11,23 +11,22 @@ import pytest
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import Checked, LibraryDir, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.plan import (
+from bootstrap.environment.steps import (
     PACKAGES,
     CheckLibraries,
     InstallPackages,
     MakeClusterKey,
     MakeEnvironment,
-    NodeStep,
-    PlaceTree,
+    NodePlan,
     RunSetup,
-    SendFile,
     plan_check,
     plan_node,
     plan_setup,
+    render_script,
     setup_digest,
+    silence_s,
 )
-from bootstrap.environment.pythons import ChosenPython
-from bootstrap.environment.script import render_script, silence_s
+from bootstrap.environment.target import ChosenPython
 from foundation.errors import ClusterError
 from node_facts import BUNDLE, FACTS, PYTHON, TREE, run_shell
 
@@ -35,13 +34,13 @@ PYTHON_FILE = BundleFile(path=Path("python-3.11.9.tar.gz"), sha256="5" * 64, siz
 CUDA = LibraryDir(path="/usr/local/cuda-10.2/lib64", names=frozenset(["libcudart.so.10.2"]))
 
 
-def steps_of(facts: NodeFacts, **more: Any) -> tuple[NodeStep, ...]:
+def plan(facts: NodeFacts, **more: Any) -> NodePlan:
     settings = {"bundle": BUNDLE, "python": PYTHON, "setup": None, "is_head": False, **more}
     return plan_node(facts, trees=(TREE,), cluster="demo", node="node-0", **settings)
 
 
-def plan(facts: NodeFacts, **more: Any) -> list[type]:
-    return [type(step) for step in steps_of(facts, **more)]
+def kinds(plan: NodePlan) -> list[type]:
+    return [type(step) for step in plan.steps]
 
 
 def checked(facts: NodeFacts, bundle: Bundle = BUNDLE, setup: str | None = None) -> NodeFacts:
@@ -53,20 +52,32 @@ def checked(facts: NodeFacts, bundle: Bundle = BUNDLE, setup: str | None = None)
     )
 
 
-def test_plans_hold_what_is_missing_and_nothing_else() -> None:
-    hashes = frozenset(file.sha256 for file in BUNDLE.files)
-    assert plan(FACTS) == [SendFile, SendFile, SendFile, MakeEnvironment, CheckLibraries, PlaceTree]
-    assert plan(FACTS, is_head=True)[-1] is MakeClusterKey
-    assert plan(replace(FACTS, files=hashes)) == [MakeEnvironment, CheckLibraries, PlaceTree]
-    one = frozenset([BUNDLE.files[0].sha256])
-    assert plan(replace(FACTS, files=one))[:3] == [SendFile, SendFile, MakeEnvironment]
-    assert plan(replace(FACTS, envs=frozenset([BUNDLE.digest]))) == [CheckLibraries, PlaceTree]
-    assert plan(checked(FACTS)) == [PlaceTree]
-    done = replace(checked(FACTS), trees=frozenset([TREE.digest]))
-    assert plan(done) == []
-    assert plan(replace(done, missing_libraries=("libgomp.so.1",))) == [InstallPackages]
-    assert plan(done, is_head=True) == [MakeClusterKey]
-    assert plan(replace(done, cluster_key="ssh-ed25519 AAAA"), is_head=True) == []
+HASHES = frozenset(file.sha256 for file in BUNDLE.files)
+MADE = checked(FACTS)
+DONE = replace(MADE, trees=frozenset([TREE.digest]))
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_head", "files", "steps", "trees"),
+    [
+        (FACTS, False, 3, [MakeEnvironment, CheckLibraries], 1),
+        (FACTS, True, 3, [MakeEnvironment, CheckLibraries, MakeClusterKey], 1),
+        (replace(FACTS, files=HASHES), False, 0, [MakeEnvironment, CheckLibraries], 1),
+        (replace(FACTS, files=frozenset([BUNDLE.files[0].sha256])), False, 2, [MakeEnvironment, CheckLibraries], 1),
+        (replace(FACTS, envs=frozenset([BUNDLE.digest])), False, 0, [CheckLibraries], 1),
+        (MADE, False, 0, [], 1),
+        (DONE, False, 0, [], 0),
+        (replace(DONE, missing_libraries=("libgomp.so.1",)), False, 0, [InstallPackages], 0),
+        (DONE, True, 0, [MakeClusterKey], 0),
+        (replace(DONE, cluster_key="ssh-ed25519 AAAA"), True, 0, [], 0),
+    ],
+)
+def test_plans_hold_what_is_missing_and_nothing_else(
+    *, facts: NodeFacts, is_head: bool, files: int, steps: list[type], trees: int
+) -> None:
+    found = plan(facts, is_head=is_head)
+    assert (len(found.files), kinds(found), len(found.trees)) == (files, steps, trees)
+    assert bool(found) == bool(files or steps or trees)
 
 
 def test_libraries_are_looked_for_anew_when_what_decides_it_changes() -> None:
@@ -92,22 +103,21 @@ def test_set_up_commands_run_once_for_each_list_and_before_everything() -> None:
     digest = setup_digest(commands)
     assert digest is not None
     bare = replace(FACTS, missing_libraries=("libgomp.so.1",))
-    assert [type(step) for step in plan_setup(bare, commands=commands)] == [InstallPackages, RunSetup]
-    assert [type(step) for step in plan_setup(FACTS, commands=commands)] == [RunSetup]
-    assert plan_setup(replace(FACTS, setups=frozenset([digest])), commands=commands) == ()
-    assert plan_setup(replace(FACTS, setups=frozenset([digest])), commands=("true",)) != ()
-    assert plan_setup(bare, commands=()) == ()
-    assert silence_s(plan_setup(FACTS, commands=commands)) > silence_s(steps_of(FACTS))
+    assert kinds(plan_setup(bare, commands=commands)) == [InstallPackages, RunSetup]
+    assert kinds(plan_setup(FACTS, commands=commands)) == [RunSetup]
+    assert not plan_setup(replace(FACTS, setups=frozenset([digest])), commands=commands)
+    assert plan_setup(replace(FACTS, setups=frozenset([digest])), commands=("true",))
+    assert not plan_setup(bare, commands=())
+    assert silence_s(plan_setup(FACTS, commands=commands).steps) > silence_s(plan(FACTS).steps)
 
 
 def test_a_disk_that_will_be_full_is_seen_before_anything_is_sent() -> None:
     with pytest.raises(ClusterError, match=r"2 MiB of disk are free at /home/ubuntu, and .* take 5 MiB more"):
         plan(replace(FACTS, disk_free_kib=3000), bundle=big(packed=1, unpacked=4))
-    hashes = frozenset(file.sha256 for file in BUNDLE.files)
-    assert plan(replace(FACTS, disk_free_kib=4500, files=hashes), bundle=big(packed=1, unpacked=4))
+    assert plan(replace(FACTS, disk_free_kib=4500, files=HASHES), bundle=big(packed=1, unpacked=4))
     with pytest.raises(ClusterError, match="take 4 MiB more"):
-        plan(replace(FACTS, disk_free_kib=3000, files=hashes), bundle=big(packed=1, unpacked=4))
-    assert plan(replace(checked(FACTS), disk_free_kib=3))[0] is PlaceTree
+        plan(replace(FACTS, disk_free_kib=3000, files=HASHES), bundle=big(packed=1, unpacked=4))
+    assert plan(replace(MADE, disk_free_kib=3)).trees
 
 
 def big(*, packed: int, unpacked: int) -> Bundle:
@@ -131,10 +141,8 @@ def test_the_script_of_a_plan_is_valid_shell(tmp_path: Path, *, managed: bool) -
     facts = replace(FACTS, missing_libraries=tuple(PACKAGES), cuda_dirs=(replace(CUDA, path="/it's $(odd)"),))
     bundle = replace(BUNDLE, files=(PYTHON_FILE, *BUNDLE.files)) if managed else BUNDLE
     python = ChosenPython(version=(3, 11), path=None if managed else "/it's/python3")
-    steps = (
-        *plan_setup(facts, commands=["echo 'it''s'", "$(", "\n"]),
-        *steps_of(facts, bundle=bundle, python=python, is_head=True),
-    )
+    setup = plan_setup(facts, commands=["echo 'it''s'", "$(", "\n"])
+    steps = (*setup.steps, *plan(facts, bundle=bundle, python=python, is_head=True).steps)
     script = tmp_path / "script"
     script.write_text(render_script(steps, python=FACTS.python))
     subprocess.run(["/bin/sh", "-n", str(script)], check=True)
@@ -147,7 +155,7 @@ def test_set_up_commands_run_from_the_script_and_what_was_known_is_forgotten(tmp
     commands = ("export A='it''s'", "touch $HOME/'$(odd)'")
     programs = stand_ins(tmp_path, {"sudo": "exit 1", "id": "echo 1000"})
     done = run_shell(
-        render_script(plan_setup(FACTS, commands=commands), python=FACTS.python),
+        render_script(plan_setup(FACTS, commands=commands).steps, python=FACTS.python),
         tmp_path,
         path=f"{programs}:/usr/bin:/bin",
     )

@@ -15,15 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle
+from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle, fetch_python, pack
 from bootstrap.environment.file_cache import check_cache, describe_file, fetch_once
-from bootstrap.environment.plan import MakeEnvironment, PlaceTree, plan_node
-from bootstrap.environment.pythons import ChosenPython, fetch_python, is_python, pack
-from bootstrap.environment.script import render_script
+from bootstrap.environment.steps import plan_node, render_script
+from bootstrap.environment.target import ChosenPython
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
 from index_server import make_wheel
-from node_facts import FACTS, TARGET, TREE, run_shell
+from node_facts import FACTS, TARGET, run_shell
 
 UV = Path(sysconfig.get_path("scripts")) / "uv"
 
@@ -191,7 +190,6 @@ def test_a_python_is_brought_along_and_the_environment_made_with_it(
     python_source.unlink()
     assert fetch_bundle(target, cache=tmp_path / "cache", report=silent) == bundle
     assert bundle.python is not None
-    assert is_python(bundle.python)
 
     home = tmp_path / "it's a home"
     for file in bundle.files:
@@ -199,23 +197,20 @@ def test_a_python_is_brought_along_and_the_environment_made_with_it(
         place.parent.mkdir(parents=True)
         place.hardlink_to(file.path)
     chosen = ChosenPython(version=version, path=None)
-    steps = plan_node(
-        FACTS, bundle=bundle, python=chosen, setup=None, trees=(TREE,), cluster="c", is_head=False, node="n"
-    )
-    made = [step for step in steps if not isinstance(step, PlaceTree)]
-    assert any(isinstance(step, MakeEnvironment) for step in made)
+    plan = plan_node(FACTS, bundle=bundle, python=chosen, setup=None, trees=(), cluster="c", is_head=False, node="n")
+    script = render_script(plan.steps, python=FACTS.python)
     thing = next(file for file in bundle.files if file.name.startswith("thing-"))
     place = home / ".cluster" / "files" / thing.sha256 / thing.name
     place.unlink()
     place.write_bytes(thing.path.read_bytes()[:200])
-    failed = run_shell(render_script(made, python=FACTS.python), home)
+    failed = run_shell(script, home)
     assert failed.returncode != 0
     assert "was damaged and is removed" in failed.stderr
     assert [file for file in bundle.files if not (place.parents[1] / file.sha256).exists()] == [thing]
 
     place.parent.mkdir()
     place.hardlink_to(thing.path)
-    done = run_shell(render_script(made, python=FACTS.python), home)
+    done = run_shell(script, home)
     assert done.returncode == 0, done.stderr
     python = home / ".cluster" / "env" / bundle.digest / "bin" / "python"
     code = "import thing, threading, sys; print(sys.base_prefix, hasattr(threading.Thread, 'isAlive'))"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootstrap.config import BootstrapConfig
-from bootstrap.environment.plan import render_commands, setup_digest
+from bootstrap.environment.steps import render_commands, setup_digest
 from foundation.errors import ConfigError
 from foundation.settings import check
 from node_facts import NODE_PROGRAMS, SYSTEM_PATH

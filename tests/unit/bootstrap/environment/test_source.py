@@ -16,8 +16,6 @@ import pytest
 from bootstrap.config import BootstrapConfig
 from bootstrap.environment.cuda import cuda_of, find_cuda, find_warnings
 from bootstrap.environment.facts import LibraryDir, NodeFacts
-from bootstrap.environment.plan import InstallPackages, MakeEnvironment, SendFile, plan_node
-from bootstrap.environment.script import render_script
 from bootstrap.environment.source_build import (
     SourceBuild,
     check_fit,
@@ -31,6 +29,7 @@ from bootstrap.environment.source_build import (
     render_build,
     render_tell,
 )
+from bootstrap.environment.steps import InstallPackages, MakeEnvironment, plan_node, render_script
 from foundation.errors import ClusterError, ConfigError
 from foundation.settings import check
 from node_facts import BUNDLE, FACTS, PYTHON, run_shell
@@ -162,30 +161,26 @@ def test_values_that_mean_something_else_are_refused(*, key: str, value: object,
 
 
 def test_a_head_gets_what_makes_wheels_once() -> None:
-    build = choose()
-    steps = plan_tools(FACTS, build, BUNDLE, PYTHON)
-    assert [type(step) for step in steps] == [InstallPackages, *[SendFile] * len(BUNDLE.files), MakeEnvironment]
-    there = replace(FACTS, envs=frozenset({BUNDLE.digest}))
-    assert [type(step) for step in plan_tools(there, build, BUNDLE, PYTHON)] == [InstallPackages]
+    plan = plan_tools(FACTS, choose(), BUNDLE, PYTHON)
+    assert ([type(step) for step in plan.steps], plan.files) == ([InstallPackages, MakeEnvironment], BUNDLE.files)
+    there = plan_tools(replace(FACTS, envs=frozenset({BUNDLE.digest})), choose(), BUNDLE, PYTHON)
+    assert ([type(step) for step in there.steps], there.files) == ([InstallPackages], ())
 
 
-def test_every_node_gets_what_the_library_is_linked_with() -> None:
-    def plan(facts: NodeFacts) -> list[type]:
-        steps = plan_node(
-            facts,
-            bundle=BUNDLE,
-            python=PYTHON,
-            setup=None,
-            trees=(),
-            cluster="c",
-            is_head=False,
-            node="n",
-            packages=choose_packages(choose()),
-        )
-        return [type(step) for step in steps]
-
-    assert plan(FACTS)[0] is InstallPackages
-    assert InstallPackages not in plan(replace(FACTS, envs=frozenset({BUNDLE.digest})))
+@pytest.mark.parametrize(("envs", "installed"), [(frozenset(), True), (frozenset({BUNDLE.digest}), False)])
+def test_every_node_gets_what_the_library_is_linked_with(*, envs: frozenset[str], installed: bool) -> None:
+    plan = plan_node(
+        replace(FACTS, envs=envs),
+        bundle=BUNDLE,
+        python=PYTHON,
+        setup=None,
+        trees=(),
+        cluster="c",
+        is_head=False,
+        node="n",
+        packages=choose_packages(choose()),
+    )
+    assert isinstance(plan.steps[0], InstallPackages) == installed
 
 
 def make_programs(folder: Path, **programs: str) -> Path:

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bootstrap.environment.facts import FoundPython, NodeFacts
-from bootstrap.environment.pythons import ChosenPython, choose_python
-from bootstrap.environment.wheels import choose_wheels, platform_tags
+from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels, platform_tags
 from foundation.errors import ClusterError
 from node_facts import FACTS, PYTHON, TARGET
 from provision.oracle.mxnet_wheels import CPU_WHEEL, GPU_WHEEL

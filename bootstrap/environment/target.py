@@ -1,19 +1,85 @@
-"""Chooses the packages of a node's environment. Pure; provision.oracle.decide knows which wheel runs where."""
+"""Chooses the Python and the packages of a node's environment. Pure; provision.oracle.decide knows MXNet's wheels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bootstrap.environment.facts import NodeFacts
-from bootstrap.environment.pythons import ChosenPython
+from bootstrap.environment.facts import FoundPython, NodeFacts
 from foundation.errors import ClusterError, ConfigError
 from provision.oracle.decide import check_gpus, no_auto_wheel, no_wheel_hint, pick_wheel
-from provision.oracle.gpus import Gpu
+from provision.oracle.gpus import Gpu, Version, show
 from provision.oracle.mxnet_wheels import CPU_WHEEL, find_wheel
 
+# MXNet's wheels are pure ctypes; obstore, which the nodes' programs use, begins at Python 3.9. NumPy 1.26, the last
+# that MXNet can be made to work with (_cluster_compat.py puts np.bool and its kin back), has wheels up to 3.12; with
+# NumPy 2 `import mxnet` fails: np.PZERO is gone.
+OLDEST_PYTHON = (3, 9)
+NEWEST_PYTHON = (3, 12)
+# The newest for which NumPy has wheels that MXNet takes as they are.
+MANAGED_PYTHON = (3, 11)
+MANAGED_GLIBC = (2, 17)
+"""The oldest that uv's Pythons for Linux run on: https://gregoryszorc.com/docs/python-build-standalone/main/running.html"""
 SOURCE_PREFIX = "source@"
 """Of [bootstrap] mxnet: what follows it is built from source."""
 NODE_PROGRAMS = ("obstore>=0.8", "msgspec>=0.18")
 """What the nodes' own programs import: S3 and typed messages. obstore 0.8 is the last for Python 3.9."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChosenPython:
+    """`path` is absolute on the node; None for a packed Python that this machine sends.
+
+    named: the user named this path.
+    """
+
+    version: Version
+    path: str | None
+    named: bool = False
+
+
+def choose_python(facts: NodeFacts, *, setting: str, node: str) -> ChosenPython:
+    """Choose for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
+
+    Raises ClusterError when the Python that the user named does not work, or MXNet does not work with it.
+    """
+    if setting.startswith("/"):
+        return _named(facts, setting, node=node)
+    if setting == "auto":
+        found = next((python for python in facts.pythons if is_fit(python)), None)
+        version = MANAGED_PYTHON
+    else:
+        major, _, minor = setting.partition(".")
+        version = (int(major), int(minor))
+        found = next((python for python in facts.pythons if python.version == version), None)
+    if found is not None:
+        return ChosenPython(version=found.version, path=found.path)
+    if facts.glibc < MANAGED_GLIBC:
+        wanted = "3.9 to 3.12" if setting == "auto" else setting
+        raise ClusterError(
+            f"{node}: it has no Python {wanted}, and the one that would be brought along needs "
+            f"glibc {show(MANAGED_GLIBC)}; there it is {show(facts.glibc)}",
+            hint="take an image that has one ([provision] ami)",
+        )
+    return ChosenPython(version=version, path=None)
+
+
+def is_fit(python: FoundPython) -> bool:
+    """Whether MXNet can be set up on a Python. Pure."""
+    return OLDEST_PYTHON <= python.version <= NEWEST_PYTHON
+
+
+def _named(facts: NodeFacts, path: str, *, node: str) -> ChosenPython:
+    found = facts.configured
+    if found is None:
+        raise ClusterError(
+            f'{node}: [bootstrap] python = "{path}": no Python works there',
+            hint='set python = "auto", or a version such as "3.11", which is brought along where the image has none',
+        )
+    if not is_fit(found):
+        raise ClusterError(
+            f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; MXNet works with 3.9 to 3.12',
+            hint='set python = "auto", or another Python of the nodes',
+        )
+    return ChosenPython(version=found.version, path=found.path, named=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

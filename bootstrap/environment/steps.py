@@ -1,0 +1,340 @@
+"""The steps that a node still needs: planned from its facts, and the shell script that carries them out. Pure."""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bootstrap.environment.bundle import Bundle
+from bootstrap.environment.cuda import find_cuda
+from bootstrap.environment.facts import NodeFacts
+from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.target import ChosenPython
+from bootstrap.ssh.node_program import read_program
+from bootstrap.transfer.tree import Tree
+from foundation.errors import ClusterError
+from provision.oracle.gpus import show
+
+STEPS_SILENCE_S = 900
+"""How long a script without set-up commands may print nothing, in seconds."""
+SETUP_SILENCE_S = 1800
+"""How long set-up commands may print nothing, in seconds, before they are ended as hung."""
+APT_TIMEOUT_S = 300
+"""How long to wait for others who install packages on the node, in seconds."""
+APT = 'apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300"'
+# The libraries that MXNet's wheels take from the system (`readelf -d` of libmxnet.so and of what is beside it), beyond
+# those without which no system runs: in Debian's package, in Fedora's.
+PACKAGES = {
+    "libgomp.so.1": ("libgomp1", "libgomp"),
+    "libquadmath.so.0": ("libquadmath0", "libquadmath"),
+    "libstdc++.so.6": ("libstdc++6", "libstdc++"),
+}
+# For folders and the last blocks of files, which the sizes in archives do not include.
+OVERHEAD = 1.05
+# uv's binary out of its wheel; a packed Python.
+TAKE_UV = (
+    "import sys, zipfile; wheel = zipfile.ZipFile(sys.argv[1]); "
+    "name = next(n for n in wheel.namelist() if n.endswith('.data/scripts/uv')); "
+    "open(sys.argv[2], 'wb').write(wheel.read(name))"
+)
+UNPACK = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])"
+
+
+def setup_digest(commands: Sequence[str]) -> str | None:
+    """SHA-256 of the list, in lower-case hexadecimal; None for an empty one. Pure."""
+    return hashlib.sha256(render_commands(commands).encode()).hexdigest() if commands else None
+
+
+def render_commands(commands: Sequence[str]) -> str:
+    """The list as run_setup.py reads it. Pure."""
+    return json.dumps(list(commands))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstallPackages:
+    """System packages that MXNet needs, if they are missing: (Debian's name, Fedora's name) each."""
+
+    packages: tuple[tuple[str, str], ...]
+
+    def render(self, _python: str) -> list[str]:
+        """Its lines of the script."""
+        debian, fedora = (shlex.join(names) for names in zip(*self.packages, strict=True))
+        failed = "could not be installed on this node: install it by [bootstrap] setup"
+        return [
+            "missing=",
+            "if command -v apt-get >/dev/null; then",
+            f"    for name in {debian}; do",
+            "        dpkg-query -W -f='${Status}' $name 2>/dev/null | grep -q 'ok installed' ||",
+            '            missing="$missing $name"',
+            "    done",
+            "    install() {",
+            f"        {APT}",
+            '        $apt update && $apt install -y --no-install-recommends "$@"',
+            "    }",
+            "else",
+            f'    for name in {fedora}; do rpm -q "$name" >/dev/null 2>&1 || missing="$missing $name"; done',
+            '    install() { $as_root dnf install -q -y "$@"; }',
+            "fi",
+            '[ -z "$missing" ] || install $missing >&2 ||',
+            f'    {{ echo "MXNet needs$missing, and that {failed}" >&2; exit 1; }}',
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSetup:
+    """The user's own set-up commands."""
+
+    commands: tuple[str, ...]
+    digest: str
+
+    def render(self, python: str) -> list[str]:
+        """Its lines of the script."""
+        return [
+            "mkdir -p setup",
+            f"printf %s {shlex.quote(render_commands(self.commands))} >setup/{self.digest}.json",
+            _run_program(python, "run_setup.py", "setup", self.digest, str(SETUP_SILENCE_S)),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MakeEnvironment:
+    """Build the Python environment from files that are there.
+
+    python: absolute, of the Python that it is made with, or None for the one in the bundle.
+    """
+
+    bundle: Bundle
+    python: str | None
+
+    def render(self, python: str) -> list[str]:
+        """Its lines of the script."""
+        bundle = self.bundle
+        env = f"env/{bundle.digest}"
+        uv, compat = bundle.uv, bundle.compat
+        tool = f"tools/uv-{uv.sha256}"
+        lines, env_python = self._find_python(python)
+        return [
+            *_forget_damaged(bundle),
+            "mkdir -p env tools",
+            *lines,
+            f"if [ ! -x {tool} ]; then",
+            f"    {shlex.join([python, '-c', TAKE_UV, _place(uv), f'{tool}.new'])}",
+            f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
+            "fi",
+            f"rm -rf {env} env/cache",
+            # On the same file system as the environment, so that uv can link from it instead of copying.
+            'export UV_CACHE_DIR="$PWD/env/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
+            f"{tool} venv --quiet --no-project --python {env_python} {env}",
+            f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python "
+            + shlex.join(map(_place, bundle.wheels)),
+            f"for site in {env}/lib/python3*/site-packages; do",
+            f'    cp {_place(compat)} "$site/"',
+            '    echo "import _cluster_compat" >"$site/_cluster_compat.pth"',
+            "done",
+            "rm -rf env/cache",
+            f"touch {env}/.complete",
+            "trap - EXIT",
+        ]
+
+    def _find_python(self, python: str) -> tuple[list[str], str]:
+        """The lines that unpack the bundle's Python, if it has one; and the shell word of the Python to use."""
+        packed = self.bundle.python
+        if packed is None or self.python is not None:
+            return [], shlex.quote(self.python or python)
+        folder = f"python/{packed.sha256}"
+        lines = [
+            f"if [ ! -f {folder}/.complete ]; then",
+            f"    rm -rf {folder} {folder}.new; mkdir -p {folder}.new",
+            f"    {shlex.join([python, '-W', 'ignore', '-c', UNPACK, _place(packed), f'{folder}.new'])}",
+            f"    touch {folder}.new/.complete; mv {folder}.new {folder}",
+            "fi",
+        ]
+        return lines, f"{folder}/bin/python{show(self.bundle.target.python_version)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckLibraries:
+    """Find out which libraries MXNet's library loads on this node, and which are missing.
+
+    env: the environment's digest. key: identifies the inputs of the check. dirs: where the image has CUDA.
+    setup: the digest of the set-up commands whose LD_LIBRARY_PATH is searched as well, or None.
+    """
+
+    env: str
+    key: str
+    dirs: tuple[str, ...]
+    setup: str | None
+
+    def render(self, python: str) -> list[str]:
+        """Its lines of the script."""
+        setup_env = f"setup/{self.setup}.env" if self.setup else ""
+        return [_run_program(python, "check_libraries.py", f"env/{self.env}", self.key, setup_env, *self.dirs)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MakeClusterKey:
+    """On the head: a key pair with which only the head logs in to the other nodes."""
+
+    cluster: str
+
+    def render(self, _python: str) -> list[str]:
+        """Its lines of the script."""
+        comment = shlex.quote(f"cluster-internal {self.cluster}")
+        return [
+            "rm -f ssh/new ssh/new.pub",
+            f"ssh-keygen -q -t ed25519 -N '' -C {comment} -f ssh/new",
+            "mv ssh/new ssh/id_ed25519",
+            "mv ssh/new.pub ssh/id_ed25519.pub",
+        ]
+
+
+Step = InstallPackages | RunSetup | MakeEnvironment | CheckLibraries | MakeClusterKey
+"""`render` gets the path of a Python there, which runs our own programs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePlan:
+    """What a node lacks: the `files` that it is sent, then the `steps` of its script, then `trees`."""
+
+    files: tuple[BundleFile, ...] = ()
+    steps: tuple[Step, ...] = ()
+    trees: tuple[Tree, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether it lacks anything."""
+        return bool(self.files or self.steps or self.trees)
+
+
+def plan_setup(facts: NodeFacts, *, commands: Sequence[str]) -> NodePlan:
+    """What runs the set-up commands ([bootstrap] setup) of a node on which they have not run yet. Pure.
+
+    The commands may change every fact: gather the facts again before `plan_node`.
+    """
+    digest = setup_digest(commands)
+    if digest is None or digest in facts.setups:
+        return NodePlan()
+    return NodePlan(steps=(*_plan_packages(facts), RunSetup(commands=tuple(commands), digest=digest)))
+
+
+def plan_node(
+    facts: NodeFacts,
+    *,
+    bundle: Bundle,
+    python: ChosenPython,
+    setup: str | None,
+    trees: Sequence[Tree],
+    cluster: str,
+    is_head: bool,
+    node: str,
+    packages: tuple[tuple[str, str], ...] = (),
+) -> NodePlan:
+    """What makes a node one that can train. Pure.
+
+    setup: the digest of the set-up commands, which have run. packages: the system's that an MXNet from source is
+    linked with. Raises ClusterError when the node's disk cannot take it.
+    """
+    is_new = bundle.digest not in facts.envs
+    steps: list[Step] = [*_plan_packages(facts, packages if is_new else ())]
+    files: list[BundleFile] = []
+    needed_bytes = 0.0
+    if is_new:
+        files = [file for file in bundle.files if file.sha256 not in facts.files]
+        steps.append(MakeEnvironment(bundle=bundle, python=python.path))
+        unpacked = sum(file.unpacked_bytes for file in bundle.files if file.sha256 not in facts.pythons_ready)
+        needed_bytes += (sum(file.size_bytes for file in files) + unpacked) * OVERHEAD
+    check = plan_check(facts, bundle=bundle, setup=setup)
+    if check is not None:
+        steps.append(check)
+    lacking = tuple(tree for tree in trees if tree.digest not in facts.trees)
+    needed_bytes += 2 * sum(tree.size_bytes for tree in lacking)  # as an archive, and in its place
+    if is_head and facts.cluster_key is None:
+        steps.append(MakeClusterKey(cluster=cluster))
+    needed_kib = int(needed_bytes) >> 10
+    if facts.disk_free_kib < needed_kib:
+        raise ClusterError(
+            f"{node}: {facts.disk_free_kib >> 10} MiB of disk are free at {facts.home}, "
+            f"and the MXNet environment and your files take {needed_kib >> 10} MiB more",
+            hint="free some space there, or set a larger [provision] volume_size_gib and make the cluster anew",
+        )
+    return NodePlan(files=tuple(files), steps=tuple(steps), trees=lacking)
+
+
+def _plan_packages(facts: NodeFacts, others: Sequence[tuple[str, str]] = ()) -> tuple[InstallPackages, ...]:
+    packages = (*(PACKAGES[name] for name in facts.missing_libraries), *others)
+    return (InstallPackages(packages=packages),) if packages else ()
+
+
+def plan_check(facts: NodeFacts, *, bundle: Bundle, setup: str | None) -> CheckLibraries | None:
+    """The check of libmxnet.so's libraries; None if it was made and its inputs have not changed. Pure."""
+    cuda = find_cuda(facts, bundle.target.requirements[0])
+    content = [setup, cuda.library_dirs, sorted(facts.libraries), cuda.missing]
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    checked = facts.checked.get(bundle.digest)
+    if bundle.digest in facts.envs and checked is not None and checked.key == key:
+        return None
+    return CheckLibraries(env=bundle.digest, key=key, dirs=cuda.library_dirs, setup=setup)
+
+
+def script_task(steps: Sequence[Step], *, what: str, python: str) -> dict[str, Any]:
+    """The task, for a node's agent, that runs the script of some steps; what: its name in messages. Pure."""
+    text = render_script(steps, python=python)
+    return {"kind": "script", "what": what, "text": text, "silence_s": silence_s(steps)}
+
+
+def silence_s(steps: Sequence[Step]) -> int:
+    """How long the script of these steps may print nothing, in seconds. Pure."""
+    # run_setup.py ends silent commands itself, and says which.
+    return SETUP_SILENCE_S + 60 if any(isinstance(step, RunSetup) for step in steps) else STEPS_SILENCE_S
+
+
+def render_script(steps: Sequence[Step], *, python: str) -> str:
+    """The POSIX shell script of one node's steps; run in the home of the user. python: runs our own programs there.
+
+    agent.py has put the files in place and holds the lock. Everything is made under a temporary name or marked complete
+    at the end, so that a killed script leaves nothing that looks finished.
+    """
+    lines = ["set -eu", "umask 077", 'cd "$HOME/.cluster"']
+    if any(isinstance(step, InstallPackages | RunSetup) for step in steps):
+        # What facts.sh has cached may change, even where these steps fail half way.
+        lines += ["rm -f known", *_free_apt(python)]
+    for step in steps:
+        lines += step.render(python)
+    return "\n".join([*lines, ""])
+
+
+def _place(file: BundleFile) -> str:
+    return f"files/{file.sha256}/{file.name}"
+
+
+def _run_program(python: str, name: str, *arguments: str) -> str:
+    return shlex.join([python, "-c", read_program(name), *arguments])
+
+
+def _free_apt(python: str) -> list[str]:
+    """Wait for others who install packages; the rest of the script then has `$as_root`."""
+    return [
+        'as_root=; [ "$(id -u)" = 0 ] || as_root="sudo -n"',
+        "if command -v apt-get >/dev/null && $as_root true 2>/dev/null; then",
+        f"    $as_root {_run_program(python, 'apt_lock.py', str(APT_TIMEOUT_S))}",
+        "fi",
+    ]
+
+
+def _forget_damaged(bundle: Bundle) -> list[str]:
+    """Removes files that have changed on disk. Only after a failure, since hashing takes 2 s per GB."""
+    return [
+        "forget_damaged() {",
+        "    code=$?",
+        f"    for file in {shlex.join(map(_place, bundle.files))}; do",
+        "        sha256=${file#files/} sha256=${sha256%%/*}",
+        '        [ ! -f "$file" ] || [ "$(sha256sum <"$file")" = "$sha256  -" ] || {',
+        '            rm -rf "files/$sha256"',
+        '            echo "$file was damaged and is removed: the same command again brings it anew" >&2',
+        "        }",
+        "    done",
+        "    exit $code",
+        "}",
+        "trap forget_damaged EXIT",
+    ]
