@@ -34,10 +34,10 @@ from train.follow.records import (
     find_running,
     merge_records,
     read_jobs,
+    read_s3_records,
 )
 from train.follow.run import STOPPED, RemoteEnd, end_everywhere, render_left, stop_job
 from train.job.payload import code_digest
-from train.job.s3_jobs import read_s3_records
 
 PATIENCE_S = 4.0  # with a head that is asked for its job
 CONNECT_S = 2.0

@@ -163,4 +163,4 @@ class _Jobs:
         return {"config": config.train, "kv_store": self.kv_store, "mxnet": config.bootstrap.mxnet}
 
     def _run(self, job: Job, take: Callable[[JobEvent], None]) -> Result:
-        return run_job(self.head, job.order(secrets={}), take=take, say=self.app.say)
+        return run_job(self.head, job.order, take=take, say=self.app.say)

@@ -18,10 +18,9 @@ from cluster.views.live import JobDisplay
 from cluster.views.status import job_documents, render_jobs
 from foundation.errors import JobError
 from train.follow.events import Event, EventReader, Result, Selection, parse_since
-from train.follow.records import JobRecord
+from train.follow.records import JobRecord, fetch_s3_log
 from train.follow.run import Follower, LogStream, check_result
 from train.job.protocol import MAX_LINE_BYTES, Role
-from train.job.s3_jobs import fetch_s3_log
 
 
 @click.command("jobs")

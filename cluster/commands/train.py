@@ -4,6 +4,7 @@ from contextlib import closing
 from typing import Any
 
 import click
+from msgspec import structs
 
 from cluster.app import App, pass_app
 from cluster.attach import attend, start
@@ -21,7 +22,7 @@ from train.follow.run import open_submission
 from train.job.defaults import render_settings
 from train.job.payload import find_shadowed, read_program
 from train.job.plan import Job, new_job_id, plan_job
-from train.job.scope import find_scope, render_access
+from train.job.reading import find_scope, render_access
 from train.job.survey import Surveyor
 from train.s3.environment import find_s3_access
 
@@ -101,8 +102,8 @@ def train(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str, .
         _tell(app, job)
         others = [node.host for node in nodes if node.host.spec]
         if others:
-            note_job(app, others, job.id)
-        order = job.order(secrets=found.secrets)
+            note_job(app, others, job.order.job)
+        order = structs.replace(job.order, secrets=dict(found.secrets))
         if not detach:
             return attend(app, head, order, plain=plain, talk=talk)
         start(app, head, order, talk=talk)
@@ -111,7 +112,7 @@ def train(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str, .
 
 def _tell(app: App, job: Job) -> None:
     """Say what was decided for the user, and warn."""
-    shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.script_source else None
+    shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.order.script_source else None
     for warning in (*([shadowed] if shadowed else []), *job.warnings):
         app.report(Event(kind="warn", what=warning))
     app.say("\n".join(render_settings(job)))

@@ -1,21 +1,34 @@
-"""What is wrong with a job's data, before anything starts, and what of it costs time. Pure."""
+"""What is wrong with a job's data before it starts, and what its shards cost in time. Pure."""
 
-from collections.abc import Iterator, Mapping
+import shlex
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from train.job.shards import are_uneven, choose_count, find_excess, render_split
+from provision.model import count as count_noun
 from train.job.survey import Data, Refusal
 
 # Scripts of this project that read the .rec files of train/.
 RECORD_SCRIPTS = ("train_cifar10.py", "train_imagenet.py")
 ARCHIVED = "InvalidObjectState"
+UNEVEN = 1.2
+"""How much more than its share a node may fetch, or a shard may have, before it is worth a word."""
+MIB = 1 << 20
+COSTS_BYTES = 64 * MIB
+"""Fetching fewer is not noticed beside the start of a job."""
+PER_NODE = 16
+"""A node fetches up to one shard more than its share: with so many, that is a sixteenth."""
+LEAST_PER_NODE = 4
+LEAST_BYTES = MIB
+MOST_BYTES = 1 << 30
 
 
 class Fault(NamedTuple):
-    """What is wrong, and what to do. certain: whatever reads [data] url cannot work."""
+    """What is wrong with a job, and what to do. certain: of its data: whatever reads [data] url cannot work."""
 
     said: str
-    hint: str
+    hint: str = ""
     certain: bool = True
 
 
@@ -26,7 +39,14 @@ def find_faults(
     if not data.bucket_exists:
         yield Fault(f'data.url = "{url}": there is no such bucket', f"cluster data put --create-bucket FOLDER {url}")
         return
-    yield from _region(data, url, region=region)
+    if None not in (data.region, region) and data.region != region:
+        yield Fault(
+            f'data.url = "{url}": its bucket is in {data.region}, and the nodes, in {region}, ask the S3 of their own '
+            "region, which does not have it",
+            f'a cluster with [provision] region = "{data.region}", or the data in a bucket of {region}: cluster data '
+            "get, then cluster data put --create-bucket",
+            certain=data.at_aws,
+        )
     if data.refused is not None and (not nodes_credentials or data.refused.code == ARCHIVED):
         yield _refused(data.refused, url)
     put = f"cluster data put FOLDER {url}"
@@ -50,18 +70,6 @@ def find_faults(
         yield _others(data, url, script=script)
 
 
-def _region(data: Data, url: str, *, region: str | None) -> Iterator[Fault]:
-    if data.region is None or region is None or data.region == region:
-        return
-    yield Fault(
-        f'data.url = "{url}": its bucket is in {data.region}, and the nodes, in {region}, ask the S3 of their own '
-        "region, which does not have it",
-        f'a cluster with [provision] region = "{data.region}", or the data in a bucket of {region}: cluster data get, '
-        "then cluster data put --create-bucket",
-        certain=data.at_aws,
-    )
-
-
 def _refused(refused: Refusal, url: str) -> Fault:
     if refused.code == ARCHIVED:
         return Fault(
@@ -78,12 +86,11 @@ def _refused(refused: Refusal, url: str) -> Fault:
 def _others(data: Data, url: str, *, script: str | None) -> Fault:
     first, more = data.others[0], len(data.others) - 1
     named = f"{first} and {more} more" if more else first
-    where = f"{url.rstrip('/')}/{data.folder}"
     # A .rec file may also be called "part-0"; what has another ending is none.
     known = any("." in name for name in data.others)
     return Fault(
-        f"{where} has {named} beside its .rec files: whoever reads the folder has MXNet read all that is in it as "
-        "records",
+        f"{url.rstrip('/')}/{data.folder} has {named} beside its .rec files: whoever reads the folder has MXNet read "
+        "all that is in it as records",
         "move what is no records elsewhere, or name the files: --data-train 's3://.../a.rec;s3://.../b.rec'",
         certain=script in RECORD_SCRIPTS and known,
     )
@@ -95,27 +102,72 @@ def find_costs(data: Data, url: str, *, workers: Mapping[str, int], script: str 
     MXNet cuts the row of all shards' bytes into as many equal parts as there are workers. A worker that reads natively
     reads its part; for one whose data is staged, whole shards are fetched.
     """
-    count, nodes = sum(workers.values()), sum(number > 0 for number in workers.values())
+    per_node = [number for number in workers.values() if number]
+    count, nodes = sum(per_node), len(per_node)
     shards = len(data.sizes) or data.in_train or data.records
     if not data.complete or not shards or (script is not None and script not in RECORD_SCRIPTS):
         return
     where = f"{url.rstrip('/')}/{data.folder}"
     split = render_split(url, data.folder, choose_count(sum(data.sizes), workers=count, nodes=nodes))
-    per_node = [number for number in workers.values() if number]
     if shards < count:
         does = "nodes fetch the same files" if staged and nodes > 1 else "each reads its part of the bytes of a file"
-        yield f"{where} has {_count(shards, '.rec file')} for {count} workers: {does} ({split})"
+        yield f"{where} has {count_noun(shards, '.rec file')} for {count} workers: {does} ({split})"
     elif staged and are_uneven(data.sizes, per_node):
         times, _ = find_excess(data.sizes, per_node)
         yield (
-            f"{where} has {shards} .rec files of {_mib(min(data.sizes))} to {_mib(max(data.sizes))}: they cannot be "
-            f"shared out evenly, and a node fetches {times:.1f} times its share ({split})"
+            f"{where} has {shards} .rec files of {min(data.sizes) / MIB:.1f} MiB to {max(data.sizes) / MIB:.1f} MiB: "
+            f"they cannot be shared out evenly, and a node fetches {times:.1f} times its share ({split})"
         )
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+# -- shards: how they fall on nodes, and how many there should be ------------------------------------------------------
 
 
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 20):.1f} MiB"
+def find_fetched(sizes: Sequence[int], workers: Sequence[int]) -> tuple[int, ...]:
+    """How many bytes each node fetches that stages what its workers read, whole shards.
+
+    sizes: of the shards, in order, in bytes. workers: how many each node has; their parts are one after the other, as
+    ps-lite numbers workers host by host. MXNet cuts the row of all shards' bytes into equal parts.
+    """
+    ends = tuple(accumulate(sizes))
+    total, count = ends[-1], sum(workers)
+    cuts = [total * rank // count for rank in accumulate(workers, initial=0)]
+    return tuple(
+        sum(sizes[bisect_right(ends, begin) : bisect_left(ends, end) + 1]) if begin < end else 0
+        for begin, end in pairwise(cuts)
+    )
+
+
+def find_excess(sizes: Sequence[int], workers: Sequence[int]) -> tuple[float, int]:
+    """How many times its share the node fetches that fetches the most beyond it, and how many bytes more these are."""
+    if not sum(sizes) or not sum(workers):
+        return 1.0, 0
+    shares = [sum(sizes) * count / sum(workers) for count in workers if count]
+    fetched = find_fetched(sizes, [count for count in workers if count])
+    return max((got / share, int(got - share)) for got, share in zip(fetched, shares, strict=True))
+
+
+def are_uneven(sizes: Sequence[int], workers: Sequence[int]) -> bool:
+    """Whether to fetch whole shards costs a node more than a fifth more than its share, and it would be noticed."""
+    times, more_bytes = find_excess(sizes, workers)
+    of_different_size = max(sizes, default=0) * len(sizes) > UNEVEN * sum(sizes)
+    return times > UNEVEN and (more_bytes >= COSTS_BYTES or of_different_size)
+
+
+def choose_count(total_bytes: int, *, workers: int, nodes: int) -> int:
+    """How many shards there should be: as many for each worker, none too small to be worth a request, none too large.
+
+    total_bytes: of all records.
+    """
+    wanted = max(min(PER_NODE * nodes, total_bytes // LEAST_BYTES), total_bytes // MOST_BYTES, LEAST_PER_NODE * nodes)
+    return -(-wanted // workers) * workers
+
+
+def render_split(url: str, folder: str, count: int) -> str:
+    """The command that makes so many of the .rec files of a folder below [data] url, and what else is to be done."""
+    base = url.rstrip("/")
+    is_bucket = "/" not in base.removeprefix("s3://")
+    new = f"{base}/{count}-shards" if is_bucket else f"{base}-{count}-shards"
+    command = shlex.join(["cluster", "data", "split", f"{base}/{folder}", f"{new}/{folder}", "--shards", str(count)])
+    beside = f", what lies beside {folder} too" if folder else ""
+    return f'{command}{beside}, and [data] url = "{new}/"'

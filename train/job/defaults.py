@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from provision.model import count
 from train.job.config import TrainConfig
 from train.job.placement import Placement, share_gpus
-from train.job.protocol import SHELL
+from train.job.protocol import SHELL, Order
 from train.job.reading import render_reading
 
 if TYPE_CHECKING:
@@ -102,18 +103,18 @@ def find_option(words: Sequence[str], name: str) -> str | None:
 
 def render_settings(job: Job) -> list[str]:
     """The job in a few lines, with what was chosen for it and why. The values of the user's variables are not shown."""
-    roles = f"{_count(job.workers, 'worker')}, {_count(job.servers, 'server')}"
-    where = f"{roles} on {_count(len(set(job.hostfile)), 'node')}, kv_store {job.config.kv_store}"
-    launcher = f", launcher {job.config.launcher}" if job.config.launcher != "ssh" else ""
-    first = f"job {job.id}: {where}{launcher}: {job.name}"
-    lines = [_script(job), _threads(job), _gpus(job), _network(job), _s3(job), job.credentials, _variables(job)]
-    lines += [_limits(job), _preparation(job)]
-    return [first, *(f"  {line}" for line in lines if line)]
+    order = job.order
+    roles = f"{count(order.workers, 'worker')}, {count(order.servers, 'server')}"
+    where = f"{roles} on {count(len(set(order.hostfile)), 'node')}, kv_store {order.kv_store}"
+    launcher = f", launcher {order.launcher}" if order.launcher != "ssh" else ""
+    lines = [_script(order), _threads(job), _gpus(job), _network(job), _s3(job), job.credentials, _variables(job)]
+    lines += [_limits(job.config), _preparation(order)]
+    return [f"job {order.job}: {where}{launcher}: {order.name}", *(f"  {line}" for line in lines if line)]
 
 
-def _script(job: Job) -> str:
+def _script(order: Order) -> str:
     kinds = {"shipped": "ships with cluster", "project": "your own"}
-    return f"script: {job.config.script} ({kinds[job.script_source]})" if job.script_source else ""
+    return f"script: {order.script} ({kinds[order.script_source]})" if order.script_source else ""
 
 
 def _threads(job: Job) -> str:
@@ -121,33 +122,31 @@ def _threads(job: Job) -> str:
     if "OMP_NUM_THREADS" in job.config.env:
         return f"{said} (yours)"
     threads = job.threads
-    shared = f"{_count(threads.cores, 'core')} for {_count(threads.processes, 'process')} on a node"
-    return f"{said} ({shared})"
+    return f"{said} ({count(threads.cores, 'core')} for {count(threads.processes, 'process', 'processes')} on a node)"
 
 
 def _gpus(job: Job) -> str:
-    shares = " | ".join(",".join(map(str, share)) for share in job.gpus_per_worker)
-    told = f"--gpus {job.gpus}" if job.gpus is not None else ""
-    return "; ".join(part for part in (told, f"GPUs of the workers of a node: {shares}" if shares else "") if part)
+    told = [f"--gpus {job.gpus}"] if job.gpus is not None else []
+    shares = " | ".join(",".join(map(str, share)) for share in job.order.gpus_per_worker)
+    return "; ".join([*told, *([f"GPUs of the workers of a node: {shares}"] if shares else [])])
 
 
 def _network(job: Job) -> str:
     if "DMLC_INTERFACE" in job.config.env:
         return f"DMLC_INTERFACE={_shown(job, 'DMLC_INTERFACE')} (yours)"
-    return "DMLC_INTERFACE: the one that has the node's private address" if job.servers else ""
+    return "DMLC_INTERFACE: the one that has the node's private address" if job.order.servers else ""
 
 
 def _s3(job: Job) -> str:
-    if "S3_REGION" not in job.env:
+    if "S3_REGION" not in job.order.env:
         return ""
-    region = _shown(job, "S3_REGION")
-    endpoint = f" at {_shown(job, 'S3_ENDPOINT')}" if "S3_ENDPOINT" in job.env else ""
-    return f"S3: {region}{endpoint}; {render_reading(job.reading)}"
+    endpoint = f" at {_shown(job, 'S3_ENDPOINT')}" if "S3_ENDPOINT" in job.order.env else ""
+    return f"S3: {_shown(job, 'S3_REGION')}{endpoint}; {render_reading(job.reading)}"
 
 
 def _shown(job: Job, name: str) -> str:
     """The value of a variable, where it may be shown."""
-    return "***" if name in job.hidden.get("env", ()) else job.env[name]
+    return "***" if name in job.order.hidden.get("env", ()) else job.order.env[name]
 
 
 def _variables(job: Job) -> str:
@@ -156,22 +155,20 @@ def _variables(job: Job) -> str:
     return f"your variables: {'; '.join(named)}" if named else ""
 
 
-def _limits(job: Job) -> str:
+def _limits(config: TrainConfig) -> str:
     files = (
-        "as many open files as the nodes allow"
-        if job.config.open_files == "auto"
-        else f"{job.config.open_files} open files"
+        "as many open files as the nodes allow" if config.open_files == "auto" else f"{config.open_files} open files"
     )
-    end = f"; ended after {render_duration(job.config.max_duration_s)}" if job.config.max_duration_s is not None else ""
-    stall_s = job.config.stall_timeout_s
+    end_s, stall_s = config.max_duration_s, config.stall_timeout_s
+    end = f"; ended after {render_duration(end_s)}" if end_s is not None else ""
     stall = f"; ended after {render_duration(stall_s)} without progress" if isinstance(stall_s, int) else ""
     return f"{files}{end}{stall}"
 
 
-def _preparation(job: Job) -> str:
-    parts = [f"{_count(len(job.config.setup), 'command')} before the start"] if job.config.setup else []
-    parts += [f"files copied to {job.sync_dst_dir}"] if job.sync_dst_dir else []
-    parts += [f"results: {job.output_url}"] if job.output_url else []
+def _preparation(order: Order) -> str:
+    parts = [f"{count(len(order.job_setup), 'command')} before the start"] if order.job_setup else []
+    parts += [f"files copied to {order.sync_dst_dir}"] if order.sync_dst_dir else []
+    parts += [f"results: {order.output_url}"] if order.output_url else []
     return "; ".join(parts)
 
 
@@ -181,11 +178,6 @@ def render_duration(seconds: int) -> str:
         if seconds % size == 0:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
-
-
-def _count(number: int, what: str) -> str:
-    plural = f"{what}es" if what.endswith("s") else f"{what}s"
-    return f"{number} {what if number == 1 else plural}"
 
 
 def job_name(name: str, command: Sequence[str]) -> str:

@@ -2,14 +2,13 @@
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bootstrap.apply import ReadyNode
-from bootstrap.ssh.host import Host
 from foundation.errors import ConfigError
 from train.engines import ENGINES
-from train.job.protocol import Launcher
+from train.job.protocol import JobHost, Launcher, Place
 
 SSH_PORT = "22"
 
@@ -26,11 +25,6 @@ class Placement:
     hostfile: tuple[str, ...]
     workers: Mapping[str, int]
     servers: Mapping[str, int]
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        """The nodes as ssh has them."""
-        return tuple(node.host for node in self.nodes)
 
     @property
     def processes(self) -> Mapping[str, int]:
@@ -87,15 +81,13 @@ def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: Launcher, w
     placed = {node.host.name: node for node in (head, *chosen)}
     return Placement(
         nodes=tuple(placed.values()),
-        hostfile=tuple(_line(node.host) for node in chosen),
+        hostfile=tuple(
+            node.host.private_ip if str(node.host.port) == SSH_PORT else f"{node.host.private_ip}:{node.host.port}"
+            for node in chosen
+        ),
         servers={host: count for (role, host), count in placed_processes.items() if role == "server"},
         workers={host: count for (role, host), count in placed_processes.items() if role == "worker"},
     )
-
-
-def _line(host: Host) -> str:
-    """A line of launch.py's hostfile."""
-    return host.private_ip if str(host.port) == SSH_PORT else f"{host.private_ip}:{host.port}"
 
 
 def share_gpus(gpus: int, workers: int) -> tuple[tuple[int, ...], ...]:
@@ -104,3 +96,64 @@ def share_gpus(gpus: int, workers: int) -> tuple[tuple[int, ...], ...]:
         return ()
     size = gpus // workers
     return tuple(tuple(range(index * size, (index + 1) * size)) for index in range(workers))
+
+
+def describe_hosts(
+    placement: Placement, *, words: Callable[[ReadyNode], tuple[str, ...]], target: Callable[[ReadyNode], str | None]
+) -> tuple[JobHost, ...]:
+    """The hosts of a job, as its order has them; a host that is not the cluster's has its own paths.
+
+    words: the command of the job's processes on a host. target: where the user's files are copied to there.
+    """
+
+    def place_of(node: ReadyNode) -> Place:
+        return Place(
+            user=node.host.user,
+            port=node.host.port,
+            python=node.python,
+            code_dir=node.code_dir,
+            cwd=node.project_dir or node.code_dir,
+            command=words(node),
+            sync_dst_dir=target(node),
+        )
+
+    return tuple(
+        JobHost(
+            name=node.host.name,
+            ip=node.host.private_ip,
+            instance_id="" if node.host.spec else node.host.instance_id,
+            place=place_of(node) if node.host.spec else None,
+        )
+        for node in placement.nodes
+    )
+
+
+def rebase(path: str, *, head: ReadyNode, node: ReadyNode, project_dir: str | None) -> str:
+    """The path on a node of a file in one of the head's trees; others as they are.
+
+    project_dir: where the node has the user's files when the job runs.
+    """
+    for here, there in ((head.project_dir, project_dir), (head.code_dir, node.code_dir)):
+        if here is not None and there is not None and path.startswith(f"{here}/"):
+            return there + path.removeprefix(here)
+    return path
+
+
+def other_warnings(
+    placement: Placement, library: str, library_of: Callable[[ReadyNode], str], *, staged: bool, of_nodes: bool
+) -> Iterator[str]:
+    """What the user should know of hosts that are not the cluster's.
+
+    library: the nodes'. of_nodes: the job has the credentials of the nodes' instance profile.
+    """
+    others = [node for node in placement.nodes if node.host.spec]
+    for node in others:
+        found = library_of(node)
+        if found != library:
+            yield (
+                f"{node.host.name} gets {found}, and the nodes {library}: they may not understand each other; set "
+                "[bootstrap] mxnet to what is for both"
+            )
+    if others and staged and of_nodes:
+        names = ", ".join(node.host.name for node in others)
+        yield f"{names}: without the cluster's instance profile, data is fetched for as long as the head's keys last"

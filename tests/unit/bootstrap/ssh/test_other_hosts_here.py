@@ -241,7 +241,7 @@ def test_a_job_has_the_paths_that_a_host_of_the_users_own_has() -> None:
     )
     nodes = [*with_files(cpus(2)), lab]
     config = TrainConfig(hosts=("node-1", LAB.spec, LAB.spec), args=("--x",), sync_dst_dir="~/run")
-    order = plan(config, nodes, script=f"{PROJECT_DIR}/my/train.py").order(secrets={})
+    order = plan(config, nodes, script=f"{PROJECT_DIR}/my/train.py").order
     assert order.hostfile == ("10.0.0.5", "10.9.0.1:2222", "10.9.0.1:2222")
     assert [host.name for host in order.hosts] == ["node-0", "node-1", "lab:2222"]
     assert order.hosts[1].place is None
@@ -252,11 +252,11 @@ def test_a_job_has_the_paths_that_a_host_of_the_users_own_has() -> None:
     assert other.code_dir == f"{there}/tree/cd"
     assert other.command == (other.python, "/home/alice/run/my/train.py", "--x", "--kv-store", "dist_sync")
     assert (other.cwd, other.sync_dst_dir) == (f"{there}/tree/ef", "/home/alice/run")
-    shipped = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes).order(secrets={}).hosts[2].place
+    shipped = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes).order.hosts[2].place
     assert shipped is not None
     assert shipped.command[1] == f"{there}/tree/cd/train/scripts/train_mnist.py"
     assert CODE_DIR not in str(shipped)
-    typed = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes, command=("python", "a b")).order(secrets={})
+    typed = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes, command=("python", "a b")).order
     assert typed.hosts[2].place is not None
     assert typed.hosts[2].place.command == ("python", "a b")
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
 from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order, no_answer
-from train.follow import head as head_module
 from train.follow import run
 from train.follow.events import Event, EventReader, Result
-from train.follow.head import HeadGoneError, Talk, found_program_command, program_command
+from train.follow.head import HeadGoneError
 from train.follow.run import (
     Follower,
     LogStream,
@@ -37,55 +36,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def everything() -> list[Event]:
     reader = EventReader()
     return [event for line in LOG.splitlines() if (event := reader.read(line)) is not None]
-
-
-def talk(made: Channel) -> Talk:
-    return Talk(made, where="node-0")
-
-
-def lines(made: Channel) -> list[bytes]:
-    return list(talk(made).lines(lambda: None))
-
-
-# -- one channel ---------------------------------------------------------------------------------------------------
-
-
-def test_lines_come_whole_and_what_a_login_shell_prints_is_left_out() -> None:
-    made = channel(b"Welcome!\n{not json}\n", b'{"a"', None, b":1}\nno json, but ", b'of the log\n{"b":2}\nrest')
-    assert lines(made) == [b'{"a":1}', b"no json, but of the log", b'{"b":2}']
-
-
-def test_who_has_read_enough_finds_the_rest_there_later() -> None:
-    one = talk(channel(b'{"a":1}\n{"b":2}\n{"c"', b":3}\n"))
-    assert next(one.lines(lambda: None)) == b'{"a":1}'
-    assert list(one.lines(lambda: None)) == [b'{"b":2}', b'{"c":3}']
-
-
-@pytest.mark.parametrize("code", [BROKEN, 137, 255])
-def test_a_program_that_was_killed_is_a_connection_that_broke(code: int) -> None:
-    with pytest.raises(ConnectError, match="node-0"):
-        lines(channel(b'{"a":1}\n', exit_code=code))
-
-
-def test_a_program_that_fails_says_why() -> None:
-    with pytest.raises(ClusterError, match=r"(?s)exit code 1.*KeyError") as caught:
-        lines(channel(exit_code=1, stderr=b"Traceback\nKeyError: 'x'\n"))
-    assert not isinstance(caught.value, ConnectError)
-
-
-def test_silence_is_a_connection_that_broke(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter(range(0, 1000, 5))
-    monkeypatch.setattr(head_module.time, "monotonic", lambda: float(next(moments)))
-    with pytest.raises(ConnectError, match="nothing was heard for 15 s"):
-        lines(channel(b'{"a":1}\n', *[None] * 50))
-
-
-def test_command_lines_quote_their_words() -> None:
-    command = program_command("jobs", ["stop", "a'b; $(id)"], python="/p", code_dir="/c")
-    assert command == """exec /p -Es /c/train/node jobs stop 'a'"'"'b; $(id)'"""
-    found = found_program_command("jobs", ["list"], digest="d1")
-    assert found.startswith("sh -c '")
-    assert found.endswith("' sh d1 jobs list")
 
 
 # -- submit --------------------------------------------------------------------------------------------------------

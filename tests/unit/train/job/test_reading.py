@@ -1,17 +1,26 @@
 """Who reads s3:// in a job, and what the user is told of it."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foundation.errors import ConfigError
 from job_world import node, plan
+from provision.aws.iam_policy import S3Scope
 from train.job.config import DataConfig, TrainConfig
-from train.job.payload import read_program
 from train.job.placement import Placement
-from train.job.reading import Reading, guess_ranks, plan_reading, reading_environment, reading_warnings, render_reading
+from train.job.reading import (
+    Reading,
+    find_scope,
+    guess_ranks,
+    plan_reading,
+    reading_environment,
+    reading_warnings,
+    render_access,
+    render_reading,
+)
+from train.s3.environment import S3Access
 
 READS, CANNOT = "mxnet==1.7.0.post2", "mxnet==1.9.1"
 
@@ -57,22 +66,6 @@ def test_a_job_whose_program_needs_it_has_its_data_staged() -> None:
     data = DataConfig(url="s3://bucket/d/")
     assert plan(TrainConfig(), 2, data=data, program=INDEXED).reading.mode == "stage"
     assert plan(TrainConfig(), 2, data=data).reading.mode == "native"
-
-
-@pytest.mark.parametrize(
-    ("script", "command", "text"),
-    [
-        ("own.py", (), INDEXED),
-        ("train_mnist.py", (), ""),  # it ships with the project
-        ("train_mnist.py", ("python3", "-u", "own.py", "--lr", "1"), INDEXED),
-        ("own.py", ("python", "-m", "own"), ""),
-        ("own.py", ("bash", "own.py.txt"), ""),
-    ],
-)
-def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, ...], text: str) -> None:
-    (tmp_path / "own.py").write_text(INDEXED)
-    (tmp_path / "own.py.txt").write_text("other")
-    assert read_program(script, command=command, project_dir=tmp_path) == text
 
 
 def test_mxnet_is_not_made_to_read_what_it_cannot() -> None:
@@ -144,7 +137,7 @@ def test_what_workers_are_told() -> None:
 
 def test_a_job_tells_its_workers() -> None:
     data = DataConfig(url="s3://bucket/d/", mode="stage")
-    assert plan(TrainConfig(), 2, data=data).env["CLUSTER_DATA_RANKS"] == "node-1 node-0"
+    assert plan(TrainConfig(), 2, data=data).order.env["CLUSTER_DATA_RANKS"] == "node-1 node-0"
     said = plan(TrainConfig(max_duration="2h"), 2, credentials_left_s=60.0).warnings
     assert [line for line in said if 'set [provision] instance_profile = "auto"' in line]
 
@@ -154,3 +147,92 @@ def test_staged_data_needs_credentials_that_last_as_well() -> None:
     staged = plan_reading(DataConfig(mode="stage"), library=READS, credentials_left_s=3600.0)
     (said,) = reading_warnings(staged, TrainConfig(max_duration="2h"), credentials_left_s=3600.0)
     assert 'set [provision] instance_profile = "auto"' in said
+
+
+# -- what a job's credentials allow ------------------------------------------------------------------------------------
+
+
+DATA = DataConfig(url="s3://data/digits/", results="s3://results/models")
+
+
+def test_what_data_names_is_all_where_nothing_else_is_named() -> None:
+    assert find_scope(TrainConfig(args=("--lr", "0.1")), DATA) == S3Scope(data_url=DATA.url, results_url=DATA.results)
+    assert find_scope(TrainConfig(), DataConfig()).is_empty
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--data-train", "s3://more/train.rec"], ["s3://more/train.rec"]),
+        (["--data-train=s3://more/a.rec;s3://more/b.rec"], ["s3://more/a.rec", "s3://more/b.rec"]),
+        (["s3://more/a,s3://other/b"], ["s3://more/a", "s3://other/b"]),
+        (["sh", "-c", "train --data 's3://more/it is/' && ls \"s3://other/b/\""], ["s3://more/it", "s3://other/b/"]),
+        (["s3://more/a/", "s3://more/a/b", "s3://more/a"], ["s3://more/a"]),  # the beginning of the others
+        (["s3://more", "s3://moreover/a"], ["s3://more/", "s3://moreover/a"]),
+        (["s3://more/run-$N/", "s3://$BUCKET/a", "s3://more/x*?"], ["s3://more/run-", "s3://more/x"]),
+        (["s3://data/digits/train/", "s3://data/digits", "s3://results/models/old"], []),  # of [data]
+        (["s3://data/digits-2/"], ["s3://data/digits-2/"]),
+        (["s3://"], []),
+    ],
+)
+def test_what_a_jobs_words_name_is_read(words: list[str], found: list[str]) -> None:
+    assert list(find_scope(TrainConfig(args=tuple(words)), DATA).also_read) == found
+    assert list(find_scope(TrainConfig(args=("s3://not/run",)), DATA, command=words).also_read) == found
+
+
+def test_what_its_variables_and_set_up_commands_name_is_read() -> None:
+    config = TrainConfig(
+        env={"A": "s3://of-all/a"},
+        env_worker={"B": "x s3://of-workers/b y"},
+        env_server={"C": "s3://of-servers/c"},
+        setup=("aws s3 cp s3://of-setup/d .",),
+    )
+    scope = find_scope(config, DATA)
+    assert scope.also_read == ("s3://of-setup/d",)
+    assert scope.read_secretly == ("s3://of-all/a", "s3://of-servers/c", "s3://of-workers/b")
+    assert not scope.is_empty
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model-prefix", "s3://saved/net"),
+        ("--model-prefix=s3://saved/net",),
+        ("sh", "-c", "python train.py --model_prefix 's3://saved/net' --lr 1"),
+    ],
+)
+def test_where_a_model_is_saved_is_written(words: tuple[str, ...]) -> None:
+    scope = find_scope(TrainConfig(args=words), DATA)
+    assert (scope.also_written, scope.also_read) == (("s3://saved/net",), ())
+    assert find_scope(TrainConfig(args=("--model-prefix", "s3://results/models/net")), DATA).also_written == ()
+
+
+SECRETS = {"AWS_ACCESS_KEY_ID": "a"}
+SCOPE = S3Scope(data_url="s3://a/b/", results_url="s3://c/", also_read=("s3://d/e",))
+
+
+@pytest.mark.parametrize(
+    ("access", "scope", "said"),
+    [
+        (
+            S3Access(env={}, secrets=SECRETS, left_s=36 * 3600 - 2),
+            SCOPE,
+            "credentials: temporary for 36 h, to read s3://a/b/, s3://d/e and write s3://c/",
+        ),
+        (  # variables may be secrets
+            S3Access(env={}, secrets=SECRETS),
+            S3Scope(read_secretly=("s3://d/e",)),
+            "credentials: temporary, to read what your variables name",
+        ),
+        (S3Access(env={}, secrets=SECRETS), S3Scope(data_url="s3://a/b/"), "credentials: temporary, to read s3://a/b/"),
+        (S3Access(env={}, secrets=SECRETS, left_s=3600, warning="x"), SCOPE, "credentials: yours for 1 h, not limited"),
+        (S3Access(env={}, secrets={}, of_nodes=True), SCOPE, "credentials: those of the nodes' instance profile"),
+        (
+            S3Access(env={}, secrets={}),
+            S3Scope(),
+            "credentials: none, since neither [data] nor the job's arguments and variables name a place in S3",
+        ),
+    ],
+)
+def test_credentials_are_shown_before_the_start(access: S3Access, scope: S3Scope, said: str) -> None:
+    assert render_access(access, scope) == said

@@ -236,10 +236,15 @@ def test_the_kv_stores_bandwidth_is_what_each_worker_pushes_and_pulls() -> None:
     assert [round(result.mb_per_s(worker), 3) for worker in result.workers] == [102.016, 408.063]
     assert result.workers[0].worst_error == 1e-6
     (job,) = run.jobs
-    assert (job.workers, job.servers, job.name, job.results_url) == (2, 2, "bench-kvstore", None)
-    assert job.env["A"] == "b"
+    assert (job.order.workers, job.order.servers, job.order.name, job.order.results_url) == (
+        2,
+        2,
+        "bench-kvstore",
+        None,
+    )
+    assert job.order.env["A"] == "b"
     program = f"{CODE_DIR}/train/node/bench_kvstore.py"
-    assert job.command[1:] == (
+    assert job.order.command[1:] == (
         program, "--kv-store", "dist_sync", "--num-layers", "50", "--num-batches", "3", "--test-results", "1",
         "--gc-type", "none",
     )  # fmt: skip
@@ -267,7 +272,7 @@ def test_sums_that_must_come_out_different_are_not_compared() -> None:
         result = measure_kvstore(run, nodes, config=config, kv_store=cast("Any", kv_store), batches=3)
         assert not result.checked
         assert kvstore_document(result)["workers"][0]["error"] is None
-        assert "--test-results 0" in " ".join(run.jobs[-1].command)
+        assert "--test-results 0" in " ".join(run.jobs[-1].order.command)
     assert run.jobs[1].command[-2:] == ("--optimizer", "sgd")
 
 
@@ -320,10 +325,15 @@ def test_a_workers_speed_is_the_median_of_its_reports_but_for_the_first() -> Non
     found, job = run_scaling(2, speeds(1, 100, 120, 500), speeds(2, 90), nodes=nodes)
     assert found.worker_speeds == (120, 90)
     assert found.speed == 210
-    assert [host.name for host in job.hosts] == ["node-0", "node-1"]
-    assert (job.workers, job.servers, job.config.kv_store, job.config.gc_type) == (2, 2, "dist_sync", "2bit")
-    assert job.command[1] == f"{CODE_DIR}/train/scripts/train_mnist.py"
-    words = " ".join(job.command)
+    assert [host.name for host in job.order.hosts] == ["node-0", "node-1"]
+    assert (job.order.workers, job.order.servers, job.config.kv_store, job.config.gc_type) == (
+        2,
+        2,
+        "dist_sync",
+        "2bit",
+    )
+    assert job.order.command[1] == f"{CODE_DIR}/train/scripts/train_mnist.py"
+    words = " ".join(job.order.command)
     assert "--network lenet --benchmark 1" in words
     assert "--batch-size 64 --disp-batches 20 --num-examples 25600 --kv-store dist_sync" in words
 
@@ -331,15 +341,15 @@ def test_a_workers_speed_is_the_median_of_its_reports_but_for_the_first() -> Non
 def test_one_worker_alone_needs_no_servers() -> None:
     found, job = run_scaling(1, speeds(50), nodes=[node(0), node(1)])
     assert (found.speed, found.kv_store) == (50, "local")  # a single report is better than none
-    assert (job.workers, job.servers, job.config.gc_type) == (1, 0, "none")
-    assert job.env["OMP_NUM_THREADS"] == "4"  # as with two, of 8 cores
+    assert (job.order.workers, job.order.servers, job.config.gc_type) == (1, 0, "none")
+    assert job.order.env["OMP_NUM_THREADS"] == "4"  # as with two, of 8 cores
 
 
 def test_with_gpus_the_work_is_larger_and_stays_on_them() -> None:
     found, job = run_scaling(1, speeds(1, 2), nodes=[node(0, gpus=4), node(1, gpus=4)])
     assert found.kv_store == "device"
-    assert job.command[1] == f"{CODE_DIR}/train/scripts/train_imagenet.py"
-    words = " ".join(job.command)
+    assert job.order.command[1] == f"{CODE_DIR}/train/scripts/train_imagenet.py"
+    words = " ".join(job.order.command)
     assert "--network resnet --num-layers 50 --benchmark 1 --num-epochs 1 --batch-size 128" in words
     assert "--gpus 0,1,2,3" in words
 

@@ -1,19 +1,27 @@
 """What the head and S3 say of jobs is held against its form: what is damaged is told, and hides nothing else."""
 
+import io
 import json
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import train.follow.head as head_module
-from foundation.errors import ClusterError, ConnectError
-from job_channels import ALIVE, FakeHead, channel, make_order
-from train.follow.head import SHELL_BYTES, AnswerError, Talk, never
-from train.follow.records import DamagedRecordError, choose_job, find_running, merge_records, read_jobs, read_record
-from train.follow.run import LogStream, submit
-from train.job.protocol import MAX_JOBS, MAX_LINE_BYTES, MAX_RECORD_BYTES, shorten
+from foundation.errors import ClusterError, NotFoundError
+from job_channels import LOG
+from s3_server import REGION, S3Server, serve_s3_alone
+from train.follow import records as records_module
+from train.follow.records import (
+    DamagedRecordError,
+    choose_job,
+    fetch_s3_log,
+    find_running,
+    merge_records,
+    read_jobs,
+    read_record,
+    read_s3_records,
+)
+from train.job.protocol import MAX_JOBS, MAX_RECORD_BYTES
 
 GOOD: dict[str, Any] = {
     "id": "20261121-000000-abcdef",
@@ -146,100 +154,87 @@ def test_brackets_and_quotes_in_text_do_not_cut_a_record() -> None:
     assert [record.name for record in read_jobs(line)] == names
 
 
-def test_texts_of_others_are_one_line_of_limited_length() -> None:
-    assert shorten("a\r\nb\n\n c") == "a; b; c"
-    assert len(shorten("x" * 10**6)) == 500
+# -- by the real s3fs against moto's S3 over HTTP ----------------------------------------------------------------------
 
 
-# -- answers that never come, or never end ---------------------------------------------------------------------------
+RESULTS = "s3://results/jobs/"
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[S3Server]:
+    with serve_s3_alone() as server:
+        yield server
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a second goes by at each look at the clock."""
-    began = time.monotonic()
-    looks = iter(range(10**9))
-    monkeypatch.setattr(head_module.time, "monotonic", lambda: began + 0.5 * next(looks))
+def server(shared_server: S3Server) -> Iterator[S3Server]:
+    yield shared_server
+    shared_server.reset()
 
 
-def ask(*pieces: bytes | None, **how: Any) -> bytes:
-    return FakeHead(lambda _: channel(*pieces, **how)).make().ask("list")
+def document(job: str) -> dict[str, Any]:
+    times = {"submitted_at": 1.0, "started_at": None, "ended_at": None}
+    counts = {"workers": 2, "servers": 2, "exit_code": None, "error": None}
+    return {"id": job, "name": "mine", "state": "queued", **times, **counts}
 
 
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize(
-    ("pieces", "why"),
-    [
-        ([ALIVE] * 1000, "alive, and no answer has come"),
-        ([ALIVE, None] * 1000, "alive, and no answer has come"),
-        ([b"{", *[b"x"] * 1000], "has not ended a line for 15 s"),
-        ([b"x\n"] * 1000, "goes on talking"),
-        ([b"x" * (MAX_LINE_BYTES // 4)] * 5, "a line of more than 8 MiB"),
-        ([b"banner\n" * (SHELL_BYTES // 7 + 2)], "has printed more than 64 KiB"),
-    ],
-)
-def test_a_head_that_talks_and_does_not_answer_is_given_up(pieces: list[bytes | None], why: str) -> None:
-    with pytest.raises(AnswerError, match=why):
-        ask(*pieces)
+def record(job: str) -> bytes:
+    return json.dumps(document(job)).encode()
 
 
-@pytest.mark.usefixtures("clock")
-def test_a_head_that_falls_silent_is_lost() -> None:
-    with pytest.raises(ConnectError, match="nothing was heard for"):
-        ask(b"banner\n", *[None] * 1000)
+def test_records_are_found_and_other_things_are_left_out(server: S3Server) -> None:
+    objects = {f"jobs/2026112{day}-0/record.json": record(f"2026112{day}-0") for day in range(1, 4)}
+    others = {
+        "jobs/models/x.params": b"x",
+        "jobs/broken/record.json": b"{",
+        "jobs/other/record.json": b'{"id": 1}',
+        "jobs/list/record.json": b"[1]",
+        "jobs/file": b"",
+    }
+    server.put("results", {**objects, **others})
+    records = read_s3_records(RESULTS, region=REGION)
+    assert [found.id for found in records] == ["20261123-0", "20261122-0", "20261121-0"]
+    assert {found.source for found in records} == {"s3"}
 
 
-def test_a_job_that_was_not_answered_for_is_not_handed_over_again(clock: None) -> None:
-    del clock
-    fake = FakeHead(lambda _: channel(*[ALIVE] * 1000))
-    with pytest.raises(AnswerError, match="not known whether job j1 was begun"):
-        submit(fake.make(), make_order(), follow=True)
-    assert fake.asked == [["submit", "--follow"]]
+def test_a_damaged_record_is_told_and_hides_no_other(server: S3Server) -> None:
+    damaged = {"000000": b"{", "000001": b"[" * 10**5, "000002": b"{}", "000003": b" " * (3 << 20)}
+    objects = {f"jobs/20261121-{time}-abcdef/record.json": text for time, text in damaged.items()}
+    server.put("results", {**objects, "jobs/20261120-0/record.json": record("20261120-0")})
+    *others, good = read_s3_records(RESULTS, region=REGION)
+    assert (good.id, good.state) == ("20261120-0", "queued")
+    assert sorted((found.id, found.state) for found in others) == [
+        (f"20261121-{time}-abcdef", "damaged") for time in damaged
+    ]
+    assert any("longer than 1 MiB" in str(found.error) for found in others)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b'{"job": 5}',
-        b'{"refused": 1}',
-        b'{"refused": {"id": "j0"}}',
-        b'{"job": "j1", "state": "thriving"}',
-        b'{"job": "j1", "x": ' + DEEP.encode() + b"}",
-    ],
-)
-def test_an_answer_to_an_order_that_is_none(answer: bytes) -> None:
-    with pytest.raises(AnswerError, match="cannot be understood"):
-        submit(FakeHead(lambda _: channel(answer + b"\n")).make(), make_order(), follow=False)
+def test_the_newest_records_are_read_where_there_are_many(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "MAX_S3_RECORDS", 2)
+    server.put("results", {f"jobs/2026112{day}/record.json": record(f"2026112{day}") for day in range(5)})
+    assert [found.id for found in read_s3_records(RESULTS, region=REGION)] == ["20261124", "20261123"]
 
 
-def test_a_program_that_closes_its_output_and_goes_on_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_module, "END_TIMEOUT_S", 0.01)
-    goes_on = channel(b"")
-    goes_on.status_event.clear()
-    with pytest.raises(ConnectError, match=r"the connection broke, or jobs\.py was killed"):
-        list(Talk(goes_on, where="node-0").lines(never))
+@pytest.mark.usefixtures("server")
+def test_a_bucket_that_does_not_exist_has_no_jobs() -> None:
+    assert read_s3_records(RESULTS, region=REGION) == ()
+    with pytest.raises(NotFoundError):
+        fetch_s3_log(RESULTS, "j1", region=REGION, into=io.BytesIO())
 
 
-def test_a_traceback_of_the_head_is_told_by_its_last_line() -> None:
-    said = b"Traceback (most recent call last):\n  File \"jobs.py\", line 1, in <module>\nKeyError: 'state'\n"
-    with pytest.raises(ClusterError, match=r"exit code 1:\n  KeyError: 'state'$"):
-        ask(exit_code=1, stderr=said)
+def test_a_log_comes_whole(server: S3Server) -> None:
+    server.put("results", {"jobs/j1/events": LOG})
+    into = io.BytesIO()
+    fetch_s3_log(RESULTS, "j1", region=REGION, into=into)
+    assert into.getvalue() == LOG
+    with pytest.raises(NotFoundError, match="jobs/j2/events"):
+        fetch_s3_log(RESULTS, "j2", region=REGION, into=io.BytesIO())
 
 
-def log_of(answer: Callable[[], Any]) -> list[bytes]:
-    fake = FakeHead(lambda _: answer())
-    return list(LogStream(fake.make(), "j1", say=lambda _: None, wait=False).lines())
-
-
-@pytest.mark.usefixtures("clock")
-def test_a_log_of_nothing_but_signs_of_life_is_given_up() -> None:
-    with pytest.raises(AnswerError, match="has sent nothing of it for 10 s"):
-        log_of(lambda: channel(*[ALIVE] * 1000))
-
-
-def test_a_head_that_ends_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogStream, "_rest", lambda _: None)
-    fake = FakeHead(lambda _: channel(ALIVE))
-    with pytest.raises(AnswerError, match="5 times without a line"):
-        list(LogStream(fake.make(), "j1", say=lambda _: None).lines())
-    assert len(fake.asked) == 5
+def test_a_bucket_that_may_not_be_listed_is_said(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.put("results", {"jobs/j1/record.json": record("j1")})
+    with server.caller_who_may("s3:GetObject") as (key, secret):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+        with pytest.raises(ClusterError, match="s3:ListBucket is needed"):
+            read_s3_records(RESULTS, region=REGION)

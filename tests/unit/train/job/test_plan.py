@@ -1,8 +1,8 @@
-"""What is chosen for a job: where its processes run, with which GPUs, threads and name; and how that is shown."""
+"""What a job is: its processes and their places, GPUs, threads, environment and name; and how that is shown."""
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +12,87 @@ from msgspec import to_builtins
 
 from bootstrap.apply import ReadyNode
 from foundation.settings import check
-from job_world import OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, plan, with_files
+from job_world import OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, node, plan, with_files
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
-from train.job.payload import find_shadowed
 from train.job.placement import place, share_gpus
-from train.job.protocol import Launcher
+from train.job.plan import new_job_id
+from train.job.protocol import JobHost, Launcher
 from train.job.survey import Survey
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes", "workers", "servers", "threads"),
+    [
+        (TrainConfig(), 2, 2, 2, "4"),
+        (TrainConfig(), 16, 16, 16, "4"),
+        (TrainConfig(workers=4, servers=1), 2, 4, 1, "2"),
+        (TrainConfig(workers=2), 1, 2, 2, "2"),
+        (TrainConfig(workers=8), 2, 8, 8, "1"),
+        (TrainConfig(workers=12), 2, 12, 4, "1"),
+        (TrainConfig(workers=40), 2, 40, 2, "1"),
+        (TrainConfig(workers=3), 2, 3, 3, "2"),
+        (TrainConfig(workers=6, launcher="local"), 1, 6, 2, "1"),
+        (TrainConfig(workers=10, hosts=("node-1", "node-1", "node-2")), 3, 10, 6, "1"),
+        (TrainConfig(kv_store="local", workers=1, servers=1), 2, 1, 0, "8"),
+        (TrainConfig(kv_store="device"), 1, 1, 0, "8"),
+    ],
+)
+def test_workers_servers_and_threads(config: TrainConfig, nodes: int, workers: int, servers: int, threads: str) -> None:
+    job = plan(config, nodes)
+    assert (job.order.workers, job.order.servers, job.order.env["OMP_NUM_THREADS"]) == (workers, servers, threads)
+    assert job.order.hosts[0] == JobHost(name="node-0", ip="10.0.0.4", instance_id="i-0")
+    assert len(job.order.hosts) == (nodes if servers else 1)
+
+
+def test_the_configured_script_gets_its_arguments_and_the_kv_store() -> None:
+    job = plan(TrainConfig(args=("--network", "mlp"), kv_store="dist_async"), 2)
+    assert job.order.command == (
+        "/home/ubuntu/.cluster/env/ab/bin/python",
+        "/home/ubuntu/.cluster/tree/cd/train/scripts/train_mnist.py",
+        *("--network", "mlp", "--kv-store", "dist_async"),
+    )
+
+
+def test_the_users_environment_goes_over_ours() -> None:
+    job = plan(
+        TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}),
+        2,
+        env={"A": "0", "B": "2"},
+        data=DataConfig(url="s3://bucket/x/"),
+    )
+    wanted = {"OMP_NUM_THREADS": "3", "A": "1", "B": "2", "CLUSTER_DATA_URL": "s3://bucket/x/"}
+    assert {key: job.order.env[key] for key in wanted} == wanted
+    assert "CLUSTER_RESULTS_URL" not in job.order.env
+
+
+def test_a_job_is_told_where_its_results_go() -> None:
+    job = plan(TrainConfig(), 2, data=DataConfig(results="s3://bucket/y/"))
+    assert job.order.env["CLUSTER_RESULTS_URL"] == "s3://bucket/y/"
+    assert "CLUSTER_DATA_URL" not in job.order.env
+
+
+def test_a_command_of_the_users_own_runs_on_one_node_too() -> None:
+    job = plan(TrainConfig(), 1, command=("hostname",))
+    assert (job.order.workers, job.order.servers) == (1, 1)
+
+
+def test_a_job_has_no_secrets_of_its_own() -> None:
+    assert plan(TrainConfig(), 2).order.secrets == {}
+
+
+def test_job_ids_sort_by_time_and_differ() -> None:
+    ids = [new_job_id() for _ in range(50)]
+    assert len(set(ids)) == 50
+
+
+def test_a_job_runs_in_the_folder_of_the_users_files_where_there_is_one() -> None:
+    nodes = [replace(node(index), project_dir="/home/ubuntu/.cluster/tree/ef", setup="ab") for index in range(2)]
+    job = plan(TrainConfig(), nodes, script="/x/train.py")
+    assert job.order.cwd == "/home/ubuntu/.cluster/tree/ef"
+    assert job.order.command[1] == "/x/train.py"
+    assert job.order.setup == "ab"
+    assert plan(TrainConfig(), 2).order.cwd == "/home/ubuntu/.cluster/tree/cd"
 
 
 @pytest.mark.parametrize(
@@ -48,14 +122,15 @@ def test_gpus_are_shared_out_among_the_workers_of_a_node(
     shares: tuple[tuple[int, ...], ...],
 ) -> None:
     job = plan(TrainConfig(**keys), with_files(nodes), script=script)
-    assert (job.gpus, job.gpus_per_worker) == (options, shares)
-    ours = job.command[2 + len(job.config.args) :]
+    assert (job.gpus, job.order.gpus_per_worker) == (options, shares)
+    ours = job.order.command[2 + len(job.config.args) :]
     assert ours == ("--kv-store", "dist_sync", *(("--gpus", options) if options else ()))
 
 
-def test_a_command_gets_no_options_of_ours() -> None:
-    job = plan(TrainConfig(gc_type="2bit", gpus=(0,)), gpus(1, 1), command=("python", "x.py"))
-    assert job.command == ("python", "x.py")
+def test_a_command_is_taken_word_for_word_and_gets_no_options_of_ours() -> None:
+    words = ("python", "x.py", "--kv-store", "it's", "$(id)")
+    job = plan(TrainConfig(gc_type="2bit", gpus=(0,)), gpus(1, 1), command=words)
+    assert job.order.command == words
 
 
 @pytest.mark.parametrize(
@@ -70,30 +145,20 @@ def test_a_command_gets_no_options_of_ours() -> None:
 def test_a_script_gets_the_kv_store_by_its_own_name(option: str, script: str, added: tuple[str, ...]) -> None:
     config = TrainConfig(kv_store_option=option, args=("--lr", "1"))
     job = plan(config, with_files(cpus(2)), script=script)
-    assert job.command[2:] == ("--lr", "1", *added)
-    assert job.env["CLUSTER_KV_STORE"] == "dist_sync"
-    assert job.script_source == ("project" if script == OWN_SCRIPT else "shipped")
-
-
-def test_a_file_of_the_users_hides_one_of_ours(tmp_path: Path) -> None:
-    assert find_shadowed("train_mnist.py", project_dir=tmp_path) is None
-    (tmp_path / "train_mnist.py").touch()
-    (tmp_path / "train.py").touch()
-    assert find_shadowed("train.py", project_dir=tmp_path) is None
-    said = find_shadowed("train_mnist.py", project_dir=tmp_path)
-    assert said is not None
-    assert str(tmp_path / "train_mnist.py") in said
+    assert job.order.command[2:] == ("--lr", "1", *added)
+    assert job.order.env["CLUSTER_KV_STORE"] == "dist_sync"
+    assert job.order.script_source == ("project" if script == OWN_SCRIPT else "shipped")
 
 
 def test_gradient_compression_is_given_to_the_script() -> None:
     job = plan(check(TrainConfig, {"gc_type": "2bit", "gc_threshold": 1}, source="cluster.toml"), 2)
-    assert job.command[2:] == ("--kv-store", "dist_sync", "--gc-type", "2bit", "--gc-threshold", "1.0")
+    assert job.order.command[2:] == ("--kv-store", "dist_sync", "--gc-type", "2bit", "--gc-threshold", "1.0")
 
 
 def test_p3_leaves_updates_to_the_workers() -> None:
     """MXNet's servers of that kind only add up, and break off where a script asks for more."""
-    assert plan(TrainConfig(p3=True), 2).env["MXNET_UPDATE_ON_KVSTORE"] == "0"
-    assert "MXNET_UPDATE_ON_KVSTORE" not in plan(TrainConfig(), 2).env
+    assert plan(TrainConfig(p3=True), 2).order.env["MXNET_UPDATE_ON_KVSTORE"] == "0"
+    assert "MXNET_UPDATE_ON_KVSTORE" not in plan(TrainConfig(), 2).order.env
 
 
 @pytest.mark.parametrize(
@@ -110,7 +175,7 @@ def test_p3_leaves_updates_to_the_workers() -> None:
     ],
 )
 def test_where_processes_run(keys: dict[str, Any], hosts: list[int], hostfile: list[int], threads: str) -> None:
-    order = plan(TrainConfig(**keys), 4).order(secrets={})
+    order = plan(TrainConfig(**keys), 4).order
     assert [(host.name, host.ip, host.instance_id) for host in order.hosts] == [
         (f"node-{n}", f"10.0.0.{4 + n}", f"i-{n}") for n in hosts
     ]
@@ -120,10 +185,10 @@ def test_where_processes_run(keys: dict[str, Any], hosts: list[int], hostfile: l
 
 def test_the_files_are_run_where_they_are_copied_to() -> None:
     config = TrainConfig(sync_dst_dir="~/job/")
-    order = plan(config, with_files(cpus(2)), script=OWN_SCRIPT).order(secrets={})
+    order = plan(config, with_files(cpus(2)), script=OWN_SCRIPT).order
     assert (order.cwd, order.sync_dst_dir) == (PROJECT_DIR, "/home/ubuntu/job")
     assert order.command[1] == "/home/ubuntu/job/my/train.py"
-    assert plan(config, with_files(cpus(2))).command[1] == SCRIPT
+    assert plan(config, with_files(cpus(2))).order.command[1] == SCRIPT
 
 
 def test_the_order_is_json_and_says_all() -> None:
@@ -137,7 +202,7 @@ def test_the_order_is_json_and_says_all() -> None:
     )
     survey = Survey(owner="arn:aws:iam::1:user/me")
     data = DataConfig(results="s3://bucket/y")
-    order = to_builtins(plan(config, 2, survey=survey, data=data).order(secrets={"S": "hush"}))
+    order = to_builtins(plan(config, 2, survey=survey, data=data).order)
     wanted = {
         "job": "j",
         "name": "train_mnist",
@@ -155,7 +220,7 @@ def test_the_order_is_json_and_says_all() -> None:
         "code": "cd",
         "project": None,
         "owner": "arn:aws:iam::1:user/me",
-        "results_url": "s3://bucket/y/",
+        "results_url": "s3://bucket/y",
         "sync_dst_dir": None,
     }
     assert {key: order[key] for key in wanted} == wanted
@@ -182,7 +247,7 @@ def test_what_nodes_try_to_read(
     config: dict[str, Any], data: dict[str, Any], more: dict[str, Any], wanted: dict[str, Any] | None
 ) -> None:
     job = plan(TrainConfig(**config), with_files(cpus(2)), data=DataConfig(**data), **more)
-    check = job.order(secrets={}).data_check
+    check = job.order.data_check
     assert (check and to_builtins(check)) == wanted
 
 
@@ -208,7 +273,7 @@ def test_what_nodes_try_to_read(
     ],
 )
 def test_a_job_is_named_after_what_it_runs(name: str, command: tuple[str, ...], wanted: str) -> None:
-    assert plan(TrainConfig(name=name), 2, command=command).name == wanted
+    assert plan(TrainConfig(name=name), 2, command=command).order.name == wanted
 
 
 def test_what_was_chosen_is_shown_with_its_reason() -> None:
@@ -253,7 +318,7 @@ def test_a_value_that_was_not_typed_is_not_shown() -> None:
     config = TrainConfig(env={"OMP_NUM_THREADS": "hush", "DMLC_INTERFACE": "hush", "S3_ENDPOINT": "hush"})
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
     job = plan(config, 2, env=env, hidden={"env": tuple(config.env)})
-    assert job.order(secrets={}).hidden == {"env": tuple(config.env)}
+    assert job.order.hidden == {"env": tuple(config.env)}
     said = "\n".join(render_settings(job))
     assert "hush" not in said
     assert "OMP_NUM_THREADS=*** (yours)" in said
@@ -279,8 +344,8 @@ def test_processes_are_expected_where_launch_py_starts_them(
     assert {name: count for (role, name), count in started.items() if role == "worker"} == placement.workers
     assert {name: count for (role, name), count in started.items() if role == "server"} == placement.servers
     assert sum(placement.processes.values()) == workers + servers
-    assert placement.hosts[0].name == "node-0"
-    assert set(placement.processes) <= {host.name for host in placement.hosts}
+    assert placement.nodes[0].host.name == "node-0"
+    assert set(placement.processes) <= {node.host.name for node in placement.nodes}
 
 
 @given(st.integers(0, 16), st.integers(0, 16))

@@ -1,0 +1,159 @@
+"""Answers of the head that never come, never end, or are none."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import train.follow.head as head_module
+from foundation.errors import ClusterError, ConnectError
+from job_channels import ALIVE, BROKEN, Channel, FakeHead, channel, make_order
+from train.follow.head import SHELL_BYTES, AnswerError, Talk, found_program_command, never, program_command
+from train.follow.run import LogStream, submit
+from train.job.protocol import MAX_LINE_BYTES, shorten
+
+
+def talk(made: Channel) -> Talk:
+    return Talk(made, where="node-0")
+
+
+DEEP = b"[" * 5000 + b"]" * 5000
+
+
+def lines(made: Channel) -> list[bytes]:
+    return list(talk(made).lines(lambda: None))
+
+
+def test_lines_come_whole_and_what_a_login_shell_prints_is_left_out() -> None:
+    made = channel(b"Welcome!\n{not json}\n", b'{"a"', None, b":1}\nno json, but ", b'of the log\n{"b":2}\nrest')
+    assert lines(made) == [b'{"a":1}', b"no json, but of the log", b'{"b":2}']
+
+
+def test_who_has_read_enough_finds_the_rest_there_later() -> None:
+    one = talk(channel(b'{"a":1}\n{"b":2}\n{"c"', b":3}\n"))
+    assert next(one.lines(lambda: None)) == b'{"a":1}'
+    assert list(one.lines(lambda: None)) == [b'{"b":2}', b'{"c":3}']
+
+
+@pytest.mark.parametrize("code", [BROKEN, 137, 255])
+def test_a_program_that_was_killed_is_a_connection_that_broke(code: int) -> None:
+    with pytest.raises(ConnectError, match="node-0"):
+        lines(channel(b'{"a":1}\n', exit_code=code))
+
+
+def test_a_program_that_fails_says_why() -> None:
+    with pytest.raises(ClusterError, match=r"(?s)exit code 1.*KeyError") as caught:
+        lines(channel(exit_code=1, stderr=b"Traceback\nKeyError: 'x'\n"))
+    assert not isinstance(caught.value, ConnectError)
+
+
+def test_silence_is_a_connection_that_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter(range(0, 1000, 5))
+    monkeypatch.setattr(head_module.time, "monotonic", lambda: float(next(moments)))
+    with pytest.raises(ConnectError, match="nothing was heard for 15 s"):
+        lines(channel(b'{"a":1}\n', *[None] * 50))
+
+
+def test_command_lines_quote_their_words() -> None:
+    command = program_command("jobs", ["stop", "a'b; $(id)"], python="/p", code_dir="/c")
+    assert command == """exec /p -Es /c/train/node jobs stop 'a'"'"'b; $(id)'"""
+    found = found_program_command("jobs", ["list"], digest="d1")
+    assert found.startswith("sh -c '")
+    assert found.endswith("' sh d1 jobs list")
+
+
+def test_texts_of_others_are_one_line_of_limited_length() -> None:
+    assert shorten("a\r\nb\n\n c") == "a; b; c"
+    assert len(shorten("x" * 10**6)) == 500
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second goes by at each look at the clock."""
+    began = time.monotonic()
+    looks = iter(range(10**9))
+    monkeypatch.setattr(head_module.time, "monotonic", lambda: began + 0.5 * next(looks))
+
+
+def ask(*pieces: bytes | None, **how: Any) -> bytes:
+    return FakeHead(lambda _: channel(*pieces, **how)).make().ask("list")
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    ("pieces", "why"),
+    [
+        ([ALIVE] * 1000, "alive, and no answer has come"),
+        ([ALIVE, None] * 1000, "alive, and no answer has come"),
+        ([b"{", *[b"x"] * 1000], "has not ended a line for 15 s"),
+        ([b"x\n"] * 1000, "goes on talking"),
+        ([b"x" * (MAX_LINE_BYTES // 4)] * 5, "a line of more than 8 MiB"),
+        ([b"banner\n" * (SHELL_BYTES // 7 + 2)], "has printed more than 64 KiB"),
+    ],
+)
+def test_a_head_that_talks_and_does_not_answer_is_given_up(pieces: list[bytes | None], why: str) -> None:
+    with pytest.raises(AnswerError, match=why):
+        ask(*pieces)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_head_that_falls_silent_is_lost() -> None:
+    with pytest.raises(ConnectError, match="nothing was heard for"):
+        ask(b"banner\n", *[None] * 1000)
+
+
+def test_a_job_that_was_not_answered_for_is_not_handed_over_again(clock: None) -> None:
+    del clock
+    fake = FakeHead(lambda _: channel(*[ALIVE] * 1000))
+    with pytest.raises(AnswerError, match="not known whether job j1 was begun"):
+        submit(fake.make(), make_order(), follow=True)
+    assert fake.asked == [["submit", "--follow"]]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"job": 5}',
+        b'{"refused": 1}',
+        b'{"refused": {"id": "j0"}}',
+        b'{"job": "j1", "state": "thriving"}',
+        b'{"job": "j1", "x": ' + DEEP + b"}",
+    ],
+)
+def test_an_answer_to_an_order_that_is_none(answer: bytes) -> None:
+    with pytest.raises(AnswerError, match="cannot be understood"):
+        submit(FakeHead(lambda _: channel(answer + b"\n")).make(), make_order(), follow=False)
+
+
+def test_a_program_that_closes_its_output_and_goes_on_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_module, "END_TIMEOUT_S", 0.01)
+    goes_on = channel(b"")
+    goes_on.status_event.clear()
+    with pytest.raises(ConnectError, match=r"the connection broke, or jobs\.py was killed"):
+        list(Talk(goes_on, where="node-0").lines(never))
+
+
+def test_a_traceback_of_the_head_is_told_by_its_last_line() -> None:
+    said = b"Traceback (most recent call last):\n  File \"jobs.py\", line 1, in <module>\nKeyError: 'state'\n"
+    with pytest.raises(ClusterError, match=r"exit code 1:\n  KeyError: 'state'$"):
+        ask(exit_code=1, stderr=said)
+
+
+def log_of(answer: Callable[[], Any]) -> list[bytes]:
+    fake = FakeHead(lambda _: answer())
+    return list(LogStream(fake.make(), "j1", say=lambda _: None, wait=False).lines())
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_log_of_nothing_but_signs_of_life_is_given_up() -> None:
+    with pytest.raises(AnswerError, match="has sent nothing of it for 10 s"):
+        log_of(lambda: channel(*[ALIVE] * 1000))
+
+
+def test_a_head_that_ends_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogStream, "_rest", lambda _: None)
+    fake = FakeHead(lambda _: channel(ALIVE))
+    with pytest.raises(AnswerError, match="5 times without a line"):
+        list(LogStream(fake.make(), "j1", say=lambda _: None).lines())
+    assert len(fake.asked) == 5

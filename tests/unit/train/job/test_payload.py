@@ -1,0 +1,105 @@
+"""Which files a job brings to the nodes."""
+
+from pathlib import Path
+
+import pytest
+
+from foundation.errors import ConfigError
+from foundation.progress import silent
+from train.job.payload import Payload, collect_trees, find_shadowed, read_program, shipped_scripts
+
+OWN = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
+
+
+def collect(script: str, project: Path, *sync: str, exclude: tuple[str, ...] = ()) -> Payload:
+    return collect_trees(script, sync=sync, exclude=exclude, project_dir=project, report=silent)
+
+
+@pytest.mark.parametrize(
+    ("script", "sync", "path", "is_own", "sent"),
+    [
+        ("train_mnist.py", (), "train/scripts/train_mnist.py", False, None),
+        ("train_mnist.py", ("my/",), "train/scripts/train_mnist.py", False, ["my/net.py", "my/train.py"]),
+        ("my/train.py", (), "my/train.py", True, ["my/train.py"]),
+        ("./my/../my/train.py", ("my",), "my/train.py", True, ["my/net.py", "my/train.py"]),
+        ("../outside.py", ("my/net.py",), "outside.py", True, ["my/net.py", "outside.py"]),
+        ("ABSOLUTE/outside.py", (), "outside.py", True, ["outside.py"]),
+        ("ABSOLUTE/project/my/train.py", (), "my/train.py", True, ["my/train.py"]),
+        ("link.py", (), "link.py", True, ["link.py"]),
+    ],
+)
+def test_the_users_files_lie_where_they_lie_in_the_project(
+    tmp_path: Path, script: str, sync: tuple[str, ...], path: str, sent: list[str] | None, *, is_own: bool
+) -> None:
+    project = make_project(tmp_path)
+    payload = collect(script.replace("ABSOLUTE", str(tmp_path)), project, *sync)
+    assert (payload.script, payload.is_own) == (path, is_own)
+    assert (payload.project and [file.path for file in payload.project.files]) == sent
+    assert {"train/node/supervisor/supervise.py", "train/node/role/role.py", "train/scripts/train_mnist.py"} <= {
+        f.path for f in payload.code.files
+    }
+
+
+def make_project(folder: Path) -> Path:
+    project = folder / "project"
+    (project / "my").mkdir(parents=True)
+    for path in ("project/my/train.py", "project/my/net.py", "outside.py"):
+        (folder / path).write_text(path)
+    (project / "link.py").symlink_to(folder / "outside.py")
+    return project
+
+
+def test_the_script_is_sent_whatever_is_excluded(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    payload = collect("my/train.py", project, "my", exclude=("train.py",))
+    assert payload.project is not None
+    assert [file.path for file in payload.project.files] == ["my/net.py", "my/train.py"]
+
+
+@pytest.mark.parametrize("taken", ["outside.py", "outside.py/x", "outside.py/"])
+def test_two_files_for_the_same_place_are_refused(tmp_path: Path, taken: str) -> None:
+    project = make_project(tmp_path)
+    (project / taken).parent.mkdir(exist_ok=True)
+    (project / taken).mkdir() if taken.endswith("/") else (project / taken).touch()
+    with pytest.raises(ConfigError, match=r"sync brings another outside\.py to the same place"):
+        collect("../outside.py", project, ".", exclude=("link.py",))
+
+
+def test_what_did_not_change_is_the_same_tree(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    first, second = (collect("my/train.py", project, ".", exclude=("link.py",)) for _ in range(2))
+    assert first.project is not None
+    assert second.project is not None
+    assert (first.code.digest, first.project.digest) == (second.code.digest, second.project.digest)
+
+
+def test_a_script_that_is_nowhere_is_named(tmp_path: Path) -> None:
+    assert "train_mnist.py" in shipped_scripts()
+    with pytest.raises(ConfigError, match=r"no-such\.py.*train_mnist\.py"):
+        collect("no-such.py", tmp_path)
+
+
+def test_a_file_of_the_users_hides_one_of_ours(tmp_path: Path) -> None:
+    assert find_shadowed("train_mnist.py", project_dir=tmp_path) is None
+    (tmp_path / "train_mnist.py").touch()
+    (tmp_path / "train.py").touch()
+    assert find_shadowed("train.py", project_dir=tmp_path) is None
+    said = find_shadowed("train_mnist.py", project_dir=tmp_path)
+    assert said is not None
+    assert str(tmp_path / "train_mnist.py") in said
+
+
+@pytest.mark.parametrize(
+    ("script", "command", "text"),
+    [
+        ("own.py", (), OWN),
+        ("train_mnist.py", (), ""),  # it ships with the project
+        ("train_mnist.py", ("python3", "-u", "own.py", "--lr", "1"), OWN),
+        ("own.py", ("python", "-m", "own"), ""),
+        ("own.py", ("bash", "own.py.txt"), ""),
+    ],
+)
+def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, ...], text: str) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py.txt").write_text("other")
+    assert read_program(script, command=command, project_dir=tmp_path) == text

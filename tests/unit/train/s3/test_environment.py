@@ -1,0 +1,86 @@
+"""What a job gets of S3: where it is, and with which credentials."""
+
+import boto3
+import pytest
+
+from foundation.errors import ConfigError
+from job_world import plan
+from train.job.config import TrainConfig
+from train.s3.environment import S3Access, find_s3_access, s3_environment
+
+
+@pytest.mark.parametrize(
+    ("region", "endpoint", "private_ca", "wanted"),
+    [
+        ("us-east-1", None, False, {"S3_REGION": "us-east-1"}),
+        ("eu-west-1", None, False, {"S3_IS_AWS": "0", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}),
+        ("us-east-1", "https://10.0.0.1:4443", True, {"S3_ENDPOINT": "10.0.0.1:4443", "S3_VERIFY_SSL": "0"}),
+        ("us-east-1", "https://minio.example/", False, {"S3_ENDPOINT": "minio.example", "S3_IS_AWS": "0"}),
+    ],
+)
+def test_mxnets_reader_is_told_where_s3_is(
+    region: str, endpoint: str | None, wanted: dict[str, str], *, private_ca: bool
+) -> None:
+    env = s3_environment(region=region, endpoint_url=endpoint, private_ca=private_ca)
+    assert wanted.items() <= env.items()
+    assert ("S3_VERIFY_SSL" in env) is private_ca
+    assert ("S3_IS_AWS" in env) is (region != "us-east-1" or endpoint is not None)
+
+
+@pytest.mark.parametrize("endpoint", ["http://10.0.0.1:80", "10.0.0.1:443", "https://host/path"])
+def test_endpoints_that_mxnet_cannot_read_from_are_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="https"):
+        s3_environment(region="us-east-1", endpoint_url=endpoint, private_ca=False)
+
+
+def find_access(profile: str = "none", policy: str | None = "{}") -> S3Access:
+    return find_s3_access(region="us-east-1", instance_profile=profile, cluster="demo", policy=policy)
+
+
+def test_a_long_lived_key_stays_and_a_temporary_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto import mock_aws  # noqa: PLC0415 - slow to import, and for these tests alone
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACANARY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "longlivedsecret")
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    with mock_aws():
+        access = find_access()
+    assert set(access.secrets) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+    assert "longlivedsecret" not in access.secrets.values()
+    assert access.secrets["AWS_SECRET_ACCESS_KEY"] not in repr(access)
+    assert access.warning is None
+    assert access.left_s == pytest.approx(36 * 3600, abs=60)
+
+
+def test_temporary_credentials_that_cannot_be_limited_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto import mock_aws  # noqa: PLC0415 - as above
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ASIA1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
+    with mock_aws(config={"core": {"mock_credentials": False}}):
+        access = find_access()
+    assert not access.of_nodes
+    assert access.warning is not None
+    assert access.secrets == {
+        "AWS_ACCESS_KEY_ID": "ASIA1",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_SESSION_TOKEN": "t",
+    }
+
+
+def test_a_job_that_needs_nothing_of_s3_gets_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boto3, "Session", None)  # where both credentials and calls to STS would come from
+    assert find_access(policy=None).secrets == {}
+
+
+@pytest.mark.parametrize("profile", ["auto", "trainers"])
+def test_with_an_instance_profile_the_users_credentials_are_not_even_looked_at(
+    profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boto3, "Session", None)  # where both credentials and calls to STS would come from
+    access = find_access(profile)
+    assert access.of_nodes
+    assert not access.secrets
+    assert access.env["S3_REGION"] == "us-east-1"
+    assert plan(TrainConfig(), 2, nodes_credentials=access.of_nodes).order.nodes_credentials
