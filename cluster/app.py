@@ -148,7 +148,7 @@ def dump_json(value: Any) -> str:
 
 def sandbox_files_dir(project_dir: Path) -> Path:
     """Where the files of clusters in a folder's sandbox are; they are deleted with the sandbox."""
-    from sandbox.daemon.place import place_of  # noqa: PLC0415 - as in enter_cloud
+    from sandbox.place import place_of  # noqa: PLC0415 - as in enter_cloud
 
     return state_folder() / f"sandbox-{place_of(project_dir).id}"
 

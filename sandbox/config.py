@@ -46,7 +46,7 @@ QUOTAS: dict[str, Quota] = {
 
 def _check_fault(text: str) -> str:
     # 9 ms of imports (difflib, random, shlex), for the few configurations with a fault.
-    from sandbox.faults.faults import KINDS, parse_fault  # noqa: PLC0415 - see above
+    from sandbox.faults import KINDS, parse_fault  # noqa: PLC0415 - see above
 
     fault = parse_fault(text)
     if KINDS[fault.kind].when == "immediate":

@@ -1,20 +1,20 @@
 """Starting, stopping and describing a project's sandbox. The one module that the command line uses.
 
-A sandbox belongs to a project's folder. Its EC2 lives in the daemon's memory, so when the daemon ends there is
-nothing worth keeping, and all of it goes.
+A sandbox belongs to a project's folder. Its EC2 lives in the daemon's memory, so when the daemon ends, everything else
+is removed, too.
 """
 
 import fcntl
+import json
 import os
 import secrets
-import shlex
-import shutil
 import signal
+import socket
 import string
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,30 +24,32 @@ from foundation.errors import ConfigError, SandboxError
 from foundation.progress import Event, Report
 from foundation.sudo import as_root, find_caller
 from sandbox.config import SandboxConfig
-from sandbox.daemon.control_socket import ask
-from sandbox.daemon.place import (
+from sandbox.faults import FaultError
+from sandbox.hosts.hosts import check_kernel, check_machine, sudo_command
+from sandbox.iam.policies import PolicyError, parse_policy
+from sandbox.place import (
     CHECKIP_PATH,
+    CONTROL_TIMEOUT_S,
     STATE_ROOT,
     AccessKey,
     DaemonStatus,
     HostStatus,
     Place,
     Settings,
+    choose_ranges,
+    describe_taken,
     find_leftovers,
     place_of,
     read_arguments,
     read_json,
     remove_leftovers,
+    wait_until,
     write_json,
 )
-from sandbox.faults.faults import FaultError
-from sandbox.hosts.hosts import PYTHON
-from sandbox.hosts.network import choose_ranges, describe_taken
-from sandbox.iam.policies import PolicyError, parse_policy
 
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
-# What would lead an AWS client past the sandbox, or show it credentials that are not the sandbox's.
+# Variables that point an AWS client away from the sandbox, or at credentials of another account.
 UNSET = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ROLE_ARN",
          "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")  # fmt: skip
 UNSET_PREFIX = "AWS_ENDPOINT_URL_"
@@ -71,7 +73,7 @@ class SandboxInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxStatus:
-    """What there is of a sandbox. All but `id` and `state` is None or empty unless it runs; no secret in it."""
+    """The state of a sandbox, without secrets. All but `id` and `state` is None or empty unless it runs."""
 
     id: str
     state: Literal["running", "crashed", "stopped"]
@@ -86,12 +88,12 @@ class SandboxStatus:
 
 @as_root()
 def start(project_dir: Path, *, region: str, report: Report, config: SandboxConfig | None = None) -> SandboxInfo:
-    """Starts the project's sandbox, or returns the one that runs. What a crashed one left is removed first.
+    """Starts the project's sandbox, or returns the one that runs. Leftovers of a crashed one are removed first.
 
-    config: [sandbox] of cluster.toml; one that runs keeps what it was started with, and that is reported.
+    config: [sandbox] of cluster.toml; a running sandbox keeps its own, and a difference is reported.
 
-    Raises SandboxError when this machine cannot run one, or when it runs for another region; ConfigError when the
-    policy that config names cannot be read or understood.
+    Raises SandboxError when this machine cannot run one, or when it runs in another region; ConfigError when the policy
+    that config names cannot be read or understood.
     """
     check_machine()
     place = place_of(project_dir)
@@ -131,25 +133,20 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
 
 @as_root()
 def stop(project_dir: Path, *, report: Report) -> bool:
-    """Ends the sandbox with all its instances; False when there was none. Raises SandboxError as `reset` does."""
+    """Ends the sandbox and its instances; False when there was none. Raises SandboxError as `reset` does."""
     check_machine()
     place = place_of(project_dir)
     with locked():
         status = find_daemon(place)
         if status is not None:
             os.kill(status.pid, signal.SIGTERM)
-            deadline = time.monotonic() + STOP_TIMEOUT_S
-            while find_daemon(place) is not None and time.monotonic() < deadline:
-                time.sleep(POLL_S)
+            wait_until(lambda: find_daemon(place) is None, STOP_TIMEOUT_S)
         return _remove_reported(place, report)
 
 
 @as_root()
 def reset(project_dir: Path, *, report: Report) -> bool:
-    """Removes all of the sandbox, in whatever state it is; False when there was nothing.
-
-    Raises SandboxError naming what could not be removed.
-    """
+    """Removes the sandbox in any state; False when there was none. Raises SandboxError for what cannot be removed."""
     check_machine()
     with locked():
         return _remove_reported(place_of(project_dir), report)
@@ -175,7 +172,7 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
             settings = read_json(place.settings_file, Settings)
             key = read_json(place.credentials_file, AccessKey)
     except PermissionError as error:
-        raise SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command()) from error
+        raise _belongs_to_another(project_dir) from error
     except (OSError, ValueError) as error:
         raise SandboxError(
             f"The sandbox of {project_dir} runs, but its files in {place.state_dir} are damaged: {error}",
@@ -197,27 +194,27 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
 
 
 def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:
-    """Arms a fault in the running sandbox, or brings an immediate one about; text: see sandbox/faults/faults.py.
+    """Arms a fault in the running sandbox, or causes an immediate one. text: see sandbox/faults.py.
 
     The fault, as JSON has it; `did` says what an immediate one did. Raises SandboxError.
     """
-    result: dict[str, Any] = _ask(project_dir, {"do": "fault", "text": text})
+    result: dict[str, Any] = _ask(project_dir, do="fault", text=text)
     return result
 
 
 def list_faults(project_dir: Path) -> list[dict[str, Any]]:
-    """The faults that are armed in the running sandbox, the oldest first. Raises SandboxError."""
-    result: list[dict[str, Any]] = _ask(project_dir, {"do": "faults"})
+    """The armed faults of the running sandbox, the oldest first. Raises SandboxError."""
+    result: list[dict[str, Any]] = _ask(project_dir, do="faults")
     return result
 
 
 def disarm_faults(project_dir: Path, which: str) -> list[dict[str, Any]]:
     """Disarms one fault by its id, or "all"; what was disarmed. Raises SandboxError."""
-    result: list[dict[str, Any]] = _ask(project_dir, {"do": "disarm", "which": which})
+    result: list[dict[str, Any]] = _ask(project_dir, do="disarm", which=which)
     return result
 
 
-def _ask(project_dir: Path, asked: Mapping[str, Any]) -> Any:
+def _ask(project_dir: Path, **asked: str) -> Any:
     find_required(project_dir)
     try:
         with as_root():
@@ -225,9 +222,32 @@ def _ask(project_dir: Path, asked: Mapping[str, Any]) -> Any:
     except FaultError as error:
         raise SandboxError(str(error), hint="cluster sandbox fault --help") from error
     except PermissionError as error:
-        raise SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command()) from error
+        raise _belongs_to_another(project_dir) from error
     except OSError as error:
         raise SandboxError(f"The sandbox does not answer: {error}", hint="cluster sandbox status") from error
+
+
+def ask(path: Path, asked: dict[str, str]) -> Any:
+    """Asks the daemon at its socket (sandbox/daemon.py).
+
+    Raises OSError when it cannot be reached, FaultError with its words when it refuses.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(CONTROL_TIMEOUT_S + 5)
+        connection.connect(str(path))
+        connection.sendall(json.dumps(asked).encode() + b"\n")
+        with connection.makefile("rb") as stream:
+            line = stream.readline()
+    if not line:
+        raise ConnectionResetError("the sandbox closed the connection without an answer")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise FaultError(answer["error"])
+    return answer["result"]
+
+
+def _belongs_to_another(project_dir: Path) -> SandboxError:
+    return SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command())
 
 
 def find_required(project_dir: Path) -> SandboxInfo:
@@ -245,7 +265,7 @@ def api_log(project_dir: Path) -> Path:
 
 
 def describe(project_dir: Path) -> SandboxStatus:
-    """What there is of the project's sandbox, for people; needs no rights and never fails over damaged files."""
+    """The state of the project's sandbox; needs no rights, and damaged files are no error."""
     place = place_of(project_dir)
     status = find_daemon(place)
     if status is None:
@@ -269,7 +289,7 @@ def describe(project_dir: Path) -> SandboxStatus:
 
 
 def environment(info: SandboxInfo) -> dict[str, str]:
-    """The environment variables that lead any AWS client to the sandbox."""
+    """The environment variables that point any AWS client at the sandbox."""
     return {
         "AWS_ENDPOINT_URL": info.endpoint_url,
         "AWS_CA_BUNDLE": str(info.ca_bundle),
@@ -293,79 +313,14 @@ def _endpoint_url(settings: Settings, status: DaemonStatus) -> str:
     return f"https://{settings.ranges.gateway.ip}:{status.port}"
 
 
-# --- what the machine must have, what the daemon reads, and the wait until it serves
-
-# sshd and the like live where an ordinary user's PATH does not look.
-SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-COMMANDS = (
-    "sshd", "ssh-keygen", "ip", "tc", "nft", "unshare", "nsenter", "setpriv", "mount", "pivot_root", "mkfs.ext4",
-    "sudo",
-)  # fmt: skip
-# In namespaces of its own, all that a sandbox does with the kernel, once; nothing of it is left when it ends.
-TRIAL = """
-mount -t tmpfs tmpfs /mnt
-mkdir /mnt/upper /mnt/work /mnt/root
-mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
-ip link add one type veth peer name two
-nft 'table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }'
-"""
-TRIAL_TIMEOUT_S = 30
+# --- what the daemon reads, and the wait until it serves
 
 START_TIMEOUT_S = 60.0
 LOG_LINES = 10
 
 
-def check_machine() -> None:
-    """Raises SandboxError, with what to do, when this machine cannot run a sandbox."""
-    if sys.platform != "linux":
-        raise SandboxError(
-            f"The sandbox needs Linux, and this is {sys.platform}.",
-            hint='a Linux machine or virtual machine, or cloud = "aws" in cluster.toml',
-        )
-    if os.geteuid() != 0:
-        raise SandboxError(
-            "The sandbox makes network namespaces and mounts, for which it must be root.",
-            hint=sudo_command(),
-        )
-    _extend_path()
-    missing = [name for name in COMMANDS if shutil.which(name) is None]
-    if not Path(PYTHON).exists():
-        missing.append(PYTHON)
-    if missing:
-        raise SandboxError(
-            f"The sandbox needs {', '.join(missing)}, which this machine does not have.",
-            hint=shlex.join(["bash", str(Path(__file__).with_name("system-packages"))]),
-        )
-
-
-def sudo_command() -> str:
-    """This command with root's rights for the sandbox."""
-    return shlex.join(["sudo", "-E", *sys.argv])
-
-
-def check_kernel() -> None:
-    """Raises SandboxError when the kernel refuses what hosts are made of, as it does in most containers."""
-    done = subprocess.run(
-        ("unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child", "sh", "-ec", TRIAL),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TRIAL_TIMEOUT_S,
-    )
-    if done.returncode != 0:
-        raise SandboxError(
-            f"This machine does not let root make what the sandbox's hosts consist of: {done.stderr.strip()}",
-            hint="a virtual machine, or a container with full privileges (--privileged)",
-        )
-
-
-def _extend_path() -> None:
-    path = os.environ.get("PATH", "").split(":")
-    os.environ["PATH"] = ":".join([*path, *(folder for folder in SBIN if folder not in path)])
-
-
 def find_daemon(place: Place) -> DaemonStatus | None:
-    """The daemon's status, if its process lives; a pid that another process has by now does not count."""
+    """The daemon's status if it is alive; a process that has got its pid meanwhile does not count."""
     try:
         status = read_json(place.status_file, DaemonStatus)
     except (OSError, ValueError):
@@ -393,7 +348,7 @@ def read_policy(project_dir: Path, config: SandboxConfig) -> str:
 
 
 def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig, *, policy: str) -> None:
-    """Writes what the daemon and its clients read: settings and credentials. Raises SandboxError.
+    """Writes the settings for the daemon and the credentials. Raises SandboxError.
 
     policy: the text of an IAM policy that limits the credentials, or "".
     """
@@ -409,18 +364,17 @@ def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig,
         policy=policy,
     )
     write_json(place.settings_file, settings)
-    write_json(place.credentials_file, _make_access_key(), mode=0o600)
-    caller = find_caller()
-    if caller is not None:
-        os.chown(place.credentials_file, caller.uid, -1)
-
-
-def _make_access_key() -> AccessKey:
     letters = string.ascii_uppercase + "234567"
-    return AccessKey(
-        access_key_id="AKIA" + "".join(secrets.choice(letters) for _ in range(16)),
-        secret_access_key=secrets.token_urlsafe(30),
-    )
+    key_id = "AKIA" + "".join(secrets.choice(letters) for _ in range(16))
+    key = AccessKey(access_key_id=key_id, secret_access_key=secrets.token_urlsafe(30))
+    write_json(place.credentials_file, key, mode=0o600)
+    _give_to_caller(place.credentials_file)
+
+
+def _give_to_caller(path: Path) -> None:
+    """Makes the user who called sudo the owner of a file."""
+    if caller := find_caller():
+        os.chown(path, caller.uid, -1)
 
 
 def launch(place: Place) -> None:
@@ -435,36 +389,25 @@ def launch(place: Place) -> None:
     while find_daemon(place) is None:
         code = daemon.poll()
         if code is not None or time.monotonic() > deadline:
-            said = _read_log(place)
+            said = "\n".join(place.daemon_log.read_text(errors="replace").splitlines()[-LOG_LINES:])
             remove_all(place)
             what = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
             raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{said}".rstrip())
         time.sleep(POLL_S)
-    caller = find_caller()
-    if caller is not None:
-        os.chown(place.control_socket, caller.uid, -1)
-    # It outlives this process; without this, Popen would warn that nobody waited for it.
-    daemon.returncode = 0
+    _give_to_caller(place.control_socket)
+    daemon.returncode = 0  # it outlives this process, and Popen must not warn about that
 
 
 def _clean_environment(place: Place) -> dict[str, str]:
-    """Nothing of the user's environment reaches the daemon and its hosts but where Python finds its code."""
+    """The daemon and its hosts get nothing of the user's environment but the paths of programs and modules."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     if find_caller() is not None:
-        kept["PYTHONDONTWRITEBYTECODE"] = "1"  # it would lie in the user's folders, and be root's
+        kept["PYTHONDONTWRITEBYTECODE"] = "1"  # root's files in the user's folders
     return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(place.objects_dir)}
 
 
-def _read_log(place: Place) -> str:
-    try:
-        lines = place.daemon_log.read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return ""
-    return "\n".join(lines[-LOG_LINES:])
-
-
 def remove_all(place: Place) -> None:
-    """Removes everything of a sandbox. Raises SandboxError naming what stays."""
+    """Removes everything of a sandbox. Raises SandboxError with what could not be removed."""
     left = remove_leftovers(place)
     if left:
         raise SandboxError(f"This could not be removed of the sandbox {place.id}: {left}", hint="cluster sandbox reset")
@@ -472,10 +415,10 @@ def remove_all(place: Place) -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """One start, stop or reset at a time on this machine: they choose addresses that nobody else has.
+    """One start, stop or reset at a time on this machine, because they choose addresses that no other sandbox has.
 
-    The lock is on the folder of all sandboxes, which goes when its last sandbox does; whoever got the lock of a folder
-    that is gone by then takes the next one.
+    The lock is on the folder of all sandboxes, which is removed with its last sandbox: whoever waited for a folder that
+    has been removed locks the new one.
     """
     while True:
         STATE_ROOT.mkdir(parents=True, exist_ok=True)

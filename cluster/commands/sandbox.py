@@ -13,7 +13,7 @@ import click
 from cluster.app import App, pass_app, sandbox_files_dir
 from sandbox import control
 from sandbox.control import SandboxStatus
-from sandbox.faults.faults import KINDS
+from sandbox.faults import KINDS
 
 
 @click.group("sandbox")

@@ -32,8 +32,8 @@ from sandbox.api.consistency import Tokens, Unsettled
 from sandbox.api.instances import SandboxInstance
 from sandbox.api.placement_groups import PlacementGroups
 from sandbox.config import Market, SandboxConfig
-from sandbox.faults.faults import FaultBook
-from sandbox.hosts.firewall import Group, Rule
+from sandbox.faults import FaultBook
+from sandbox.hosts.network import Group, Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

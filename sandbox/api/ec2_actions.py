@@ -20,7 +20,7 @@ from sandbox.api.instances import SandboxInstance, register_spot_requests
 from sandbox.api.placement_groups import PlacementGroup
 from sandbox.api.prices import ON_DEMAND, spot_price, spot_times
 from sandbox.config import Market
-from sandbox.faults.faults import is_number
+from sandbox.faults import is_number
 
 PRICE_PAGE = 1000
 # Actions with these in their names change who may speak with whom, and that at once.

@@ -14,7 +14,7 @@ from moto.servicequotas.responses import ServiceQuotasResponse
 
 from sandbox.api.prices import ON_DEMAND
 from sandbox.config import GRANTED, QUOTAS, Market, Quota
-from sandbox.faults.faults import FaultBook
+from sandbox.faults import FaultBook
 
 VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known in INSTANCE_TYPES.items()}
 

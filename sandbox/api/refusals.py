@@ -1,4 +1,4 @@
-"""Error answers of the API as a whole: each of AWS's protocols has a form and often a code of its own.
+"""Error answers that do not come from moto. Each of AWS's protocols has its own form and often its own code.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_access-denied.html
@@ -15,32 +15,74 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """An error answer. `code` is EC2's; the services of the other protocols say the same in other words.
+    """An error answer. `code` is EC2's; `query_code`, `json_code` and `s3_code` are for the protocols where it differs.
 
-    json_status: the status of the JSON protocol, whose errors are 400 whoever is to blame unless it is the service.
+    json_status: the JSON protocol answers 400 for every error but the service's own.
     """
 
-    status: str
     code: str
-    query_code: str
-    json_code: str
-    s3_code: str
     message: str
+    status: str = "400 Bad Request"
+    query_code: str = ""
+    json_code: str = ""
+    s3_code: str = ""
     json_status: str = "400 Bad Request"
 
 
+FORBIDDEN = "403 Forbidden"
+INTERNAL = "500 Internal Server Error"
+UNKNOWN_KEY = Refusal(
+    status=FORBIDDEN, code="AuthFailure", query_code="InvalidClientTokenId", json_code="UnrecognizedClientException",
+    s3_code="InvalidAccessKeyId",
+    message="The access key is none of this sandbox's: cluster sandbox env shows what leads to it.",
+)  # fmt: skip
+NO_KEY = Refusal(
+    status=FORBIDDEN, code="AuthFailure", query_code="MissingAuthenticationToken",
+    json_code="MissingAuthenticationTokenException", s3_code="AccessDenied",
+    message="The call is not signed, and the sandbox answers only calls with one of its access keys.",
+)  # fmt: skip
+NOT_FOR_IAM = Refusal(
+    status=FORBIDDEN, code="InvalidClientTokenId", message="The security token included in the request is invalid"
+)
+EXPIRED = Refusal(
+    status=FORBIDDEN, code="RequestExpired", query_code="ExpiredToken", json_code="ExpiredTokenException",
+    s3_code="ExpiredToken", message="The security token included in the request is expired",
+)  # fmt: skip
+THROTTLED = Refusal(
+    status="503 Service Unavailable", code="RequestLimitExceeded", query_code="Throttling",
+    json_code="ThrottlingException", message="Request limit exceeded.",
+)  # fmt: skip
+SLOW_DOWN = Refusal(status="503 Slow Down", code="SlowDown", message="Please reduce your request rate.")
+BROKEN = Refusal(
+    status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
+    json_code="InternalServerError", message="An internal error has occurred",
+)  # fmt: skip
+SANDBOX_BROKEN = Refusal(
+    status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
+    json_code="InternalFailure", message="The sandbox broke here; see its daemon.log",
+)  # fmt: skip
+
+
 class RefusedError(Exception):
-    """A call is not to be carried out; `refusal` is the answer to it."""
+    """A call is refused; `refusal` is the answer."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
 
 
-def render_denial(caller: str, action: str, resource: str = "*", *, explicit: bool = False) -> str:
-    """AWS's words for a missing permission. Pure.
+def forbid(message: str) -> Refusal:
+    """The answer to a caller who may not do this, for whatever reason. Pure."""
+    return Refusal(
+        status=FORBIDDEN, code="UnauthorizedOperation", query_code="AccessDenied", json_code="AccessDeniedException",
+        s3_code="AccessDenied", message=message,
+    )  # fmt: skip
 
-    caller: an ARN; action: `service:Action`; explicit: whether a policy forbids it, instead of none allowing it.
+
+def deny(service: str | None, caller: str, action: str, resource: str = "*", *, explicit: bool = False) -> Refusal:
+    """The answer to a caller who lacks a permission, in AWS's words. Pure.
+
+    caller: an ARN; action: `service:Action`; explicit: whether a policy denies it; otherwise no policy allows it.
     """
     on = "" if resource == "*" else f" on resource: {resource}"
     why = (
@@ -48,24 +90,7 @@ def render_denial(caller: str, action: str, resource: str = "*", *, explicit: bo
         if explicit
         else f"because no identity-based policy allows the {action} action"
     )
-    return f"User: {caller} is not authorized to perform: {action}{on} {why}"
-
-
-def forbid(message: str) -> Refusal:
-    """The answer to a caller who may not do this, whatever the reason. Pure."""
-    return Refusal(
-        status="403 Forbidden",
-        code="UnauthorizedOperation",
-        query_code="AccessDenied",
-        json_code="AccessDeniedException",
-        s3_code="AccessDenied",
-        message=message,
-    )
-
-
-def deny(service: str | None, caller: str, action: str, resource: str = "*", *, explicit: bool = False) -> Refusal:
-    """The answer to a caller who lacks a permission. Pure; the arguments are those of `render_denial`."""
-    message = render_denial(caller, action, resource, explicit=explicit)
+    message = f"User: {caller} is not authorized to perform: {action}{on} {why}"
     if service == "ec2":
         seen = {"allowed": False, "explicitDeny": explicit, "context": {"action": action, "resource": resource}}
         encoded = base64.urlsafe_b64encode(json.dumps(seen).encode()).decode()
@@ -79,34 +104,21 @@ def deny(service: str | None, caller: str, action: str, resource: str = "*", *, 
 def refuse(
     environ: WSGIEnvironment, start_response: StartResponse, service: str | None, refusal: Refusal
 ) -> Iterable[bytes]:
-    """Answers a call with an error, in the protocol that it came in."""
-    if "HTTP_X_AMZ_TARGET" in environ:
-        body = json.dumps({"__type": refusal.json_code, "message": refusal.message}).encode()
-        return send(start_response, refusal.json_status, "application/x-amz-json-1.1", body)
-    if service == "ec2":
-        body = render_xml("Response/Errors", refusal.code, refusal.message)
-    elif service == "s3":
-        return send(
-            start_response, refusal.status, "application/xml", render_xml("Error", refusal.s3_code, refusal.message)
-        )
-    else:
-        body = render_xml("ErrorResponse", refusal.query_code, refusal.message)
-    return send(start_response, refusal.status, "text/xml", body)
-
-
-def render_xml(shape: str, code: str, message: str) -> bytes:
-    """An error as the service's protocol has it: S3's `Error` is the document itself. Pure but for the request's id."""
+    """Answers a call with an error, in the protocol of the call."""
     ending = f"<RequestId>{uuid.uuid4()}</RequestId>"
-    inner = f"<Code>{code}</Code><Message>{escape(message, quote=False)}</Message>"
-    document = {
-        "Error": f"<Error>{inner}{ending}</Error>",
-        "Response/Errors": f"<Response><Errors><Error>{inner}</Error></Errors>{ending}</Response>",
-        "ErrorResponse": f"<ErrorResponse><Error>{inner}</Error>{ending}</ErrorResponse>",
-    }[shape]
-    return f'<?xml version="1.0" encoding="UTF-8"?>{document}'.encode()
-
-
-def send(start_response: StartResponse, status: str, content_type: str, body: bytes) -> Iterable[bytes]:
-    """A whole answer."""
-    start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
+    message = f"<Message>{escape(refusal.message, quote=False)}</Message>"
+    status, kind = refusal.status, "text/xml"
+    if "HTTP_X_AMZ_TARGET" in environ:
+        status, kind = refusal.json_status, "application/x-amz-json-1.1"
+        text = json.dumps({"__type": refusal.json_code or refusal.code, "message": refusal.message})
+    elif service == "s3":
+        kind = "application/xml"
+        text = f"<Error><Code>{refusal.s3_code or refusal.code}</Code>{message}{ending}</Error>"
+    elif service == "ec2":
+        text = f"<Response><Errors><Error><Code>{refusal.code}</Code>{message}</Error></Errors>{ending}</Response>"
+    else:
+        code = refusal.query_code or refusal.code
+        text = f"<ErrorResponse><Error><Code>{code}</Code>{message}</Error>{ending}</ErrorResponse>"
+    body = (text if kind.endswith("json-1.1") else f'<?xml version="1.0" encoding="UTF-8"?>{text}').encode()
+    start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
     return [body]

@@ -19,20 +19,10 @@ from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import BaseWSGIServer
 
 from sandbox.api.log import CALL_KEY
-from sandbox.api.refusals import Refusal, refuse
-from sandbox.daemon.place import CHECKIP_PATH, Place
+from sandbox.api.refusals import SANDBOX_BROKEN, refuse
+from sandbox.place import CHECKIP_PATH, Place
 
 IDLE_TIMEOUT_S = 120.0
-
-OF_OURS = Refusal(
-    status="500 Internal Server Error",
-    code="InternalError",
-    query_code="InternalFailure",
-    json_code="InternalFailure",
-    s3_code="InternalError",
-    message="The sandbox broke here; see its daemon.log",
-    json_status="500 Internal Server Error",
-)
 
 log = logging.getLogger("sandbox.server")
 
@@ -166,7 +156,7 @@ def catch_errors(app: WSGIApplication) -> WSGIApplication:
             return list(app(environ, start_response))
         except Exception:  # the boundary of a server's thread: whatever broke, the client gets an answer
             log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
-            return refuse(environ, start_response, environ[CALL_KEY]["service"], OF_OURS)
+            return refuse(environ, start_response, environ[CALL_KEY]["service"], SANDBOX_BROKEN)
 
     return guarded
 

@@ -18,8 +18,7 @@ from foundation.thread_pool import bounded_pool
 from sandbox.api import ec2
 from sandbox.api.ec2 import read_groups
 from sandbox.api.instances import SandboxInstance
-from sandbox.daemon.place import HostStatus, Place, Settings
-from sandbox.faults.faults import FaultBook
+from sandbox.faults import FaultBook
 from sandbox.hosts import hosts
 from sandbox.hosts.files import (
     RUNNER,
@@ -32,9 +31,9 @@ from sandbox.hosts.files import (
     render_network,
     render_services,
 )
-from sandbox.hosts.firewall import Cuts, Port, render_ruleset
 from sandbox.hosts.hosts import BootError, Host
-from sandbox.hosts.network import MTU, CommandError, Network, link_of, mac_address_of
+from sandbox.hosts.network import MTU, CommandError, Cuts, Network, Port, link_of, mac_address_of, render_ruleset
+from sandbox.place import HostStatus, Place, Settings
 
 SIDE_BY_SIDE = 16
 CONSOLE_BYTES = 64 * 1024  # GetConsoleOutput gives the last 64 KB

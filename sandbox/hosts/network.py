@@ -1,24 +1,19 @@
 """The sandbox's network: a router in a network namespace of its own, with one link to the machine and one to each host.
 
-It routes as a VPC does: hosts share no wire, every packet between two of them passes the router, and there it is held
-against their security groups (firewall.py), where no host can change them. It stands in a namespace of its own and not
-in the machine's, for two reasons: neither the machine's forwarding nor its firewall is touched or gets in the way, and
-the namespace lives exactly as long as the process that holds it. When that is killed, router and links are gone, the
-machine's end of the link too.
+It routes as a VPC does: every packet between two hosts passes through the router, which checks it against their
+security groups, out of the hosts' reach. The router has a namespace of its own so that the machine's forwarding and
+firewall neither change nor interfere, and because a namespace ends with the process that holds it: when that is killed,
+the router and all links are gone, the machine's end included.
 """
 
 import ctypes
-import json
 import os
 import socket
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv4Network
-from typing import Any
-
-from foundation.errors import SandboxError
 
 UPLINK = "uplink"
 MTU = 9001  # between instances of a VPC (EC2 user guide, "Network maximum transmission unit")
@@ -28,9 +23,9 @@ METADATA_BACKLOG = 512
 COMMAND_TIMEOUT_S = 20
 CLONE_NEWNET = 0x40000000  # linux/sched.h; os.setns came with Python 3.12
 
-# Before the first link is made, for `default` is what new links begin with. proxy_arp: the router answers for every
-# address that is not on the same link. rp_filter: a host can send from its own addresses only,
-# EC2's source check. tcp_be_liberal: an offloaded checksum or segment is no reason to lose a connection.
+# Applied before the first link is made: new links start with `default`. proxy_arp: the router answers for every
+# address that is not on the same link. rp_filter: a host can send from its own addresses only (EC2's source check).
+# tcp_be_liberal: offloaded checksums and segments do not break connections.
 SETTINGS = """\
 echo 1 >/proc/sys/net/ipv4/ip_forward
 echo 1 >/proc/sys/net/ipv4/conf/default/proxy_arp
@@ -40,21 +35,21 @@ echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6 2>/dev/null || true
 echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal 2>/dev/null || true
 """
 
-# The router's answers come at once and not, as by default, at any time within 0.8 s. No namespace has a default for it.
+# The router answers ARP at once instead of within 0.8 s, the kernel's default, which can only be set per link.
 PROMPT = "ip -batch - && echo 0 >/proc/sys/net/ipv4/neigh/{link}/proxy_delay"
 
-# A burst is what one timer tick's worth of bytes needs at the least, and never less than a full segment (tc-tbf(8)).
+# A burst is at least one timer tick's worth of bytes, and at least a full segment (tc-tbf(8)).
 BURST_S = 0.005
 LEAST_BURST_BYTES = 65536 + 1024
 LATENCY_MS = 50
 
 
 class CommandError(Exception):
-    """A command of the machine failed; the message says which and what it said."""
+    """A command failed; the message has the command and its error output."""
 
 
 def run_quietly(arguments: tuple[str, ...], stdin: str | None = None) -> None:
-    """Runs a command of the machine. Raises CommandError."""
+    """Runs a command. Raises CommandError."""
     try:
         subprocess.run(arguments, input=stdin, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
     except subprocess.CalledProcessError as error:
@@ -77,13 +72,13 @@ class Network:
 
     @property
     def is_up(self) -> bool:
-        """Whether the namespace is still held; nothing is reachable any more when it is not."""
+        """Whether the namespace still exists; without it no host can be reached."""
         return self.holder.poll() is None
 
     def plug_in(self, number: int, host_pid: int, mac_address: str, addresses: tuple[str, ...]) -> None:
-        """Gives the network namespace of `host_pid` an eth0 that leads to the router, down as yet.
+        """Gives the network namespace of `host_pid` an eth0 that leads to the router, not yet up.
 
-        number: another one for each host that is plugged in. addresses: all that the host is to be reached at.
+        number: unique for each host. addresses: all addresses of the host.
         """
         link = link_of(number)
         batch = [
@@ -91,13 +86,10 @@ class Network:
             f"link set {link} up",
             *(f"route replace {address}/32 dev {link}" for address in addresses),
         ]
-        run_quietly(
-            (*_inside(self.holder.pid), "/bin/sh", "-c", PROMPT.format(link=link)),
-            "".join(f"{line}\n" for line in batch),
-        )
+        _run_inside(self.holder.pid, "/bin/sh", "-c", PROMPT.format(link=link), lines=batch)
 
     def move_public_address(self, number: int, host_pid: int, old: str | None, new: str | None) -> None:
-        """Takes a public address from a running host and gives it another; None: it has none."""
+        """Replaces a running host's public address. None: it has none."""
         inside, outside = [], []
         if old is not None:
             inside.append(f"addr del {old}/32 dev lo")  # its route goes with it
@@ -105,25 +97,24 @@ class Network:
         if new is not None:
             inside += [f"addr add {new}/32 dev lo", f"route replace {self.public} dev eth0 src {new}"]
             outside.append(f"route replace {new}/32 dev {link_of(number)}")
-        for pid, lines in ((host_pid, inside), (self.holder.pid, outside)):
-            run_quietly((*_inside(pid), "ip", "-batch", "-"), "".join(f"{line}\n" for line in lines))
+        _run_inside(host_pid, "ip", "-batch", "-", lines=inside)
+        _run_inside(self.holder.pid, "ip", "-batch", "-", lines=outside)
 
     def shape(self, number: int, host_pid: int, mbit: float) -> None:
-        """Limits a host's link to so many Mbit/s, in each direction; 0: no limit."""
-        for pid, link in ((self.holder.pid, link_of(number)), (host_pid, "eth0")):
-            if mbit == 0:
-                run_quietly((*_inside(pid), "tc", "qdisc", "replace", "dev", link, "root", "noqueue"))
-                continue
+        """Limits a host's link to `mbit` Mbit/s in each direction; 0: no limit. Raises CommandError."""
+        queue = ["noqueue"]
+        if mbit:
             burst = max(LEAST_BURST_BYTES, int(mbit * 1e6 / 8 * BURST_S))
-            run_quietly((*_inside(pid), "tc", "qdisc", "replace", "dev", link, "root", "tbf", "rate",
-                         f"{int(mbit * 1e6)}bit", "burst", str(burst), "latency", f"{LATENCY_MS}ms"))  # fmt: skip
+            queue = ["tbf", "rate", f"{int(mbit * 1e6)}bit", "burst", str(burst), "latency", f"{LATENCY_MS}ms"]
+        for pid, link in ((self.holder.pid, link_of(number)), (host_pid, "eth0")):
+            _run_inside(pid, "tc", "qdisc", "replace", "dev", link, "root", *queue)
 
     def load_firewall(self, ruleset: str) -> None:
-        """Puts a whole ruleset (firewall.py) in the place of the one there is, in one step. Raises CommandError."""
-        run_quietly((*_inside(self.holder.pid), "nft", "-f", "-"), ruleset)
+        """Replaces the whole ruleset (`render_ruleset`) in one step. Raises CommandError."""
+        _run_inside(self.holder.pid, "nft", "-f", "-", lines=ruleset.splitlines())
 
     def open_metadata_socket(self) -> socket.socket:
-        """A listening socket at 169.254.169.254, which the hosts alone can reach."""
+        """A listening socket at 169.254.169.254, which only the hosts can reach."""
         opened: list[socket.socket] = []
         failed: list[OSError] = []
 
@@ -134,7 +125,7 @@ class Network:
             except OSError as error:
                 failed.append(error)
 
-        # A thread of its own, which ends: the namespace is a thread's, and a socket stays in the one it was made in.
+        # In a thread that ends: a thread can change its namespace, and a socket stays in the one it was made in.
         thread = threading.Thread(target=listen)
         thread.start()
         thread.join()
@@ -144,10 +135,10 @@ class Network:
 
 
 def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Network) -> Network:
-    """Makes the router and the machine's link to it, with the routes to the private and the public range.
+    """Makes the router and the machine's link to it, with routes to the private and the public range.
 
-    mark: on the holder's command line. name: of the machine's end of the link.
-    Call it from the main thread: the holder dies with the thread that started it.
+    mark: for the holder's command line. name: of the machine's end of the link.
+    Call it in the main thread: the holder dies with the thread that started it.
     """
     holder = subprocess.Popen(
         # The shell waits for the end of its input, which is the daemon's end.
@@ -157,7 +148,7 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
     )  # fmt: skip
     assert holder.stdout is not None  # noqa: S101 -- tells mypy what PIPE means
     holder.stdout.readline()
-    run_quietly((*_inside(holder.pid), "/bin/sh", "-e"), SETTINGS)
+    _run_inside(holder.pid, "/bin/sh", "-e", lines=SETTINGS.splitlines())
     run_quietly(
         ("ip", "-batch", "-"),
         f"link add {name} mtu {MTU} type veth peer name {UPLINK} mtu {MTU} netns {holder.pid}\n"
@@ -165,25 +156,26 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
         f"link set {name} up\n"
         f"route add {public} dev {name} src {gateway.ip}\n",
     )
-    # What is for a host that is not there is lost without an answer, as on EC2.
-    run_quietly(
-        (*_inside(holder.pid), "/bin/sh", "-c", PROMPT.format(link=UPLINK)),
-        "link set lo up\n"
-        f"link set {UPLINK} up\n"
-        f"addr add {METADATA_ADDRESS}/32 dev lo\n"
-        f"route add {gateway.ip}/32 dev {UPLINK}\n"
-        f"route add blackhole {gateway.network}\n"
-        f"route add blackhole {public}\n",
+    # Packets to an address that no host has are dropped without an answer, as on EC2.
+    setup = (
+        "link set lo up",
+        f"link set {UPLINK} up",
+        f"addr add {METADATA_ADDRESS}/32 dev lo",
+        f"route add {gateway.ip}/32 dev {UPLINK}",
+        f"route add blackhole {gateway.network}",
+        f"route add blackhole {public}",
     )
+    _run_inside(holder.pid, "/bin/sh", "-c", PROMPT.format(link=UPLINK), lines=setup)
     return Network(holder=holder, public=public)
 
 
-def _inside(pid: int) -> tuple[str, ...]:
-    return ("nsenter", "--net", "--target", str(pid), "--")
+def _run_inside(pid: int, *words: str, lines: Iterable[str] = ()) -> None:
+    """Runs a command in a process's network namespace. lines: its input. Raises CommandError."""
+    run_quietly(("nsenter", "--net", "--target", str(pid), "--", *words), "".join(f"{line}\n" for line in lines))
 
 
 def _enter_network_of(pid: int) -> None:
-    """Moves the calling thread, and it alone, into a process's network namespace. Raises OSError."""
+    """Moves the calling thread, and only that, into a process's network namespace. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -194,88 +186,144 @@ def _enter_network_of(pid: int) -> None:
         os.close(namespace)
 
 
-# --- which addresses a sandbox may have: ranges that are not in use on this machine and never on the Internet
+def mac_address_of(private_ip: str) -> str:
+    """The hardware address for a private address, the same for every instance that gets it.
 
-# RFC 1918; EC2 takes a VPC of at most a /16. 10/8 first, for 172.17/16 and on are where Docker settles.
-PRIVATE_POOLS = (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"))
-PRIVATE_PREFIX = 16
-# RFC 2544: for benchmarks between networks; never routed on the Internet.
-PUBLIC_POOLS = (IPv4Network("198.18.0.0/15"),)
-PUBLIC_PREFIX = 20
+    Otherwise hosts with the old one in their ARP cache would send to it for most of a minute.
+    """
+    return "06:00:" + ":".join(f"{int(part):02x}" for part in private_ip.split("."))
+
+
+# --- security groups as nftables rules of the router; pure text
+#
+# A packet passes if a rule of one of the sender's groups lets it out and a rule of one of the receiver's groups lets it
+# in. Packets of a connection that was let through pass in both directions, even after the rule is gone, as with EC2's
+# connection tracking. Packets from or to this machine, which stands for the Internet, are checked on the host's side
+# only. A host whose groups are not known is cut off.
+#
+# Source: EC2 user guide, "Security group rules" and "Amazon EC2 security group connection tracking".
+
+TABLE = "sandbox"
+ALL = "-1"
+ALL_PORTS = (0, 65535)
+PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ranges:
-    """A sandbox's addresses: those of its VPC and those that stand for EC2's public ones."""
+class Rule:
+    """What one rule lets through. `protocol`: -1, a name or a number. `peer`: a network or a security group's id.
 
-    private: IPv4Network
-    public: IPv4Network
-
-    @property
-    def gateway(self) -> IPv4Interface:
-        """The machine's own address in the VPC: the first, which EC2 keeps for the router, too."""
-        return IPv4Interface(f"{self.private[1]}/{self.private.prefixlen}")
-
-
-def choose_ranges(taken: Iterable[IPv4Network], seed: int) -> Ranges:
-    """Free ranges, the same ones for the same seed as long as nothing else takes them.
-
-    taken: what the machine's routes and addresses already cover.
-    Raises SandboxError when nothing is left.
+    `from_port`, `to_port`: -1 stands for any; for icmp, they are type and code.
     """
-    occupied = tuple(taken)
-    return Ranges(
-        private=_choose(PRIVATE_POOLS, PRIVATE_PREFIX, occupied, seed),
-        public=_choose(PUBLIC_POOLS, PUBLIC_PREFIX, occupied, seed),
-    )
+
+    protocol: str
+    peer: IPv4Network | str
+    from_port: int = -1
+    to_port: int = -1
 
 
-def _choose(pools: tuple[IPv4Network, ...], prefix: int, occupied: tuple[IPv4Network, ...], seed: int) -> IPv4Network:
-    for pool in pools:
-        for candidate in _rotated(pool, prefix, seed):
-            if not any(candidate.overlaps(other) for other in occupied):
-                return candidate
-    names = " and ".join(str(pool) for pool in pools)
-    raise SandboxError(
-        f"The sandbox needs a free /{prefix} of {names}, but this machine's routes cover them all.",
-        hint="ip -4 route",
-    )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """A security group. `members`: the private addresses of the network interfaces in it."""
+
+    id: str
+    ingress: tuple[Rule, ...]
+    egress: tuple[Rule, ...]
+    members: tuple[str, ...]
 
 
-def _rotated(pool: IPv4Network, prefix: int, seed: int) -> Iterator[IPv4Network]:
-    # The first one is left out: 10.0.0.0/16 is what everybody else takes.
-    count = (1 << (prefix - pool.prefixlen)) - 1
-    size = 1 << (32 - prefix)
-    base = int(pool.network_address)
-    for step in range(count):
-        yield IPv4Network((base + (1 + (seed + step) % count) * size, prefix))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Port:
+    """A host's link to the router, and the security groups of its network interface."""
+
+    link: str
+    groups: tuple[str, ...]
 
 
-def describe_taken() -> tuple[IPv4Network, ...]:
-    """The ranges that this machine's addresses and routes cover.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cuts:
+    """Links that faults have cut. `between`: pairs that cannot reach each other; `off`: cut from everything."""
 
-    Default routes are none of them, nor what VPN clients split them into (0.0.0.0/1 and 128.0.0.0/1): the sandbox's
-    own routes are more specific.
-    """
-    routes = [route["dst"] for route in _ip_json("route", "show", "table", "all") if route["dst"] != "default"]
-    addresses = [
-        f"{address['local']}/{address['prefixlen']}"
-        for link in _ip_json("addr", "show")
-        for address in link.get("addr_info", [])
-    ]
-    found = [IPv4Network(text, strict=False) for text in (*routes, *addresses)]
-    return tuple(network for network in found if network.prefixlen >= 8)
+    between: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+    off: frozenset[str] = field(default_factory=frozenset)
 
 
-def _ip_json(*words: str) -> list[dict[str, Any]]:
-    output = subprocess.run(("ip", "-json", "-4", *words), check=True, capture_output=True, text=True).stdout
-    found: list[dict[str, Any]] = json.loads(output or "[]")
-    return found
+def render_ruleset(groups: Iterable[Group], ports: Iterable[Port], cuts: Cuts) -> str:
+    """Input of `nft -f` that replaces all rules. Pure, and independent of the arguments' order."""
+    groups, ports = sorted(groups, key=lambda group: group.id), sorted(ports, key=lambda port: port.link)
+    known = {group.id for group in groups}
+    lines = [f"table inet {TABLE} {{", "}", f"delete table inet {TABLE}", f"table inet {TABLE} {{"]
+    for group in groups:
+        lines += _render_members(group)
+        lines += _render_chain(f"{_name(group.id)}_in", _render_rules(group.ingress, "saddr", "accept", known))
+        lines += _render_chain(f"{_name(group.id)}_out", _render_rules(group.egress, "daddr", "goto arrive", known))
+    for port in ports:
+        for direction in ("in", "out"):
+            jumps = [f"jump {_name(group)}_{direction}" for group in sorted(port.groups) if group in known]
+            lines += _render_chain(f"{port.link}_{direction}", [*jumps, "drop"])
+    arriving = [f'"{UPLINK}" : accept', *(f'"{port.link}" : goto {port.link}_in' for port in ports)]
+    leaving = [f'"{UPLINK}" : goto arrive', *(f'"{port.link}" : goto {port.link}_out' for port in ports)]
+    lines += _render_chain("arrive", [f"oifname vmap {{ {', '.join(arriving)} }}", "drop"])
+    lines += _render_chain("leave", [f"iifname vmap {{ {', '.join(leaving)} }}", "drop"])
+    lines += _render_chain("forward", _render_forward(cuts))
+    return "\n".join([*lines, "}"]) + "\n"
 
 
-def mac_address_of(private_ip: str) -> str:
-    """The hardware address that goes with a private address: the same for each instance that has it in its turn.
+def _render_forward(cuts: Cuts) -> list[str]:
+    rules = ["type filter hook forward priority filter; policy drop;", "meta nfproto != ipv4 drop"]
+    if cuts.between:
+        pairs = sorted({pair for one, other in cuts.between for pair in ((one, other), (other, one))})
+        listed = ", ".join(f'"{one}" . "{other}"' for one, other in pairs)
+        rules.append(f"iifname . oifname {{ {listed} }} drop")
+    if cuts.off:
+        listed = ", ".join(f'"{link}"' for link in sorted(cuts.off))
+        rules += [f"iifname {{ {listed} }} drop", f"oifname {{ {listed} }} drop"]
+    return [*rules, "ct state established,related accept", "goto leave"]
 
-    With another one, whoever had spoken with the address before would send to the old one for most of a minute.
-    """
-    return "06:00:" + ":".join(f"{int(part):02x}" for part in private_ip.split("."))
+
+def _render_members(group: Group) -> list[str]:
+    elements = [f"    elements = {{ {', '.join(sorted(group.members))} }}"] if group.members else []
+    return [f"  set {_name(group.id)} {{", "    type ipv4_addr", *elements, "  }"]
+
+
+def _render_rules(rules: Iterable[Rule], side: str, verdict: str, known: set[str]) -> list[str]:
+    """Leaves out rules with a group that does not exist or with impossible numbers: they let nothing through."""
+    lines = []
+    for rule in filter(_makes_sense, rules):
+        if isinstance(rule.peer, IPv4Network):
+            peer = [f"ip {side} {rule.peer}"] if rule.peer.prefixlen else []
+        elif rule.peer in known:
+            peer = [f"ip {side} @{_name(rule.peer)}"]
+        else:
+            continue
+        lines.append(" ".join([*peer, *_render_match(rule), verdict]))
+    return sorted(set(lines))
+
+
+def _render_match(rule: Rule) -> list[str]:
+    if rule.protocol == ALL:
+        return []
+    low, high = rule.from_port, rule.to_port
+    if rule.protocol == "icmp" and low >= 0:
+        return [f"icmp type {low}", *([f"icmp code {high}"] if high >= 0 else [])]
+    if rule.protocol in ("tcp", "udp") and low >= 0 and (low, high) != ALL_PORTS:
+        return [f"{rule.protocol} dport {low}-{high}" if low != high else f"{rule.protocol} dport {low}"]
+    return [f"ip protocol {PROTOCOLS.get(rule.protocol, rule.protocol)}"]
+
+
+def _makes_sense(rule: Rule) -> bool:
+    """Moto accepts any protocol and any ports; nft would refuse the whole ruleset for one of them."""
+    if rule.protocol not in (ALL, *PROTOCOLS) and not (rule.protocol.isdigit() and int(rule.protocol) < 256):
+        return False
+    if rule.protocol == "icmp":
+        return rule.from_port < 256 and rule.to_port < 256
+    return rule.from_port < 0 or rule.from_port <= rule.to_port < 65536
+
+
+def _render_chain(name: str, rules: list[str]) -> list[str]:
+    return [f"  chain {name} {{", *(f"    {rule}" for rule in rules), "  }"]
+
+
+def _name(group_id: str) -> str:
+    # nft's names have no hyphen.
+    return group_id.replace("-", "_")

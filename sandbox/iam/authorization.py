@@ -57,7 +57,8 @@ class Authorization:
     def _identify(self, known: Mapping[str, Any]) -> Principal:
         """Who calls. Raises RefusedError for calls that are nobody's or not for this sandbox."""
         if known["service"] in REGIONAL and known["region"] != self._region:
-            raise RefusedError(_refuse_region(known["region"], self._region))
+            message = f"the sandbox of this folder runs in {self._region}, not in {known['region']}"
+            raise RefusedError(Refusal(code="InvalidRegion", message=message))
         try:
             principal = find_principal(known["access_key_id"])
         except PolicyError as error:
@@ -115,18 +116,6 @@ class Authorization:
             return refuse(environ, start_response, "s3", deny("s3", principal.arn, ask.action, ask.resource))
         start_response(status, headers, exc_info)
         return body
-
-
-def _refuse_region(asked: str | None, region: str) -> Refusal:
-    message = f"the sandbox of this folder runs in {region}, not in {asked}"
-    return Refusal(
-        status="400 Bad Request",
-        code="InvalidRegion",
-        query_code="InvalidRegion",
-        json_code="InvalidRegion",
-        s3_code="InvalidRegion",
-        message=message,
-    )
 
 
 def _read_call(environ: WSGIEnvironment) -> Call:

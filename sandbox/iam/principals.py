@@ -22,7 +22,7 @@ from moto.sts.models import AssumedRole, STSBackend, sts_backends
 from moto.sts.responses import TokenResponse
 from moto.sts.utils import random_session_token
 
-from sandbox.api.refusals import Refusal, RefusedError, deny, forbid
+from sandbox.api.refusals import EXPIRED, NO_KEY, NOT_FOR_IAM, UNKNOWN_KEY, RefusedError, deny, forbid
 from sandbox.iam import policies
 from sandbox.iam.policies import Ask, PolicyError, Verdict, decide, matches, parse_policy
 
@@ -47,39 +47,6 @@ ROLE_SESSION_S = 3600
 MAX_SESSION_POLICY = 2048
 FEDERATED_NAME = r"[\w+=,.@-]{2,32}"
 OF_USERS_ALONE = ("GetSessionToken", "GetFederationToken")
-
-UNKNOWN_KEY = Refusal(
-    status="403 Forbidden",
-    code="AuthFailure",
-    query_code="InvalidClientTokenId",
-    json_code="UnrecognizedClientException",
-    s3_code="InvalidAccessKeyId",
-    message="The access key is none of this sandbox's: cluster sandbox env shows what leads to it.",
-)
-NO_KEY = Refusal(
-    status="403 Forbidden",
-    code="AuthFailure",
-    query_code="MissingAuthenticationToken",
-    json_code="MissingAuthenticationTokenException",
-    s3_code="AccessDenied",
-    message="The call is not signed, and the sandbox answers nobody whom it does not know.",
-)
-NOT_FOR_IAM = Refusal(
-    status="403 Forbidden",
-    code="InvalidClientTokenId",
-    query_code="InvalidClientTokenId",
-    json_code="InvalidClientTokenId",
-    s3_code="InvalidClientTokenId",
-    message="The security token included in the request is invalid",
-)
-EXPIRED = Refusal(
-    status="403 Forbidden",
-    code="RequestExpired",
-    query_code="ExpiredToken",
-    json_code="ExpiredTokenException",
-    s3_code="ExpiredToken",
-    message="The security token included in the request is expired",
-)
 
 
 def read_trust(document: str, *, names: AbstractSet[str], account: str) -> Trust:

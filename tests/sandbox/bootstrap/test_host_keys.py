@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from project import Project
-from sandbox.daemon.place import place_of
 from sandbox.hosts.hosts import folder_of
+from sandbox.place import place_of
 from sandbox_steps import Ssh
 
 pytestmark = pytest.mark.sandbox

@@ -8,7 +8,7 @@ import pytest
 
 from job_steps import hosts_of
 from project import REPOSITORY, Project
-from sandbox.daemon.place import find_leftovers, place_of
+from sandbox.place import find_leftovers, place_of
 from waits import until
 
 pytestmark = pytest.mark.sandbox

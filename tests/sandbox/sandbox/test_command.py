@@ -8,7 +8,7 @@ import time
 import pytest
 
 from project import CLUSTER, Project
-from sandbox.daemon.place import read_arguments
+from sandbox.place import read_arguments
 from sandbox_steps import find_leftovers
 
 pytestmark = pytest.mark.sandbox

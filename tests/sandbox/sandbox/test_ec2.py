@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 from mypy_boto3_ec2.client import EC2Client
 
-from sandbox.daemon.place import place_of
+from sandbox.place import place_of
 from sandbox_steps import (
     UBUNTU,
     RunningSandbox,

@@ -13,7 +13,7 @@ from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from foundation.errors import SandboxError
 from sandbox import control
-from sandbox.daemon.place import read_arguments
+from sandbox.place import read_arguments
 from sandbox_steps import (
     RunningSandbox,
     Ssh,

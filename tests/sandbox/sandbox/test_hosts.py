@@ -13,7 +13,7 @@ from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from foundation.progress import silent
 from sandbox import control
-from sandbox.daemon.place import find_processes, place_of, read_arguments
+from sandbox.place import find_processes, place_of, read_arguments
 from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_leftovers, launch, start_sandbox, wait_for
 from waits import until
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from project import REPOSITORY, Project, processes_of
-from sandbox.daemon.place import find_leftovers, place_of
+from sandbox.place import find_leftovers, place_of
 
 pytestmark = pytest.mark.sandbox
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from provision_world import World
-from sandbox.api.refusals import render_xml, send
+from sandbox.api.refusals import Refusal, refuse
 
 
 @dataclass
@@ -43,8 +43,8 @@ class Wire:
                 self.left -= 1
                 if after:
                     list(self.app(environ, lambda *_: lambda _: None))
-                answer = render_xml("Response/Errors", code, f"AWS's words on {code}.")
-                return send(start_response, f"{status} Refused", "text/xml", answer)
+                refusal = Refusal(status=f"{status} Refused", code=code, message=f"AWS's words on {code}.")
+                return refuse(environ, start_response, "ec2", refusal)
         return self.app(environ, start_response)
 
 

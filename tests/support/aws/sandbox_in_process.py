@@ -26,12 +26,12 @@ from provision.aws.clients import Clients
 from sandbox.api import moto_setup
 from sandbox.api.consistency import Unsettled
 from sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
+from sandbox.api.faults import ApiFaults, CutError
 from sandbox.api.log import ApiLog
 from sandbox.api.prices import answer_pricing
 from sandbox.api.server import catch_errors, take_bodies_as_they_are
 from sandbox.config import SandboxConfig
-from sandbox.faults.api import ApiFaults, CutError
-from sandbox.faults.faults import FaultBook
+from sandbox.faults import FaultBook
 from sandbox.hosts.fleet import PhantomFleet
 
 REGION = "us-east-1"

@@ -15,9 +15,8 @@ from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from foundation.progress import silent
-from sandbox import control
+from sandbox import control, place
 from sandbox.config import SandboxConfig
-from sandbox.daemon import place
 from waits import until
 
 REGION = "us-east-1"

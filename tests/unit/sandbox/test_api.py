@@ -13,7 +13,7 @@ from sandbox.api.limits import count_vcpus, find_quota
 from sandbox.api.prices import ON_DEMAND, SPOT_STEP, spot_price, spot_times
 from sandbox.api.s3 import name_operation
 from sandbox.config import QUOTAS, Market
-from sandbox.faults.faults import FaultBook
+from sandbox.faults import FaultBook
 
 NOW = dt.datetime(2026, 1, 10, 13, tzinfo=dt.UTC)
 

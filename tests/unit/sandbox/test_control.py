@@ -12,7 +12,8 @@ from foundation.errors import SandboxError
 from foundation.progress import silent
 from project import REPOSITORY
 from sandbox import control
-from sandbox.daemon.place import (
+from sandbox.hosts import hosts
+from sandbox.place import (
     DaemonStatus,
     HostStatus,
     Place,
@@ -78,14 +79,14 @@ def test_not_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(control, "SBIN", ())
-    for name in control.COMMANDS:
+    monkeypatch.setattr(hosts, "SBIN", ())
+    for name in hosts.COMMANDS:
         if name not in ("sshd", "mkfs.ext4"):
             (tmp_path / name).write_text("#!/bin/sh\n")
             (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxError, match=r"needs sshd, mkfs\.ext4, which this machine does not have") as caught:
-        control.check_machine()
+        hosts.check_machine()
     assert caught.value.hint == f"bash {REPOSITORY}/sandbox/system-packages"
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from sandbox.daemon.control_socket import ControlServer, Desk, MainThreadCalls, ask
-from sandbox.faults import hosts
-from sandbox.faults.api import find_in_chunks, find_refusal, flip, flip_upload
-from sandbox.faults.faults import KINDS, FaultBook, FaultError, parse_fault
-from sandbox.faults.hosts import HostFaults
+from sandbox.api.faults import find_in_chunks, find_refusal, flip, flip_upload
+from sandbox.control import ask
+from sandbox.daemon import ControlServer, Desk, MainThreadCalls
+from sandbox.faults import KINDS, FaultBook, FaultError, parse_fault
+from sandbox.hosts import faults as host_faults
+from sandbox.hosts.faults import HostFaults
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_nothing_is_changed_where_nothing_is_sent() -> None:
 )
 def test_s3_refuses_what_is_not_as_the_client_said(headers: dict[str, str], code: str | None) -> None:
     refusal = find_refusal(headers)
-    assert (refusal.s3_code if refusal else None) == code
+    assert (refusal.code if refusal else None) == code
 
 
 class SlowHost:
@@ -274,7 +275,7 @@ def test_a_host_that_is_said_to_be_dead_is_dead() -> None:
 
 
 def test_one_that_does_not_die_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "END_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(host_faults, "END_TIMEOUT_S", 0.2)
     host = SlowHost(dies_after_s=60)
     try:
         with pytest.raises(FaultError, match=r"the host of i-1 was killed, and still lives after 0\.2 s"):

@@ -6,8 +6,8 @@ from ipaddress import IPv4Network
 import pytest
 
 from foundation.errors import SandboxError
-from sandbox.hosts.firewall import Cuts, Group, Port, Rule, render_ruleset
-from sandbox.hosts.network import PRIVATE_POOLS, PUBLIC_POOLS, choose_ranges, describe_taken, mac_address_of
+from sandbox.hosts.network import Cuts, Group, Port, Rule, mac_address_of, render_ruleset
+from sandbox.place import PRIVATE_POOLS, PUBLIC_POOLS, choose_ranges, describe_taken
 
 
 def networks(*texts: str) -> list[IPv4Network]:

@@ -15,7 +15,7 @@ import pytest
 
 from sandbox.api.log import ApiLog, describe_call, find_error_code
 from sandbox.api.server import TlsServer, answer_checkip, catch_errors, make_tls_context
-from sandbox.daemon.place import CHECKIP_PATH, Place
+from sandbox.place import CHECKIP_PATH, Place
 
 Connect = Callable[[], http.client.HTTPSConnection]
 

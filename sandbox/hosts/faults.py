@@ -9,8 +9,7 @@ from pathlib import Path
 
 from sandbox.api import ec2
 from sandbox.api.instances import Interruption, SandboxInstance
-from sandbox.daemon.control_socket import Act
-from sandbox.faults.faults import FaultError
+from sandbox.faults import Act, FaultError
 from sandbox.hosts.fleet import Berth, Fleet
 from sandbox.hosts.hosts import POLL_S
 from sandbox.hosts.network import CommandError

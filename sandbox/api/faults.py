@@ -1,4 +1,4 @@
-"""Faults between the client and the API: calls refused, broken or lost, S3's bytes cut short or changed."""
+"""Faults between the client and the API: calls refused or lost, S3's content cut short or changed."""
 
 import io
 import re
@@ -7,10 +7,10 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from sandbox.api.log import CALL_KEY, FAULT_KEY
-from sandbox.api.refusals import Refusal, deny, refuse, render_xml, send
-from sandbox.faults.faults import Fault, FaultBook
+from sandbox.api.refusals import BROKEN, SLOW_DOWN, THROTTLED, Refusal, deny, refuse
+from sandbox.faults import Fault, FaultBook
 
-# aws-chunked, in which clients send a checksum behind the content: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
+# aws-chunked, with which clients send a checksum after the content: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]+)(?:;[^\r\n]*)?\r\n")
 _HEX_SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -18,7 +18,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 def flip(content: bytes, at_byte: int) -> bytes:
-    """The content with all bits of one byte turned over; of its last one where it has not so many. Pure."""
+    """The content with all bits of one byte inverted, its last one if it is shorter. Pure."""
     if not content:
         return content
     at = min(at_byte, len(content) - 1)
@@ -26,7 +26,7 @@ def flip(content: bytes, at_byte: int) -> bytes:
 
 
 def flip_upload(environ: WSGIEnvironment, at_byte: int) -> bool:
-    """Change a byte of what is being sent; False where nothing is."""
+    """Changes a byte of a request's body; False if it has none."""
     body = environ["wsgi.input"].read()
     is_chunked = "aws-chunked" in environ.get("HTTP_CONTENT_ENCODING", "")
     at = find_in_chunks(body, at_byte) if is_chunked else at_byte if body else None
@@ -35,7 +35,7 @@ def flip_upload(environ: WSGIEnvironment, at_byte: int) -> bool:
 
 
 def find_in_chunks(body: bytes, at_byte: int) -> int | None:
-    """Where that byte of the content, or its last one, stands in an aws-chunked body; None without content. Pure."""
+    """The position in an aws-chunked body of that byte of its content, or of the last one; None without any. Pure."""
     begin, left, last = 0, at_byte, None
     while head := _CHUNK_HEAD.match(body, begin):
         size = int(head[1], 16)
@@ -50,54 +50,27 @@ def find_in_chunks(body: bytes, at_byte: int) -> int | None:
 
 
 def find_refusal(environ: WSGIEnvironment) -> Refusal | None:
-    """S3's answer to an upload whose content is not what the client said; None where it said nothing of it. Pure."""
+    """S3's answer to an upload whose content does not match the client's checksum; None if it sent none. Pure."""
     announced = {name for name in environ if name.startswith("HTTP_X_AMZ_CHECKSUM_")}
     announced -= {"HTTP_X_AMZ_CHECKSUM_ALGORITHM", "HTTP_X_AMZ_CHECKSUM_MODE", "HTTP_X_AMZ_CHECKSUM_TYPE"}
     if announced or "HTTP_CONTENT_MD5" in environ or environ.get("HTTP_X_AMZ_TRAILER", "").startswith("x-amz-checksum"):
-        return _refusal("BadDigest", "The digest you specified did not match the calculated checksum.")
+        return Refusal(code="BadDigest", message="The digest you specified did not match the calculated checksum.")
     signed = environ.get("HTTP_X_AMZ_CONTENT_SHA256", "")
     if _HEX_SHA256.fullmatch(signed):
         message = "The provided 'x-amz-content-sha256' header does not match what was computed."
-        return _refusal("XAmzContentSHA256Mismatch", message)
-    if signed.startswith("STREAMING-AWS4-"):  # each chunk has a signature, of its content too
-        return _refusal("SignatureDoesNotMatch", "The request signature we calculated does not match.", "403 Forbidden")
+        return Refusal(code="XAmzContentSHA256Mismatch", message=message)
+    if signed.startswith("STREAMING-AWS4-"):  # the signature of a chunk covers its content
+        message = "The request signature we calculated does not match."
+        return Refusal(status="403 Forbidden", code="SignatureDoesNotMatch", message=message)
     return None
 
 
-def _refusal(code: str, message: str, status: str = "400 Bad Request") -> Refusal:
-    return Refusal(status=status, code=code, query_code=code, json_code=code, s3_code=code, message=message)
-
-
 class CutError(ConnectionAbortedError):
-    """The connection is to end here, as if the network had failed."""
-
-
-# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
-THROTTLED = Refusal(
-    status="503 Service Unavailable",
-    code="RequestLimitExceeded",
-    query_code="Throttling",
-    json_code="ThrottlingException",
-    s3_code="SlowDown",
-    message="Request limit exceeded.",
-)
-BROKEN = Refusal(
-    status="500 Internal Server Error",
-    code="InternalError",
-    query_code="InternalFailure",
-    json_code="InternalServerError",
-    s3_code="InternalError",
-    message="An internal error has occurred",
-    json_status="500 Internal Server Error",
-)
-SLOW_DOWN = "Please reduce your request rate."
+    """The connection is to be closed here, as if the network had failed."""
 
 
 class ApiFaults:
-    """WSGI middleware below ApiLog, which has found out what each call is.
-
-    name_caller: the ARN of whoever has an access key.
-    """
+    """WSGI middleware below ApiLog, which describes each call. name_caller: the ARN of an access key's owner."""
 
     def __init__(self, app: WSGIApplication, book: FaultBook, name_caller: Callable[[str | None], str]) -> None:
         self._app = app
@@ -105,7 +78,7 @@ class ApiFaults:
         self._name_caller = name_caller
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Passes the call on, or does to it what a fault says. Raises CutError where the connection is to end."""
+        """Passes the call on, unless a fault strikes it. Raises CutError where the connection is to be closed."""
         call = environ[CALL_KEY]
         if call["service"] == "s3":
             return self._answer_s3(environ, start_response, call)
@@ -133,8 +106,7 @@ class ApiFaults:
         context = {"operation": call["action"], "key": call["resource"].partition("/")[2]}
         if fault := self._book.take("s3-503", **context):
             environ[FAULT_KEY] = fault.text
-            body = render_xml("Error", "SlowDown", SLOW_DOWN)
-            return send(start_response, "503 Slow Down", "application/xml", body)
+            return refuse(environ, start_response, "s3", SLOW_DOWN)
         if fault := self._book.take("s3-cut", **context):
             environ[FAULT_KEY] = fault.text
             return self._cut(environ, start_response, fault)
@@ -162,10 +134,9 @@ class ApiFaults:
 
 
 def _cut_short(body: list[bytes], after_bytes: int) -> Iterator[bytes]:
-    """Always ends before its end: at most all but the last byte goes out."""
+    """Sends at most all but the last byte."""
     left = min(after_bytes, max(0, sum(map(len, body)) - 1))
-    # Even where no byte of the body goes out, its headers do.
-    yield b""
+    yield b""  # so that the headers are sent in any case
     for data in body:
         yield data[:left]
         left -= len(data[:left])

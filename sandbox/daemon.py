@@ -1,0 +1,216 @@
+"""The sandbox's background process: serves the API and keeps one host for each instance that should run.
+
+    python -m sandbox.daemon MARK STATE_DIR
+
+Started by control.py; ends on SIGTERM, and takes every host with it however it ends. It also answers the command line
+on a Unix socket, one line of JSON each way: {"do": NAME, ...} gets {"result": ...} or {"error": "what is wrong"}.
+"""
+
+import json
+import logging
+import os
+import queue
+import signal
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+from sandbox.api.ec2 import Ec2Settings
+from sandbox.api.faults import ApiFaults
+from sandbox.api.log import ApiLog
+from sandbox.api.moto_setup import install
+from sandbox.api.prices import answer_pricing
+from sandbox.api.server import TlsServer, answer_checkip, catch_errors, make_tls_context, take_bodies_as_they_are
+from sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
+from sandbox.hosts.faults import HostFaults
+from sandbox.hosts.fleet import Fleet, PhantomFleet
+from sandbox.hosts.metadata import MetadataServer, MetadataService
+from sandbox.hosts.network import open_network
+from sandbox.iam.authorization import Authorization
+from sandbox.iam.principals import install_principals, name_caller
+from sandbox.place import CONTROL_TIMEOUT_S, AccessKey, DaemonStatus, Place, Settings, read_json, write_json
+
+RECONCILE_S = 0.2
+SERVER_POLL_S = 0.1
+LINE_BYTES = 64 * 1024
+
+log = logging.getLogger("sandbox")
+
+
+def main() -> None:
+    """Runs until SIGTERM."""
+    place = Place(id=sys.argv[1].rpartition(":")[2], state_dir=Path(sys.argv[2]))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    settings = read_json(place.settings_file, Settings)
+    wake, stop = threading.Event(), threading.Event()
+
+    def on_signal(*_: object) -> None:
+        stop.set()
+        wake.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    config = settings.config
+    book = FaultBook()
+    for text in config.faults:
+        book.arm(text)
+    calls = MainThreadCalls(wake.set)
+    network = open_network(place.mark, place.interface, settings.ranges.gateway, settings.ranges.public)
+    server = open_server(place, settings, book)
+    fleet = PhantomFleet() if config.hosts == "none" else Fleet(place, settings, network, book, wake.set)
+    backend = install(
+        Ec2Settings(
+            region=settings.region,
+            private=settings.ranges.private,
+            public=settings.ranges.public,
+            wake=wake.set,
+            read_console=fleet.read_console,
+            enforce=fleet.enforce,
+            config=config,
+            book=book,
+        )
+    )
+    key = read_json(place.credentials_file, AccessKey)
+    install_principals(key.access_key_id, key.secret_access_key, settings.policy)
+    immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
+    ControlServer(place.control_socket, Desk(book, calls, immediate)).start()
+    MetadataServer(network.open_metadata_socket(), MetadataService(backend)).start()
+    threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
+    published: DaemonStatus | None = None
+    # The main thread starts all hosts: they die with the thread that started them.
+    while not stop.is_set():
+        wake.clear()
+        if not network.is_up:
+            sys.exit("the process that holds the network was killed: no host can be reached any more")
+        calls.run_pending()
+        fleet.reconcile(backend)
+        status = DaemonStatus(pid=os.getpid(), port=server.port, hosts=fleet.describe(backend))
+        if status != published:
+            write_json(place.status_file, status)
+            published = status
+        wake.wait(RECONCILE_S)
+    log.info("stopping")
+    server.shutdown()
+    fleet.end_all()
+    logging.shutdown()
+    # Unloading moto's modules would take another second, and there is nothing left to save.
+    os._exit(0)
+
+
+def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
+    """The server, on the sandbox's own address only."""
+    address = str(settings.ranges.gateway.ip)
+    tls = make_tls_context(place, address)
+    moto = answer_pricing(take_bodies_as_they_are(DomainDispatcherApplication(create_backend_app)), settings.region)
+    guarded = catch_errors(Authorization(moto, settings.region))
+    return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
+
+
+# --- the socket for the command line
+
+
+class MainThreadCalls:
+    """Work that other threads hand to the main thread, the only one that may start hosts."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Has the main thread call the function; returns or raises what it did. Raises TimeoutError."""
+        answer: Future[Any] = Future()
+        self._calls.put((function, answer))
+        self._wake()
+        return answer.result(CONTROL_TIMEOUT_S)
+
+    def run_pending(self) -> None:
+        """In the main thread: makes the calls that wait."""
+        while not self._calls.empty():
+            function, answer = self._calls.get()
+            try:
+                answer.set_result(function())
+            except Exception as error:  # noqa: BLE001 -- for the thread that asked
+                answer.set_exception(error)
+
+
+class Desk:
+    """What can be asked of a running sandbox. `immediate`: by kind of immediate fault, what causes it."""
+
+    def __init__(self, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act]) -> None:
+        self._book = book
+        self._calls = calls
+        self._immediate = immediate
+
+    def answer(self, line: bytes) -> dict[str, Any]:
+        """The answer to one line."""
+        try:
+            return {"result": self._do(json.loads(line))}
+        except FaultError as error:
+            return {"error": str(error)}
+        except TimeoutError:
+            return {"error": f"the sandbox did not get to it within {CONTROL_TIMEOUT_S:.0f} s"}
+        except (ValueError, KeyError, TypeError) as error:
+            return {"error": f"not understood: {error!r}"}
+
+    def _do(self, asked: Mapping[str, Any]) -> Any:
+        match asked["do"]:
+            case "fault":
+                return self._cause(str(asked["text"]))
+            case "faults":
+                return [asdict(fault) for fault in self._book.list()]
+            case "disarm":
+                return [asdict(fault) for fault in self._book.disarm(str(asked["which"]))]
+            case unknown:
+                raise ValueError(unknown)
+
+    def _cause(self, text: str) -> dict[str, Any]:
+        fault = parse_fault(text)
+        if KINDS[fault.kind].when == "armed":
+            return asdict(self._book.arm(text))
+        act = self._immediate.get(fault.kind)
+        if act is None:
+            raise FaultError(f'{fault.kind}: this sandbox has no hosts ([sandbox] hosts = "none")')
+        return {**asdict(fault), "did": self._calls.call(lambda: act(fault.parameters))}
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = CONTROL_TIMEOUT_S
+
+    def handle(self) -> None:
+        """One line in, one line out."""
+        assert isinstance(self.server, ControlServer)  # noqa: S101 -- no other server uses it
+        answer = json.dumps(self.server.desk.answer(self.rfile.readline(LINE_BYTES))).encode() + b"\n"
+        try:
+            self.wfile.write(answer)
+        except OSError as error:  # the client is gone
+            log.info("an answer could not be sent: %s", error)
+
+
+class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """The daemon's end of the socket; only the sandbox's owner can connect."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, desk: Desk) -> None:
+        self.desk = desk
+        path.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            super().__init__(str(path), _Handler)
+        finally:
+            os.umask(before)
+
+    def start(self) -> None:
+        """Serves in a thread of its own."""
+        threading.Thread(target=self.serve_forever, name="control", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""What belongs to a sandbox: its id, folder, files, address ranges, processes and mounts; and how to remove all of it.
+
+Everything follows from the project's folder alone, so `reset` finds all of it even when every file is lost.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface, IPv4Network
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec.json import encode
+
+from foundation.decode import decode
+from foundation.errors import SandboxError
+from foundation.files import write_whole
+from sandbox.config import SandboxConfig
+
+STATE_ROOT = Path("/var/lib/cluster-sandbox")
+# No bucket's name begins with a dot.
+CHECKIP_PATH = "/.sandbox/checkip"
+CONTROL_TIMEOUT_S = 30.0
+
+KILL_TIMEOUT_S = 10.0
+POLL_S = 0.02
+T = TypeVar("T")
+
+
+@dataclass
+class Place:
+    """Where one sandbox lives on this machine."""
+
+    id: str
+    state_dir: Path
+
+    def __post_init__(self) -> None:
+        # An argument on the command line of each process of the sandbox, by which they are found.
+        self.mark = f"cluster-sandbox:{self.id}"
+        # The machine's network interface into the sandbox; at most 15 characters (IFNAMSIZ).
+        self.interface = f"csb-{self.id}"
+        # Written by `start`; the credentials are readable by their owner alone.
+        self.settings_file = self.state_dir / "settings.json"
+        self.credentials_file = self.state_dir / "credentials.json"
+        # Written by the daemon: its process, its port and its hosts, and the certificate of the sandbox's authority.
+        self.status_file = self.state_dir / "status.json"
+        self.ca_file = self.state_dir / "ca.pem"
+        self.daemon_log = self.state_dir / "daemon.log"
+        self.api_log = self.state_dir / "api.jsonl"
+        self.control_socket = self.state_dir / "control.sock"
+        # Where moto keeps the content of S3's objects, in files without a name.
+        self.objects_dir = self.state_dir / "objects"
+        # A folder per instance: its disk and its console.
+        self.hosts_dir = self.state_dir / "hosts"
+
+
+def place_of(project_dir: Path) -> Place:
+    """The sandbox that belongs to a project's folder."""
+    resolved = os.fsencode(project_dir.resolve())
+    sandbox_id = hashlib.sha256(resolved).hexdigest()[:8]
+    return Place(id=sandbox_id, state_dir=STATE_ROOT / sandbox_id)
+
+
+def read_arguments(pid: int) -> list[str]:
+    """A process's command line; empty when it has ended, is a kernel thread, or is hidden from this user (hidepid)."""
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+    return [os.fsdecode(word) for word in raw.split(b"\0")[:-1]]
+
+
+def find_processes(mark: str) -> Iterator[int]:
+    """Pids of the sandbox's processes: those with an argument that is `mark`, or begins with it and a colon."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        pid = int(entry.name)
+        if pid != os.getpid() and any(word == mark or word.startswith(f"{mark}:") for word in read_arguments(pid)):
+            yield pid
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranges:
+    """A sandbox's addresses: those of its VPC and those that stand for EC2's public ones."""
+
+    private: IPv4Network
+    public: IPv4Network
+
+    @property
+    def gateway(self) -> IPv4Interface:
+        """The machine's own address in the VPC: the first, which EC2 also keeps for the router."""
+        return IPv4Interface(f"{self.private[1]}/{self.private.prefixlen}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """A sandbox's settings. `policy`: the text of the IAM policy that [sandbox] of cluster.toml names, or ""."""
+
+    project_dir: str
+    region: str
+    private: str
+    public: str
+    config: SandboxConfig = field(default_factory=SandboxConfig)
+    policy: str = ""
+
+    @property
+    def ranges(self) -> Ranges:
+        """The address ranges."""
+        return Ranges(private=IPv4Network(self.private), public=IPv4Network(self.public))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccessKey:
+    """The sandbox's credentials, made anew at each start."""
+
+    access_key_id: str
+    secret_access_key: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostStatus:
+    """A host, as `cluster sandbox status` shows it. `pid`: its process 1, as the machine numbers it."""
+
+    instance_id: str
+    state: str
+    private_ip: str | None
+    public_ip: str | None
+    pid: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DaemonStatus:
+    """Who the daemon is and what it runs."""
+
+    pid: int
+    port: int
+    hosts: tuple[HostStatus, ...] = ()
+
+
+def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
+    """Writes the file in one step: a reader sees the old one or the new one."""
+    write_whole(path, encode(value), mode=mode)
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """Raises OSError or ValueError when the file is missing, damaged or belongs to another user."""
+    return decode(path.read_bytes(), kind)
+
+
+# --- what is left of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leftovers:
+    """What of a sandbox is on the machine."""
+
+    processes: tuple[int, ...]
+    mounts: tuple[str, ...]
+    interfaces: tuple[str, ...]
+    loop_devices: tuple[str, ...]
+    folders: tuple[Path, ...]
+
+    def __bool__(self) -> bool:
+        return any((self.processes, self.mounts, self.interfaces, self.loop_devices, self.folders))
+
+
+def find_leftovers(place: Place) -> Leftovers:
+    """Everything that belongs to the sandbox now, whether it runs or has crashed."""
+    return Leftovers(
+        processes=tuple(find_processes(place.mark)),
+        mounts=tuple(_mounts_below(place.state_dir)),
+        interfaces=(place.interface,) if _has_interface(place) else (),
+        loop_devices=tuple(_loop_devices_below(place.state_dir)),
+        folders=(place.state_dir,) if place.state_dir.exists() else (),
+    )
+
+
+def remove_leftovers(place: Place) -> Leftovers:
+    """Removes what there is and returns what could not be removed.
+
+    Processes first: with a host's last process its mounts, its loop device and its network go by themselves.
+    """
+    wait_until(lambda: not _kill_all(place), KILL_TIMEOUT_S)
+    for target in reversed(_mounts_below(place.state_dir)):
+        subprocess.run(("umount", "--lazy", target), check=False, capture_output=True)
+    wait_for_loop_devices(place.state_dir, KILL_TIMEOUT_S)
+    for device in _loop_devices_below(place.state_dir):
+        subprocess.run(("losetup", "--detach", f"/dev/{device}"), check=False, capture_output=True)
+    # The kernel would remove it by itself, but with many hosts only after seconds. It may be at it already.
+    subprocess.run(("ip", "link", "delete", place.interface), check=False, capture_output=True)
+    wait_until(lambda: not _has_interface(place), KILL_TIMEOUT_S)
+    if place.state_dir.exists():
+        shutil.rmtree(place.state_dir)
+    return find_leftovers(place)
+
+
+def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
+    """Waits until something is so; False when it is not after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _kill_all(place: Place) -> list[int]:
+    """Kills the sandbox's processes and returns the ones that there were."""
+    processes = list(find_processes(place.mark))
+    for pid in processes:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return processes
+
+
+def _has_interface(place: Place) -> bool:
+    return Path("/sys/class/net", place.interface).exists()
+
+
+def _mounts_below(path: Path) -> list[str]:
+    targets = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [target for target in targets if Path(target).is_relative_to(path)]
+
+
+def _loop_devices_below(path: Path) -> list[str]:
+    """Names of the loop devices whose image is, or was, below `path`."""
+    found = []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            image = backing.read_text().strip().removesuffix(" (deleted)")
+        except OSError:  # just detached: ENOENT, ENODEV or ENXIO
+            continue
+        if Path(image).is_relative_to(path):
+            found.append(backing.parts[3])
+    return found
+
+
+def wait_for_loop_devices(path: Path, timeout_s: float) -> bool:
+    """Waits until no loop device has its image below `path`; False when one still does after `timeout_s`."""
+    return wait_until(lambda: not _loop_devices_below(path), timeout_s)
+
+
+# --- its addresses: ranges that are not in use on this machine and never on the Internet
+
+# RFC 1918; EC2 takes a VPC of at most a /16. 10/8 first, because Docker uses 172.17/16 and up.
+PRIVATE_POOLS = (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"))
+PRIVATE_PREFIX = 16
+# RFC 2544: for benchmarks between networks; never routed on the Internet.
+PUBLIC_POOLS = (IPv4Network("198.18.0.0/15"),)
+PUBLIC_PREFIX = 20
+
+
+def choose_ranges(taken: Iterable[IPv4Network], seed: int) -> Ranges:
+    """Free ranges, the same for the same seed as long as they are free.
+
+    taken: what the machine's routes and addresses cover. Raises SandboxError when nothing is left.
+    """
+    occupied = tuple(taken)
+    return Ranges(
+        private=_choose(PRIVATE_POOLS, PRIVATE_PREFIX, occupied, seed),
+        public=_choose(PUBLIC_POOLS, PUBLIC_PREFIX, occupied, seed),
+    )
+
+
+def _choose(pools: tuple[IPv4Network, ...], prefix: int, occupied: tuple[IPv4Network, ...], seed: int) -> IPv4Network:
+    for pool in pools:
+        _, *candidates = pool.subnets(new_prefix=prefix)  # not the first: everybody takes 10.0.0.0/16
+        start = seed % len(candidates)
+        for candidate in candidates[start:] + candidates[:start]:
+            if not any(candidate.overlaps(other) for other in occupied):
+                return candidate
+    names = " and ".join(str(pool) for pool in pools)
+    raise SandboxError(
+        f"The sandbox needs a free /{prefix} of {names}, but this machine's routes cover them all.",
+        hint="ip -4 route",
+    )
+
+
+def describe_taken() -> tuple[IPv4Network, ...]:
+    """The ranges that this machine's addresses and routes cover.
+
+    Without default routes, and without the halves that VPN clients split them into (0.0.0.0/1 and 128.0.0.0/1): the
+    sandbox's own routes are more specific.
+    """
+    routes = [route["dst"] for route in _ip_json("route", "show", "table", "all") if route["dst"] != "default"]
+    addresses = [
+        f"{address['local']}/{address['prefixlen']}"
+        for link in _ip_json("addr", "show")
+        for address in link.get("addr_info", [])
+    ]
+    found = [IPv4Network(text, strict=False) for text in (*routes, *addresses)]
+    return tuple(network for network in found if network.prefixlen >= 8)
+
+
+def _ip_json(*words: str) -> list[dict[str, Any]]:
+    output = subprocess.run(("ip", "-json", "-4", *words), check=True, capture_output=True, text=True).stdout
+    found: list[dict[str, Any]] = json.loads(output or "[]")
+    return found
