@@ -273,7 +273,7 @@ def test_sums_that_must_come_out_different_are_not_compared() -> None:
         assert not result.checked
         assert kvstore_document(result)["workers"][0]["error"] is None
         assert "--test-results 0" in " ".join(run.jobs[-1].order.command)
-    assert run.jobs[1].command[-2:] == ("--optimizer", "sgd")
+    assert run.jobs[1].order.command[-2:] == ("--optimizer", "sgd")
 
 
 def test_a_job_that_fails_shows_its_last_lines() -> None:
