@@ -15,23 +15,38 @@ and from it:
     {"ended": "ports" or "probes", "error": a traceback or null}, the last word of each
     {"alive": true}                                every other second
 
-It listens until its stdin ends, for its peers; then it ends, and its probes with it.
+It listens until its stdin ends, for its peers, to whom it proves with the secret of this verification that it is the
+node that was meant; then it ends, and its probes with it. These are programs that may hang, abort or take the
+interpreter with them, each in a process of its own.
 
 Python 3.6 and later, standard library only.
 """
 
+import hashlib
+import hmac
 import json
 import os
+import random
+import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
-import verify_child
-import verify_ports
+import setup_env
 
 ALIVE_EVERY_S = 2.0
+KEPT_BYTES = 1 << 16  # of a probe's output
+TIMEOUT_S = 5.0  # of a peer
+TRIES = 20
+NONCE_BYTES = 16
+MAX_PARALLEL = 256
 _telling = threading.Lock()
+_running = set()  # the probes' processes
+_running_lock = threading.Lock()
 
 
 def tell(message):
@@ -56,11 +71,11 @@ def begin(order):
     ports, refused = [], None
     for first, last in order["ranges"]:
         try:
-            listener = verify_ports.listen(order["address"], first, last)
+            listener = listen(order["address"], first, last)
         except OSError as error:
             refused = "%s port %d to %d: %s" % (order["address"], first, last, error.strerror or error)
             break
-        verify_ports.serve(listener, order["name"], order["secret"].encode("utf-8"))
+        serve(listener, order["name"], order["secret"].encode("utf-8"))
         ports.append(listener.getsockname()[1])
     tell({"listening": ports, "refused": refused, "disk": look_at_disk()})
     in_background("probes", run_probes, order)
@@ -68,17 +83,17 @@ def begin(order):
 
 def run_probes(order):
     """One after the other: two MXNets at once would wait for each other's cores."""
-    env = verify_child.environment(order["python"], order["setup"])
+    env = probe_environment(order["python"], order["setup"])
     command = [order["python"], "-c", order["loader"]]
     for probe in order["probes"]:
-        result = verify_child.run(command, [probe["modules"], probe["order"]], env, probe["timeout_s"])
+        result = run_probe(command, [probe["modules"], probe["order"]], env, probe["timeout_s"])
         tell({"probe": probe["name"], "result": result})
 
 
 def connect_to_peers(peers, secret):
     """Try every port of every peer."""
     targets = [(name, address, port) for name, address, ports in peers for port in ports]
-    tell({"ports": verify_ports.connect_all(targets, secret.encode("utf-8"))})
+    tell({"ports": connect_all(targets, secret.encode("utf-8"))})
 
 
 def in_background(name, work, *args):
@@ -100,6 +115,165 @@ def stay_alive():
         tell({"alive": True})
 
 
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+
+def probe_environment(python, setup):
+    """What a probe's process has around it; setup: the digest of the user's set-up commands, or None."""
+    env = dict(os.environ)
+    # Unset, MXNet takes all cores for six numbers.
+    env.update({"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"})
+    env["PATH"] = "%s:/usr/local/bin:/usr/bin:/bin" % os.path.dirname(python)
+    if setup is None:
+        return env
+    cluster_dir = os.path.join(os.path.expanduser("~"), ".cluster")
+    return setup_env.merge(env, setup_env.read(cluster_dir, setup))
+
+
+def run_probe(command, lines, env, timeout_s):
+    """Run a command to its end, giving it a list of values as JSON lines; its end as a dict.
+
+    exit_code is None when it was ended after timeout_s seconds, and below 0 when a signal ended it.
+    """
+    process = subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with _running_lock:
+        _running.add(process)
+    try:
+        given = b"".join(json.dumps(line).encode("utf-8") + b"\n" for line in lines)
+        stdout, stderr = process.communicate(given, timeout=timeout_s)
+        exit_code = process.returncode
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        stdout, stderr = process.communicate()
+        exit_code = None
+    finally:
+        with _running_lock:
+            _running.discard(process)
+    return {"exit_code": exit_code, "stdout": _tail(stdout), "stderr": _tail(stderr)}
+
+
+def kill_probes():
+    """End every probe that still runs."""
+    with _running_lock:
+        for process in _running:
+            _kill(process)
+
+
+def _kill(process):
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _tail(data):
+    return data[-KEPT_BYTES:].decode("utf-8", "replace")
+
+
+# -- ports -------------------------------------------------------------------------------------------------------------
+
+
+def listen(address, first, last):
+    """A socket that listens on a free port of first..last. Raises OSError when TRIES of them were taken."""
+    for left in reversed(range(TRIES)):
+        port = random.randint(first, last)  # noqa: S311 - nothing depends on it that nobody guesses it
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(256)
+        except OSError:
+            listener.close()
+            if not left:
+                raise
+            continue
+        return listener
+    raise AssertionError  # TRIES is not 0
+
+
+def serve(listener, name, secret):
+    """Answer whoever connects, in threads of its own, as long as this process lives."""
+
+    def accept():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                if listener.fileno() == -1:  # closed: nobody is to be answered any more
+                    return
+                raise
+            threading.Thread(target=answer, args=(connection, name, secret), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
+def answer(connection, name, secret):
+    """Prove to the other side that this is the node `name`; whoever does not ask in time is left alone."""
+    try:
+        connection.settimeout(TIMEOUT_S)
+        port = connection.getsockname()[1]
+        nonce = _receive(connection, NONCE_BYTES)
+        if len(nonce) == NONCE_BYTES:
+            connection.sendall(prove(nonce, name, port, secret))
+    except OSError:
+        return  # the side that connected tells what went wrong
+    finally:
+        connection.close()
+
+
+def prove(nonce, name, port, secret):
+    """What only the node `name`, listening on that port, and those who know the secret can say. 32 bytes."""
+    return hmac.new(secret, nonce + ("%s:%d" % (name, port)).encode("utf-8"), hashlib.sha256).digest()
+
+
+def connect_all(targets, secret):
+    """Connect to every (name, address, port); a list of [name, port, what went wrong or None]."""
+
+    def connect(target):
+        name, address, port = target
+        return [name, port, try_to_connect(name, address, port, secret)]
+
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
+        return list(pool.map(connect, targets))
+
+
+def try_to_connect(name, address, port, secret):
+    """Connect once and have the other side prove who it is; what went wrong, in words, or None."""
+    try:
+        connection = socket.create_connection((address, port), timeout=TIMEOUT_S)
+    except socket.timeout:
+        return "timed out"
+    except ConnectionRefusedError:
+        return "refused"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    try:
+        nonce = os.urandom(NONCE_BYTES)
+        connection.sendall(nonce)
+        proof = _receive(connection, hashlib.sha256().digest_size)
+    except OSError:
+        return "no answer"
+    finally:
+        connection.close()
+    return None if hmac.compare_digest(proof, prove(nonce, name, port, secret)) else "wrong answer"
+
+
+def _receive(connection, size):
+    """`size` bytes, or fewer when the other side hangs up. Raises OSError."""
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
 def main():
     """Answer until stdin ends."""
     threading.Thread(target=stay_alive, daemon=True).start()
@@ -113,7 +287,7 @@ def main():
         else:
             secret = message["secret"]
             begin(message)
-    verify_child.kill_all()
+    kill_probes()
     sys.stderr.flush()
     # Threads may hold stdout's lock, or be in the middle of a connection: nobody waits for them.
     os._exit(0)

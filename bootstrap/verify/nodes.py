@@ -14,19 +14,29 @@ from msgspec import Meta, Struct
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import LOADER, NodeProgram
-from bootstrap.verify.clocks import Offset, check_clocks, estimate_offset
-from bootstrap.verify.compute import EVERYWHERE, Check, Probe, ProbeResult, check_connection, check_disk, compute_probe
-from bootstrap.verify.ports import RANGES, Attempt, check_ports
+from bootstrap.verify.checks import (
+    EVERYWHERE,
+    RANGES,
+    Attempt,
+    Check,
+    Offset,
+    Probe,
+    ProbeResult,
+    check_clocks,
+    check_connection,
+    check_disk,
+    check_ports,
+    compute_probe,
+    estimate_offset,
+)
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
-MODULES = ("setup_env", "verify_ports", "verify_child", "verify")
+MODULES = ("setup_env", "verify")
 ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
 CLOCK_SAMPLES = 5
 ORDER_OF_CHECKS = ("connection", "compute", "s3", "ports", "clock", "disk")
-
-
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
@@ -117,12 +127,7 @@ def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str
         "python": node.python,
         "setup": node.setup,
         "probes": [
-            {
-                "name": probe.check,
-                "modules": probe.modules,
-                "order": dict(probe.order),
-                "timeout_s": probe.timeout_s,
-            }
+            {"name": probe.check, "modules": probe.modules, "order": dict(probe.order), "timeout_s": probe.timeout_s}
             for probe in probes
         ],
     }

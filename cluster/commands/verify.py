@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from bootstrap.verify.compute import Check, Probe
+from bootstrap.verify.checks import Check, Probe
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.nodes import verify as try_nodes
 from cluster.app import App, pass_app

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.apply import ReadyNode
-from bootstrap.verify.compute import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
+from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
 from foundation.errors import ClusterError, NotFoundError
 from provision.aws.iam_policy import S3Scope, render_job_policy
 from train.s3.client import S3AccessDeniedError, S3Object, open_s3

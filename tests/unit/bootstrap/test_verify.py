@@ -22,19 +22,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bootstrap.verify.compute
+import bootstrap.verify.checks
 import bootstrap.verify.nodes
 from bootstrap.apply import ReadyNode
-from bootstrap.environment.facts import Checked, NodeFacts
+from bootstrap.environment.facts import Checked
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
-from bootstrap.verify.clocks import MAX_APART_S, Offset, check_clocks, estimate_offset, find_wrong
-from bootstrap.verify.compute import Check, Probe, ProbeResult, check_compute, check_disk, summarize_error
+from bootstrap.verify.checks import (
+    MAX_APART_S,
+    Attempt,
+    Check,
+    Offset,
+    Probe,
+    ProbeResult,
+    check_clocks,
+    check_compute,
+    check_disk,
+    check_ports,
+    estimate_offset,
+    find_wrong,
+    summarize_error,
+)
 from bootstrap.verify.nodes import sort_checks, verify
-from bootstrap.verify.ports import Attempt, check_ports
 from cluster.commands.verify import render_checks, render_troubles
 from foundation.errors import ConnectError
 from foundation.progress import silent
+from node_facts import FACTS, NODE_PROGRAMS
 from s3_server import serve_s3
 from train.measure.verify_s3 import check_s3, choose_object, explain_error, plan_s3_check, s3_probe
 from train.s3.client import S3Object
@@ -42,28 +55,10 @@ from train.s3.environment import S3Access
 from train.s3.url import parse_url
 from waits import until
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "bootstrap" / "node"))  # by path, as on the nodes
-import verify_ports as node_ports
+sys.path.insert(0, str(NODE_PROGRAMS))  # by path, as on the nodes
+import verify as node_ports
 
 SECRET = "0123456789abcdef"
-FACTS = NodeFacts(
-    machine="x86_64",
-    system="Debian 12",
-    glibc=(2, 36),
-    cores=2,
-    python=sys.executable,
-    python_version=(3, 11),
-    disk_free_kib=50000000,
-    home=str(Path.home()),
-    missing_libraries=(),
-    gpus=(),
-    files=frozenset(),
-    envs=frozenset(),
-    trees=frozenset(),
-    cluster_key=None,
-    known_hosts_sha256=None,
-    authorized=(),
-)
 V100 = ("7.0", "Tesla V100")
 
 
@@ -190,7 +185,7 @@ def make_node(index: int, connection: object, *, setup: str | None = None, **fac
     return ReadyNode(
         host=host,
         connection=cast("NodeConnection", connection),
-        facts=replace(FACTS, **facts),
+        facts=replace(FACTS, python=sys.executable, **facts),
         python=sys.executable,
         code_dir="/nowhere",
         project_dir=None,
@@ -258,7 +253,7 @@ def test_mxnet_that_does_not_come_to_an_end(
     nodes: list[ReadyNode], stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand("def ones(shape, ctx): time.sleep(600)")
-    monkeypatch.setattr(bootstrap.verify.compute, "COMPUTE_TIMEOUT_S", 5.0)  # Python and the rest come first
+    monkeypatch.setattr(bootstrap.verify.checks, "COMPUTE_TIMEOUT_S", 5.0)  # Python and the rest come first
     (failed,) = of(verify(nodes[:1], report=silent), "compute")
     assert (failed.status, failed.subject) == ("failed", "cpu(0)")
     assert "did not come to an end and was killed at cpu(0)" in failed.said

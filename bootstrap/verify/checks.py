@@ -1,0 +1,366 @@
+"""What `cluster verify` finds on nodes: compute, disk, clocks and ports. Pure, but for reading the probe's own text."""
+
+import re
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, Literal
+
+from bootstrap.apply import ReadyNode
+from bootstrap.environment.cuda import explain_missing_libraries
+from bootstrap.ssh.node_program import parse_message, read_program
+from foundation.errors import ClusterError
+
+Kind = Literal["connection", "compute", "s3", "clock", "disk", "ports"]
+Status = Literal["ok", "warning", "failed", "unchecked"]
+EVERYWHERE = "all nodes"
+"""The node of a check that is about none in particular."""
+
+EXPECTED = [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
+COMPUTE_TIMEOUT_S = 600.0  # a wheel with PTX alone for a GPU is compiled at its first use, which takes minutes
+MIN_FREE_BYTES = 1 << 30
+_GIB = 1 << 30
+MAX_APART_S = 5.0
+S3_REFUSES_S = 900.0
+"""RequestTimeTooSkewed (https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html)."""
+RANGES = ((9091, 9999), (10000, 49999))
+"""Where the scheduler listens, and where ps-lite's servers and workers do (first and last port, both included)."""
+_MISSING = re.compile(r"\b(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    subject: which device, object, folder or peers. said: the result in a few words; cause and hint are for what is not
+    as it should be: why, and the next command. `unchecked` is what could not be looked at for lack of a setting.
+    """
+
+    node: str
+    check: Kind
+    subject: str
+    status: Status
+    said: str
+    cause: str | None = None
+    hint: str | None = None
+
+
+def _failed(
+    kind: Kind, node: str, subject: str, said: str, *, cause: str | None = None, hint: str | None = None
+) -> Check:
+    return Check(node=node, check=kind, subject=subject, status="failed", said=said, cause=cause, hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeResult:
+    """How a probe's process ended. exit_code: None when it was ended for its time, below 0 when a signal ended it."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+
+    @property
+    def messages(self) -> tuple[dict[str, Any], ...]:
+        """The JSON lines that it printed, whatever stands between them."""
+        found = []
+        for line in self.stdout.splitlines():
+            message = parse_message(line.encode("utf-8", "surrogatepass"))
+            if message is not None:
+                found.append(message)
+        return tuple(found)
+
+    @property
+    def last_words(self) -> str:
+        """The last line on stderr, or how it ended when there is none."""
+        lines = self.stderr.strip().splitlines()
+        return lines[-1][:500] if lines else f"it {self.ending}"
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words that follow the name of what ended."""
+        if self.exit_code is None:
+            return "did not come to an end and was killed"
+        if self.exit_code < 0:
+            return f"was killed by signal {-self.exit_code}"
+        return f"ended with exit code {self.exit_code}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """A program that the environment's Python runs on every node, in a process of its own.
+
+    modules: (name, source) in the order in which they are imported; `main` of the last is the program. order: a JSON
+    value on its stdin, which may hold secrets. to_checks: what its end on a node means, pure.
+    """
+
+    check: Kind
+    modules: tuple[tuple[str, str], ...]
+    order: Mapping[str, Any] = field(repr=False)
+    timeout_s: float
+    to_checks: Callable[[ReadyNode, ProbeResult], tuple[Check, ...]]
+
+
+def compute_probe() -> Probe:
+    """ones((2,3))*2+1 on every GPU, or on the processor."""
+    modules = (("verify_compute", read_program("verify_compute.py")),)
+    return Probe(check="compute", modules=modules, order={}, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute)
+
+
+def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
+    """A check for each device that was tried, and one for what kept MXNet from trying. Pure."""
+    name = node.host.name
+    said = {key: value for message in result.messages for key, value in message.items()}
+    wheel, version = said.get("wheel") or "mxnet", said.get("version")
+    checks = [_check_device(name, message, version) for message in result.messages if "device" in message]
+    if result.exit_code != 0:
+        checks.append(_check_end(node, result, wheel=wheel, version=version, device=said.get("trying")))
+    elif not checks:
+        checks.append(_failed("compute", name, "MXNet", "it ended before it computed anything"))
+    elif node.facts.gpus and not any(check.subject.startswith("gpu") for check in checks):
+        gpus = len(node.facts.gpus)
+        checks.append(
+            _failed(
+                "compute",
+                name,
+                "gpu",
+                f"the driver reports {gpus} GPU(s), and {wheel} sees none",
+                cause="it is a wheel without CUDA, or its CUDA is newer than the driver",
+                hint='[bootstrap] mxnet = "auto" in cluster.toml, then cluster up',
+            )
+        )
+    return tuple(checks)
+
+
+def _check_device(node: str, message: Mapping[str, Any], version: str | None) -> Check:
+    device = message["device"]
+    if message.get("values") == EXPECTED:
+        said = f"MXNet {version}: ones((2,3))*2+1 == 3"
+        return Check(node=node, check="compute", subject=device, status="ok", said=said)
+    if "values" in message:
+        return _failed("compute", node, device, f"MXNet {version}: ones((2,3))*2+1 came out as {message['values']}")
+    error = summarize_error(message["error"])
+    cause, hint = None, f"cluster exec --node {node} -- nvidia-smi"
+    if "no kernel image" in error or "invalid device function" in error:
+        cause = "the wheel has no code for this GPU"
+        hint = "cluster oracle, which says what wheel has; then [bootstrap] mxnet in cluster.toml"
+    elif "driver version is insufficient" in error:
+        cause = "the NVIDIA driver of the image is older than the wheel's CUDA"
+        hint = "[provision] ami in cluster.toml: an image with a newer driver"
+    return _failed("compute", node, device, error, cause=cause, hint=hint)
+
+
+def _check_end(node: ReadyNode, result: ProbeResult, *, wheel: str, version: str | None, device: str | None) -> Check:
+    name, subject = node.host.name, device or "import mxnet"
+    if version is None and (missing := _MISSING.search(result.stderr)):
+        cause = explain_missing_libraries(_find_missing(node, missing[1]), wheel)
+        hint = "change cluster.toml, then cluster up"
+        return _failed("compute", name, subject, f"{missing[1]} is missing", cause=cause, hint=hint)
+    if result.exit_code != 1:
+        said = f"MXNet {result.ending} {f'at {device}' if device else 'while it was imported'}"
+        hint = f"cluster exec --node {name} -- sudo dmesg"
+        return _failed("compute", name, subject, said, cause=result.last_words, hint=hint)
+    if device:
+        return _failed("compute", name, subject, result.last_words)
+    # An environment that a user or a job has damaged still counts as made.
+    hint = f"cluster exec --node {name} -- rm -rf .cluster/env, then cluster up: it makes the environment anew"
+    return _failed("compute", name, subject, result.last_words, hint=hint)
+
+
+def _find_missing(node: ReadyNode, library: str) -> tuple[str, ...]:
+    """All that the environment lacks, by facts, where the loader has named this one of them alone."""
+    for checked in node.facts.checked.values():
+        if library in checked.unresolved:
+            return checked.unresolved
+    return (library,)
+
+
+def summarize_error(text: str) -> str:
+    """The line of an MXNet error that says what it is: not its first, nor its stack. Pure."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"Error: |Check failed: ", line)] or lines or [""]
+    return telling[-1][:300]
+
+
+def check_disk(node: str, found: Sequence[tuple[str, int, int]]) -> tuple[Check, ...]:
+    """A check for each file system of (path, device, free bytes). Pure."""
+    checks = []
+    for device in dict.fromkeys(device for _, device, _ in found):
+        paths = " and ".join(path for path, on, _ in found if on == device)
+        free = min(size for _, on, size in found if on == device)
+        said = f"{free / _GIB:.1f} GiB free" if free >= _GIB / 10 else f"{free / (1 << 20):.1f} MiB free"
+        if free >= MIN_FREE_BYTES:
+            checks.append(Check(node=node, check="disk", subject=paths, status="ok", said=said))
+            continue
+        hint = (
+            f"cluster exec --node {node} -- sh -c 'df -h; du -xh ~ | sort -h | tail'; or a larger "
+            "[provision] volume_size_gib and a new cluster"
+        )
+        cause = "less than 1 GiB is left for a job's files"
+        checks.append(_failed("disk", node, paths, said, cause=cause, hint=hint))
+    return tuple(checks)
+
+
+def check_connection(node: str, error: ClusterError) -> Check:
+    """A node with which the talk broke off. Pure."""
+    said, hint = "it could not be looked at to the end", error.hint or "cluster status"
+    return _failed("connection", node, "ssh", said, cause=error.message, hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offset:
+    """A clock against this machine's, in seconds: it is ahead by `ahead_s`, which may be wrong by `error_s`."""
+
+    ahead_s: float
+    error_s: float
+
+
+def estimate_offset(samples: Sequence[tuple[float, float, float]]) -> Offset:
+    """The best of some (sent here, read there, received here), each in seconds since the epoch.
+
+    As NTP does (RFC 5905, section 8): the clock was read somewhere within the round trip, so the shortest one tells
+    most. Pure.
+    """
+    sent, read, received = min(samples, key=lambda sample: sample[2] - sample[0])
+    return Offset(ahead_s=read - (sent + received) / 2, error_s=max(0.0, received - sent) / 2)
+
+
+def check_clocks(offsets: Mapping[str, Offset]) -> tuple[Check, ...]:
+    """A check for each node. Of two clocks too far apart the one that is farther from the others' is wrong. Pure."""
+    wrong = find_wrong(offsets)
+    right = {node: offset for node, offset in offsets.items() if node not in wrong}
+    return tuple(_check_clock(node, offset, others=right) for node, offset in offsets.items())
+
+
+def find_wrong(offsets: Mapping[str, Offset]) -> frozenset[str]:
+    """The nodes without which all others are within MAX_APART_S of each other. Pure."""
+    left = dict(offsets)
+    while True:
+        apart = [
+            (abs(left[a].ahead_s - left[b].ahead_s) - left[a].error_s - left[b].error_s, a, b)
+            for a, b in combinations(left, 2)
+        ]
+        if not apart or max(apart)[0] <= MAX_APART_S:
+            return frozenset(offsets) - frozenset(left)
+        middle = statistics.median(offset.ahead_s for offset in left.values())
+        # Of two nodes alone the one that agrees with this machine is believed.
+        farthest = max(
+            max(apart)[1:], key=lambda node: (round(abs(left[node].ahead_s - middle), 6), abs(left[node].ahead_s))
+        )
+        del left[farthest]
+
+
+def _check_clock(node: str, offset: Offset, *, others: Mapping[str, Offset]) -> Check:
+    from_here = abs(offset.ahead_s) - offset.error_s
+    said = f"{_show_ahead(offset.ahead_s)} this machine's, ±{max(offset.error_s, 0.001):.3f} s"
+    cause, hint = None, None
+    if node not in others:
+        cause = f"more than {MAX_APART_S:.0f} s from the other nodes' clocks: its time service does not run"
+        hint = (
+            f"cluster exec --node {node} -- sudo sh -c 'systemctl restart chrony || systemctl restart chronyd || "
+            "systemctl restart systemd-timesyncd'"
+        )
+    elif from_here > MAX_APART_S:
+        cause = "the nodes agree with each other, and this machine does not"
+        if from_here > S3_REFUSES_S:
+            cause += "; AWS refuses requests that are more than 15 minutes off"
+        hint = "timedatectl, here: is this machine's time right?"
+    status: Status = "failed" if node not in others else "warning" if cause else "ok"
+    return Check(node=node, check="clock", subject="time", status=status, said=said, cause=cause, hint=hint)
+
+
+def _show_ahead(ahead_s: float) -> str:
+    return f"{abs(ahead_s):.3f} s {'ahead of' if ahead_s >= 0 else 'behind'}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One connection from a node to a port of another; `error` in the words of node/verify.py, or None."""
+
+    source: str
+    target: str
+    port: int
+    error: str | None
+
+
+def check_ports(
+    listening: Mapping[str, Sequence[int]], refused: Mapping[str, str], attempts: Collection[Attempt]
+) -> tuple[Check, ...]:
+    """Checks for all nodes: of one that all others reach, of one that none reaches, and of each pair between.
+
+    listening: the ports of each node. refused: why a node cannot listen.
+    """
+    checks = [
+        _failed("ports", node, "listening", why, cause="other programs have these ports", hint=_look("ss -ltn", node))
+        for node, why in refused.items()
+    ]
+    blocked = _blocked_pairs(attempts)
+    tried = {(attempt.source, attempt.target) for attempt in attempts}
+    if len(blocked) > 1 and blocked.keys() == tried:
+        pairs = blocked.values()
+        return (*checks, _failed("ports", EVERYWHERE, "each other", _say(pairs), **_explain(pairs, None)))
+    for role, direction in ((1, "from every other node"), (0, "to every other node")):
+        for node in listening:
+            its = {pair for pair in tried if pair[role] == node}
+            if len(its) > 1 and its <= blocked.keys():
+                failures = [blocked.pop(pair) for pair in sorted(its)]
+                checks.append(_failed("ports", node, direction, _say(failures), **_explain(failures, node)))
+                tried -= its
+    for (source, target), found in sorted(blocked.items()):
+        checks.append(_failed("ports", source, f"to {target}", _say([found]), **_explain([found], target)))
+    troubled = {check.node for check in checks} | {target for _, target in blocked}
+    good = [_passed(node, ports, len(listening)) for node, ports in listening.items() if node not in troubled and ports]
+    return (*checks, *good)
+
+
+def _blocked_pairs(attempts: Collection[Attempt]) -> dict[tuple[str, str], list[Attempt]]:
+    blocked: dict[tuple[str, str], list[Attempt]] = {}
+    for attempt in attempts:
+        if attempt.error is not None:
+            blocked.setdefault((attempt.source, attempt.target), []).append(attempt)
+    return blocked
+
+
+def _say(pairs: Collection[Sequence[Attempt]]) -> str:
+    """Each error with its ports, once for as many pairs as it befell."""
+    ports: dict[str, set[int]] = {}
+    for attempt in (attempt for pair in pairs for attempt in pair):
+        ports.setdefault(str(attempt.error), set()).add(attempt.port)
+    said = []
+    for error, found in ports.items():
+        shown = sorted(found)
+        if len(shown) > len(RANGES):
+            listed = f"{len(shown)} ports between {shown[0]} and {shown[-1]}"
+        else:
+            listed = f"port{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}"
+        said.append(f"{listed}: {error}")
+    return "; ".join(said)
+
+
+def _explain(pairs: Collection[Sequence[Attempt]], target: str | None) -> dict[str, str]:
+    """The cause and the next command for the worst of some errors."""
+    errors = {attempt.error for pair in pairs for attempt in pair}
+    place = target or "the nodes"
+    if "timed out" in errors:
+        return {
+            "cause": f"the cluster's security group lacks its rule between members, or a firewall on {place} drops it",
+            "hint": f"cluster up, which puts the rule back; then {_look('sudo nft list ruleset', target)}",
+        }
+    if "wrong answer" in errors or "no answer" in errors:
+        cause = f"what answers at the private address of {place} is another host, or a proxy in between"
+        return {"cause": cause, "hint": "cluster status"}
+    return {
+        "cause": f"a firewall on {place} rejects it, or there is no route between their subnets",
+        "hint": _look("sudo nft list ruleset", target),
+    }
+
+
+def _look(command: str, node: str | None) -> str:
+    return f"cluster exec --node {node} -- {command}" if node else f"cluster exec -- {command}"
+
+
+def _passed(node: str, ports: Sequence[int], nodes: int) -> Check:
+    listed = " and ".join(map(str, ports))
+    others = f"{nodes - 1} other node{'s' if nodes > 2 else ''}"
+    said = f"open for {others}" if nodes > 1 else "can be listened on; there is no other node"
+    return Check(node=node, check="ports", subject=listed, status="ok", said=said)
