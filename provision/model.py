@@ -52,7 +52,7 @@ class Instance:
     """An instance with a cluster's tag that has not been told to end.
 
     launched_at: when EC2 first launched it, in UTC; started_at: when it last began to run.
-    ran: its tag cluster:ran, see provision/resources/power.py. volume_ids: of its disks.
+    ran: its tag cluster:ran, see provision/pause.py. volume_ids: of its disks.
     """
 
     instance_id: str

@@ -1,26 +1,75 @@
-"""`stop`, `start` and `allow`: what is there, and the plan; provision/apply.py carries it out."""
+"""`stop`, `start` and `allow`, and how long a node has run.
+
+EC2 forgets when an instance first ran as soon as it is started again (LaunchTime moves). So `stop` notes it in the
+instance's tag cluster:ran before it stops the instance: "before,start,stop". `before` is for how many seconds the node
+ran before the period that ends now; `start` and `stop` are the ends of that period, in seconds since 1970.
+
+    the tag's start is     the node is    it has run for
+    no tag, or damaged     any            since it was launched, at most
+    this period's          stopped        before + (stop - start)
+    this period's          running        before + (now - start): the stop was interrupted
+    an earlier period's    running        before + (stop - start) + (now - this period's start)
+    an earlier period's    stopped        the same, at most: something else stopped it
+"""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from foundation.errors import ClusterError, NotFoundError
-from foundation.progress import Report
-from provision.aws.clients import Clients, aws_errors
+from botocore.exceptions import ClientError
+
+from foundation.errors import AwsError, ClusterError, NotFoundError
+from foundation.progress import Event, Report
+from foundation.waiting import poll
+from provision.aws.clients import Clients, aws_errors, error_code, translate_refusal
 from provision.config import ProvisionConfig
-from provision.describe import describe_cluster
+from provision.describe import describe_cluster, describe_now
 from provision.files import ClusterFiles
 from provision.membership import no_nodes
-from provision.model import ClusterState, Node, SecurityGroup, SshAddress, format_indices, resource_name
-from provision.plan import Plan, Step
-from provision.preflight.describe import describe_caller
+from provision.model import (
+    TAG_RAN,
+    ClusterState,
+    Instance,
+    Node,
+    SecurityGroup,
+    SshAddress,
+    count,
+    format_indices,
+    resource_name,
+)
+from provision.plan import Context, Plan, Step
+from provision.preflight.caller import describe_caller
 from provision.resources.launch_recovery import wait_for_interrupted_launches
-from provision.resources.power import StartInstances, StopInstances, WaitForStopped
 from provision.resources.resource import tagged
 from provision.resources.security_group import plan_ssh_rules
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+
+STOPPED_BY_CALL = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate", "User initiated")
+"""What a state reason begins with when somebody asked EC2 to stop or end the instance."""
+START_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 900.0
+"""Large GPU instances take minutes to shut down."""
+
+_RAN = re.compile(r"([0-9]{1,12}),([0-9]{1,12}),([0-9]{1,12})")
+_GONE_OR_NOT_YET = frozenset({"IncorrectInstanceState", "InvalidInstanceID.NotFound"})
+_COSTS_NOTHING_BUT_DISKS = "the nodes that are stopped cost only their disks meanwhile"
+_NO_START = {
+    "InsufficientInstanceCapacity": "stopped nodes can start again only in their own zone, which is full now: "
+    f"cluster start again later ({_COSTS_NOTHING_BUT_DISKS}), or cluster down, then cluster up, which looks elsewhere",
+    "VcpuLimitExceeded": "end or stop something else of this account, or ask for a higher limit "
+    f"(aws service-quotas list-service-quotas --service-code ec2), then: cluster start; {_COSTS_NOTHING_BUT_DISKS}",
+    "IncorrectInstanceState": "somebody else is stopping or ending them: cluster status, then cluster start again",
+    "InvalidInstanceID.NotFound": "somebody else has ended them: cluster status",
+}
+_NO_START["InsufficientHostCapacity"] = _NO_START["InsufficientInstanceCapacity"]
+_NO_START["InstanceLimitExceeded"] = _NO_START["VcpuLimitExceeded"]
 
 
 def prepare_stop(clients: Clients, *, name: str, files: ClusterFiles, report: Report) -> Plan:
@@ -77,9 +126,10 @@ def plan_stop(state: ClusterState) -> Plan:
     _refuse_no_nodes(state, "stop")
     awake = tuple(node for node in state.nodes if node.state in {"pending", "running"})
     if spot := [node for node in awake if node.market == "spot"]:
+        nodes, are = ("node", "is a spot instance") if len(spot) == 1 else ("nodes", "are spot instances")
+        which = f"{nodes} {format_indices(node.index for node in spot)} of cluster {state.name}"
         raise ClusterError(
-            f"{_name(spot)} of cluster {state.name} {'is a spot instance' if len(spot) == 1 else 'are spot instances'}"
-            ", which can be ended and not stopped",
+            f"{which} {are}, which can be ended and not stopped",
             hint="cluster resize 0 (releases the instances and their disks, and keeps the cluster's definition)",
         )
     steps: list[Step] = [StopInstances(nodes=awake)] if awake else []
@@ -139,5 +189,237 @@ def _find_group(state: ClusterState) -> SecurityGroup:
     return group
 
 
-def _name(nodes: list[Node]) -> str:
-    return f"node{'' if len(nodes) == 1 else 's'} {format_indices(node.index for node in nodes)}"
+# --- the steps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopInstances(Step):
+    """Stop nodes, and note in their tags how long they have run."""
+
+    nodes: tuple[Node, ...]
+
+    def describe(self) -> str:
+        return f"stop {_name(self.nodes)}"
+
+    def apply(self, context: Context) -> bool:
+        """Notes how long each node has run, then stops all in one call. False: none of them runs any more.
+
+        The note comes first: EC2 forgets when the period began as soon as the node is started again. A node that is
+        still `pending` cannot be stopped: it is waited for.
+        """
+        ids = {node.instance_id for node in self.nodes}
+        nodes = self.nodes
+        changed = False
+
+        def look() -> bool | None:
+            nonlocal nodes, changed
+            running = [node for node in nodes if node.state == "running"]
+            stopped = not running or _stop(running, context)
+            changed = changed or (stopped and bool(running))
+            if stopped and not any(node.state == "pending" for node in nodes):
+                return True
+            live = describe_now(context).live
+            nodes = tuple(node for node in live if node.instance_id in ids)
+            return None
+
+        if poll(look, timeout_s=START_TIMEOUT_S) is None:
+            late = ", ".join(f"{node.name} ({node.instance_id}): {node.state}" for node in nodes)
+            raise AwsError(
+                f"nodes cannot be stopped after {START_TIMEOUT_S:.0f} s: {late}",
+                hint="cluster stop --nodes, again; or end all: cluster down",
+            )
+        return changed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitForStopped(Step):
+    """Wait until instances have stopped."""
+
+    instance_ids: tuple[str, ...]
+
+    def describe(self) -> str:
+        return f"wait until {count(len(self.instance_ids), 'instance has', 'instances have')} stopped"
+
+    def apply(self, context: Context) -> bool:
+        """Until all of them are stopped, or gone. One read per look. Raises AwsError when the time is over."""
+        left = set(self.instance_ids)
+
+        def look() -> bool | None:
+            nonlocal left
+            live = describe_now(context).live
+            awake = {node.instance_id for node in live if node.state != "stopped"}
+            before, left = left, left & awake
+            if left and len(left) != len(before):
+                context.report(Event(kind="info", what=f"{len(left)} of {len(self.instance_ids)} instances are left"))
+            return None if left else True
+
+        if poll(look, timeout_s=STOP_TIMEOUT_S) is None:
+            raise AwsError(
+                f"still not stopped after {STOP_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
+                hint="cluster stop --nodes waits on",
+            )
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartInstances(Step):
+    """Start stopped nodes, and wait until they run; those that are starting already are only waited for.
+
+    public_address: they are to have one before they are taken as running.
+    """
+
+    nodes: tuple[Node, ...]
+    public_address: bool = True
+
+    def describe(self) -> str:
+        return f"start {_name(self.nodes)}"
+
+    def apply(self, context: Context) -> bool:
+        """Starts them in one call, and waits until they run. One read per look. False: all were starting already.
+
+        Raises AwsError when AWS refuses, when one stops or ends again, or when the time is over.
+        """
+        before = {node.instance_id: node for node in self.nodes}
+        asleep = sorted(node.instance_id for node in self.nodes if node.state in {"stopping", "stopped"})
+        if asleep:
+            _start(asleep, context)
+        awake = before.keys() - set(asleep)
+        ready: set[str] = set()
+
+        def look() -> bool | None:
+            nonlocal ready
+            instances = describe_now(context)
+            now = {node.instance_id: node for node in instances.live if node.instance_id in before}
+            if failed := _find_failed(before, now, instances.ended, awake):
+                raise _stopped_while_starting(failed)
+            awake.update(instance_id for instance_id, node in now.items() if node.state in {"pending", "running"})
+            kind: SshAddress = "public" if self.public_address else "private"
+            count = len(ready)
+            ready = {instance_id for instance_id, node in now.items() if node.state == "running" and node.address(kind)}
+            if len(ready) != count:
+                context.report(Event(kind="info", what=f"{len(ready)} of {len(before)} nodes run"))
+            return True if len(ready) == len(before) else None
+
+        if poll(look, timeout_s=START_TIMEOUT_S) is None:
+            late = format_indices(node.index for node in self.nodes if node.instance_id not in ready)
+            raise AwsError(
+                f"nodes {late} do not run after {START_TIMEOUT_S:.0f} s",
+                hint="cluster start waits on; cluster stop --nodes stops them",
+            )
+        return bool(asleep)
+
+
+def _stop(nodes: Sequence[Node], context: Context) -> bool:
+    """One call for each value of the tag (usually one), and one to stop them. False: not all of them can be now."""
+    ec2 = context.clients.ec2
+    now = datetime.fromtimestamp(time.time(), UTC)
+    by_value: dict[str, list[str]] = {}
+    for node in nodes:
+        by_value.setdefault(ran_tag(node, now=now), []).append(node.instance_id)
+    try:
+        for value, ids in by_value.items():
+            ec2.create_tags(Resources=ids, Tags=[{"Key": TAG_RAN, "Value": value}])
+        ec2.stop_instances(InstanceIds=[node.instance_id for node in nodes])
+    except ClientError as error:
+        if error_code(error) not in _GONE_OR_NOT_YET:
+            raise
+        return False
+    return True
+
+
+def _start(ids: list[str], context: Context) -> None:
+    try:
+        context.clients.ec2.start_instances(InstanceIds=ids)
+    except ClientError as error:
+        hint = _NO_START.get(error_code(error))
+        if hint is None:
+            raise
+        raise AwsError(translate_refusal(error, "starting the nodes").message, hint=hint) from error
+
+
+def _find_failed(
+    before: Mapping[str, Node], now: Mapping[str, Node], ended: Mapping[str, str], awake: Collection[str]
+) -> dict[str, str]:
+    """Those that will not run, and why. awake: ids of those that were seen to start."""
+    failed = {instance_id: ended[instance_id] for instance_id in before.keys() & ended.keys()}
+    for instance_id, node in now.items():
+        if node.state not in {"stopping", "stopped"}:
+            continue
+        # EC2's lists may still show it as it was before the call. If it is asleep again, its times or its reason moved.
+        moved = (node.started_at or node.launched_at) > (before[instance_id].started_at or node.launched_at)
+        reason = node.state_reason or ""
+        another = reason != before[instance_id].state_reason and not reason.startswith(STOPPED_BY_CALL)
+        if instance_id in awake or moved or another:
+            failed[instance_id] = reason or "no reason given"
+    return failed
+
+
+def _stopped_while_starting(failed: dict[str, str]) -> AwsError:
+    reasons = "; ".join(f"{instance_id}: {why}" for instance_id, why in sorted(failed.items()))
+    return AwsError(
+        f"{len(failed)} of the nodes stopped or ended while starting: {reasons}",
+        hint="cluster start, again; cluster stop --nodes stops the others; cluster down ends all",
+    )
+
+
+def _name(nodes: Sequence[Node]) -> str:
+    return f"{count(len(nodes), 'node')} ({format_indices(node.index for node in nodes)})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ran:
+    """The tag's content. before_s: seconds; start and stop: seconds since 1970, stop not before start."""
+
+    before_s: int
+    start: int
+    stop: int
+
+
+def running_s(node: Instance, *, now: datetime) -> float:
+    """For how many seconds it has run: never less than 0, nor more than since its launch."""
+    launched, moment = node.launched_at.timestamp(), now.timestamp()
+    longest = max(moment - launched, 0.0)
+    start = _period_start(node)
+    ran = parse_ran(node.ran, node)
+    if ran is None:
+        return longest
+    if ran.start < start:
+        counted = ran.before_s + (ran.stop - ran.start) + (moment - start)
+    elif node.state in {"stopping", "stopped"}:
+        counted = ran.before_s + (ran.stop - ran.start)
+    else:
+        counted = ran.before_s + (moment - ran.start)
+    return min(max(counted, 0.0), longest)
+
+
+def ran_tag(node: Instance, *, now: datetime) -> str:
+    """The tag's value for a node that is stopped now.
+
+    For one that was to be stopped before and still runs it only moves the end: nothing counts twice.
+    """
+    start = _period_start(node)
+    ran = parse_ran(node.ran, node)
+    if ran is None:
+        # Periods that nobody noted, if there were any, count in full, as running_s does.
+        before_s = max(start - int(node.launched_at.timestamp()), 0)
+    elif ran.start < start:
+        before_s = ran.before_s + (ran.stop - ran.start)
+    else:
+        before_s = ran.before_s
+    return f"{before_s},{start},{max(int(now.timestamp()), start)}"
+
+
+def parse_ran(text: str | None, node: Instance) -> Ran | None:
+    """The tag's content; None when there is no tag, or it cannot be true of the node (somebody changed it)."""
+    found = _RAN.fullmatch(text or "")
+    if found is None:
+        return None
+    ran = Ran(before_s=int(found[1]), start=int(found[2]), stop=int(found[3]))
+    launched = int(node.launched_at.timestamp())
+    is_possible = launched <= ran.start <= min(ran.stop, _period_start(node)) and ran.before_s <= ran.start - launched
+    return ran if is_possible else None
+
+
+def _period_start(node: Instance) -> int:
+    """When it last began to run, in whole seconds since 1970, as EC2 has it."""
+    return int((node.started_at or node.launched_at).astimezone(UTC).timestamp())

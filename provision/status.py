@@ -2,19 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from provision.config import ProvisionConfig, all_types
 from provision.model import ClusterState, Instance, Node, format_indices
-from provision.preflight.prices import PricedPlace
-from provision.resources.power import STOPPED_BY_CALL, running_s
+from provision.pause import STOPPED_BY_CALL, running_s
+from provision.preflight.prices import Prices
 
 AllocationState = Literal["none", "resizing", "starting", "stopping", "stopped", "degraded", "steady"]
-Prices = Mapping[PricedPlace, float | None]
-"""USD per hour; None or missing when it cannot be had."""
 
 _LAUNCH_S = 60.0
 _SPOT = frozenset({"Server.SpotInstanceShutdown", "Server.SpotInstanceTermination"})

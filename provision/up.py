@@ -13,7 +13,8 @@ from provision.describe import describe_cluster
 from provision.files import ClusterFiles
 from provision.model import ClusterState, Preflight, format_indices
 from provision.plan import Plan, Step, Wanted
-from provision.preflight.describe import describe_caller, describe_preflight
+from provision.preflight.caller import describe_caller
+from provision.preflight.places import describe_preflight
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.instances import TerminateInstances, WaitForTerminated
 from provision.resources.launch_recovery import wait_for_interrupted_launches

@@ -25,7 +25,7 @@ from bootstrap.ssh.explain import render_last_lines
 from foundation.errors import ClusterError
 from foundation.progress import Report
 from foundation.thread_pool import run_in_thread
-from provision.oracle.gpus import Version, show
+from provision.oracle.tables import Version, show
 
 COMPAT_FILE = "_cluster_compat.py"
 

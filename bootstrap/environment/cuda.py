@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bootstrap.environment.facts import LibraryDir, NodeFacts
-from provision.oracle.gpus import Version, show
-from provision.oracle.mxnet_wheels import GPU_WHEEL, Wheel, find_wheel
+from provision.oracle.tables import GPU_WHEEL, Version, Wheel, find_wheel, show
 
 DRIVER = "libcuda.so.1"
 # What does not come with the toolkit, and is the same for several CUDAs: its own name tells its version.

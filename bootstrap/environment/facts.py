@@ -10,8 +10,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import read_program
 from foundation.decode import shorten_reason
 from foundation.errors import ClusterError
-from provision.oracle.gpus import GPU_MACHINES, Version
-from provision.oracle.mxnet_wheels import WHEELS
+from provision.oracle.tables import GPU_MACHINES, WHEELS, Version
 
 TIMEOUT_S = 360  # facts.sh itself waits 300 s at most, for a set-up that a killed command has left running
 MOST_CORES = 1 << 16

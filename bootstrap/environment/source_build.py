@@ -29,7 +29,7 @@ from bootstrap.ssh.node_program import parse_message, read_program
 from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
-from provision.oracle.gpus import show
+from provision.oracle.tables import show
 
 SETUPTOOLS = "setuptools>=70.1,<81"
 """What makes the wheel: the first that has bdist_wheel itself, up to the last with pkg_resources."""

@@ -15,7 +15,7 @@ from bootstrap.environment.target import ChosenPython
 from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError
-from provision.oracle.gpus import show
+from provision.oracle.tables import show
 
 STEPS_SILENCE_S = 900
 """How long a script without set-up commands may print nothing, in seconds."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from foundation.errors import ClusterError, ConfigError
 from provision.oracle.decide import check_gpus, no_auto_wheel, no_wheel_hint, pick_wheel
-from provision.oracle.gpus import Gpu, Version, show
-from provision.oracle.mxnet_wheels import CPU_WHEEL, find_wheel
+from provision.oracle.tables import CPU_WHEEL, Gpu, Version, find_wheel, show
 
 # MXNet's wheels are pure ctypes; obstore, which the nodes' programs use, begins at Python 3.9. NumPy 1.26, the last
 # that MXNet can be made to work with (_cluster_compat.py puts np.bool and its kin back), has wheels up to 3.12; with

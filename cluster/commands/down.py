@@ -10,9 +10,8 @@ from cluster.other_hosts import memory_of, release
 from cluster.session import describe
 from foundation.errors import AwsError, ClusterError
 from provision.aws.clients import make_clients
+from provision.down import Receipt, prepare_down, receipt_document, render_receipt
 from provision.down import down as carry_out
-from provision.down import prepare_down
-from provision.receipt import Receipt, receipt_document, render_receipt
 from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
 

@@ -17,8 +17,7 @@ from cluster.views.oracle import (
 )
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from provision.oracle.fatbin import read_wheel
-from provision.oracle.gpus import GPU_MACHINES, find_machine
-from provision.oracle.mxnet_wheels import find_wheel
+from provision.oracle.tables import GPU_MACHINES, find_machine, find_wheel
 
 
 @click.command("oracle")

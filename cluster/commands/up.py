@@ -16,12 +16,11 @@ from provision.aws.clients import Clients, make_clients
 from provision.config import all_types
 from provision.model import MAX_NODES
 from provision.oracle.decide import check_mxnet
-from provision.pause import prepare_start
+from provision.pause import StartInstances, prepare_start
 from provision.plan import Plan
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.resources.launch import LaunchNodes
-from provision.resources.power import StartInstances
 from provision.up import Wishes, prepare_resize, prepare_up
 from provision.up import up as carry_out
 from train.job.payload import find_script, find_shadowed

@@ -6,8 +6,7 @@ from typing import Any
 from cluster.views.terminal import render_table
 from provision.oracle.decide import Verdict, check_mxnet, find_gpu_wheels, judge_on, pick_for
 from provision.oracle.fatbin import LibraryCode
-from provision.oracle.gpus import GPU_MACHINES, Gpu, Machine, Version, show
-from provision.oracle.mxnet_wheels import WHEELS, Wheel
+from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Machine, Version, Wheel, show
 
 
 def render_oracle() -> str:

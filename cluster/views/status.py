@@ -10,10 +10,10 @@ from cluster.views.terminal import render_table
 from provision.describe import ClusterSummary
 from provision.membership import describe_untrusted
 from provision.model import ClusterState, Instance, Node, UntrustedInstance
+from provision.preflight.prices import Prices
 from provision.status import (
     Allocation,
     NodeError,
-    Prices,
     add_up,
     count_ending,
     find_allocation,

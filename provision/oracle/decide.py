@@ -1,4 +1,4 @@
-"""Which MXNet wheel runs on which GPU: pure decisions over the tables of gpus.py and mxnet_wheels.py.
+"""Which MXNet wheel runs on which GPU: pure decisions over tables.py.
 
 A wheel runs on a GPU when both of these hold; there is no third way:
 
@@ -18,8 +18,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foundation.errors import ConfigError
-from provision.oracle.gpus import GPU_MACHINES, Gpu, Machine, find_machine, first_cuda, show
-from provision.oracle.mxnet_wheels import CPU_WHEEL, WHEELS, Wheel, find_wheel
+from provision.oracle.tables import (
+    CPU_WHEEL,
+    GPU_MACHINES,
+    WHEELS,
+    Gpu,
+    Machine,
+    Wheel,
+    find_machine,
+    find_wheel,
+    first_cuda,
+    show,
+)
 
 # NVIDIA's open kernel modules, which the image of `ami = "auto"` has, begin with Turing
 # (https://github.com/NVIDIA/open-gpu-kernel-modules); AWS lists neither P3 nor G3 for that image.

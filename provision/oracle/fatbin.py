@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from foundation.errors import ClusterError, NotFoundError
-from provision.oracle.gpus import Version
+from provision.oracle.tables import Version
 
 _ELF_MAGIC = b"\x7fELF"
 _ELF64_LITTLE = b"\x02\x01"

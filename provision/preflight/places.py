@@ -1,23 +1,120 @@
-"""Where nodes could be launched, and why not elsewhere: one subnet is to hold the whole cluster."""
+"""Finds the ways to launch the nodes, and why not others: one subnet holds the whole cluster. Only reads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError, ClusterError, ConfigError
-from provision.aws.clients import aws_words, error_code
-from provision.config import ProvisionConfig, setting_error
-from provision.model import ClusterState, LaunchOption, Market, Quota
-from provision.preflight.machines import Image, TypeFacts, type_error
-from provision.preflight.quotas import quota_error
+from foundation.thread_pool import bounded_pool
+from provision.aws.clients import Clients, aws_errors, aws_words, error_code
+from provision.config import ProvisionConfig, all_types, setting_error
+from provision.model import ClusterState, LaunchOption, Market, Permissions, Preflight, Quota
+from provision.plan import Wanted
+from provision.preflight.caller import describe_permissions
+from provision.preflight.machines import (
+    Image,
+    TypeFacts,
+    describe_images,
+    describe_offered_zones,
+    describe_types,
+    type_error,
+)
+from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
+from provision.preflight.quotas import describe_quotas, quota_error
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import SubnetTypeDef
+
+
+def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
+    """How the missing nodes of the cluster, at least one, can be launched beside those that are there.
+
+    Options come in the order market, type, zone, the zone changing fastest, and always in the same order for the same
+    account. A cluster that has nodes keeps their subnet and their type.
+    Raises ConfigError when a setting cannot be met (it names the key), AwsError when the account's limits or the
+    caller's permissions do not allow the launch.
+    """
+    config, state, launching, least = wanted.config, wanted.state, len(wanted.missing), wanted.least_missing
+    with aws_errors("checking what is to be launched"):
+        places = list_places(config, _describe_facts(clients, config, state), least=max(least, 1))
+        with bounded_pool() as pool:
+            quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
+            rehearsed = replace(wanted, preflight=Preflight(options=places.options))
+            permissions_asked = pool.submit(describe_permissions, clients, rehearsed)
+            profile_asked = pool.submit(_refuse_unknown_profile, clients, config)
+            prices_asked = pool.submit(describe_prices, clients, {_place(option) for option in places.options})
+            volume_price_asked = pool.submit(find_volume_price, clients)
+        profile_asked.result()
+        permissions = permissions_asked.result()
+        _refuse_missing(permissions)
+        quotas = quotas_asked.result()
+    kept = drop_over_quota(places, quotas, least=least, launching=launching)
+    prices = prices_asked.result()
+    used = ((option.market, option.instance_type) for option in kept.options)
+    return Preflight(
+        options=tuple(replace(option, usd_per_hour=prices[_place(option)]) for option in kept.options),
+        skipped=kept.skipped,
+        quotas=tuple(dict.fromkeys(quotas[place] for place in used if place in quotas)),
+        permissions=permissions,
+        public_address=config.ssh_address == "public",
+        volume_usd_per_gib_month=volume_price_asked.result(),
+    )
+
+
+def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterState) -> Facts:
+    types = tuple(dict.fromkeys(node.instance_type for node in state.nodes)) or all_types(config)
+    with bounded_pool() as pool:
+        known_asked = pool.submit(describe_types, clients.ec2, config, types)
+        zones_asked = pool.submit(describe_offered_zones, clients.ec2, types)
+        subnets_asked = pool.submit(describe_subnets, clients.ec2, config, state)
+    known = known_asked.result()
+    for facts in known.values():
+        if config.efa and not facts.efa:
+            hint = "set efa = false, or take a type that has one, such as c5n.18xlarge or p4d.24xlarge"
+            raise type_error(config, facts.name, "has no Elastic Fabric Adapter, and efa = true", hint=hint)
+    images = describe_images(clients, config, known.values(), now=datetime.now(UTC))
+    return Facts(
+        types=known,
+        zones=zones_asked.result(),
+        images=images,
+        subnets=subnets_asked.result(),
+        settled=bool(state.nodes),
+    )
+
+
+def _place(option: LaunchOption) -> PricedPlace:
+    return (option.market, option.instance_type, option.zone)
+
+
+def _refuse_unknown_profile(clients: Clients, config: ProvisionConfig) -> None:
+    """Raises ConfigError when the instance profile that is named is not there; who may not look goes on."""
+    if config.instance_profile in {"none", "auto"}:
+        return
+    try:
+        clients.iam.get_instance_profile(InstanceProfileName=config.instance_profile)
+    except ClientError as error:
+        if error_code(error) == "NoSuchEntity":
+            hint = 'set instance_profile to "none", "auto" or one of: aws iam list-instance-profiles'
+            problem = "the account has no such instance profile"
+            raise setting_error(config, "instance_profile", problem, hint=hint) from error
+        if error_code(error) != "AccessDenied":
+            raise
+
+
+def _refuse_missing(permissions: Permissions) -> None:
+    """Raises AwsError that lists all permissions that are known to be missing."""
+    if permissions.missing:
+        raise AwsError(
+            "these credentials lack permissions that `cluster up` and `cluster down` need, and nothing was made: "
+            + ", ".join(permissions.missing),
+            hint="show whoever runs the account what is needed: cluster iam-policy",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

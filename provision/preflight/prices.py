@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PricedPlace = tuple[Market, str, str]
 """A market, an instance type and a zone: what the price of an instance depends on."""
+Prices = Mapping[PricedPlace, float | None]
+"""US dollars an hour of one instance; None where it cannot be had."""
 
 # One product for each type and region: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/reading-service-price-list-file-for-services.html
 _LINUX_ON_DEMAND = {
@@ -40,17 +42,14 @@ _HOURS = frozenset({"Hrs", "Hours"})
 _GIB_MONTHS = frozenset({"GB-Mo", "GB-month"})
 
 
-def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Mapping[PricedPlace, float | None]:
-    """US dollars an hour of one instance at each place, running Linux; None where it cannot be had. Raises nothing."""
+def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Prices:
+    """What one instance costs at each place, running Linux. Raises nothing."""
     on_demand_types = sorted({instance_type for market, instance_type, _ in places if market == "on-demand"})
     spot_types = sorted({instance_type for market, instance_type, _ in places if market == "spot"})
     with bounded_pool() as pool:
         asked = {
             instance_type: pool.submit(
-                _find_price,
-                clients,
-                {**_LINUX_ON_DEMAND, "instanceType": instance_type},
-                _HOURS,
+                _find_price, clients, {**_LINUX_ON_DEMAND, "instanceType": instance_type}, _HOURS
             )
             for instance_type in on_demand_types
         }
@@ -62,8 +61,8 @@ def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Mappin
     }
 
 
-def describe_node_prices(clients: Clients, nodes: Sequence[Instance]) -> Mapping[PricedPlace, float | None]:
-    """US dollars an hour of nodes as they run, by (market, type, zone); None where it cannot be had. Raises nothing."""
+def describe_node_prices(clients: Clients, nodes: Sequence[Instance]) -> Prices:
+    """What nodes cost as they run. Raises nothing."""
     return describe_prices(clients, {(node.market, node.instance_type, node.zone) for node in nodes})
 
 

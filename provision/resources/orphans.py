@@ -1,4 +1,4 @@
-"""What instances may leave behind: volumes and network interfaces that nothing holds, and elastic addresses.
+"""What may cost money beside the instances: spot requests, volumes, network interfaces and elastic addresses.
 
 Volumes and interfaces end with their instance as `up` launches it. They stay when somebody detached them or switched
 that off. Addresses are never ours: those with the cluster's tag are only told of.
@@ -6,14 +6,16 @@ that off. Addresses are never ours: those with the cluster's tag are only told o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from provision.aws.clients import aws_errors
+from botocore.exceptions import ClientError
+
+from provision.aws.clients import aws_errors, error_code
 from provision.model import ClusterState, count
-from provision.plan import Context, Step
-from provision.resources.resource import ResourceKind, Scope, delete_each, look_by_tag, tagged
+from provision.plan import Context, Step, Wanted
+from provision.resources.resource import DryRun, ResourceKind, Scope, delete_each, look_by_tag, tagged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -21,106 +23,181 @@ if TYPE_CHECKING:
 
 VOLUME = "volume"
 INTERFACE = "network interface"
+SPOT_REQUEST = "spot request"
+PENDING_STATES = ("open", "active", "disabled")
+"""States that a request leaves for an instance: `disabled` is a persistent one whose instance is stopped
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html)."""
+STAND_IN = "sir-00000000"
 
 
 def _list_volumes(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    for page in ec2.get_paginator("describe_volumes").paginate(Filters=filters):
-        for volume in page["Volumes"]:
-            if volume["State"] not in {"deleting", "deleted"}:
-                yield volume["VolumeId"]
+    pages = ec2.get_paginator("describe_volumes").paginate(Filters=filters)
+    return pages.search("Volumes[?State!='deleting' && State!='deleted'].VolumeId")
 
 
 def _list_interfaces(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    for page in ec2.get_paginator("describe_network_interfaces").paginate(Filters=filters):
-        for interface in page["NetworkInterfaces"]:
-            yield interface["NetworkInterfaceId"]
+    pages = ec2.get_paginator("describe_network_interfaces").paginate(Filters=filters)
+    return pages.search("NetworkInterfaces[].NetworkInterfaceId")
 
 
 def _list_addresses(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
     return (address["AllocationId"] for address in ec2.describe_addresses(Filters=filters)["Addresses"])
 
 
-def _finder(
-    what: str, ids: Callable[[EC2Client, list[FilterTypeDef]], Iterable[str]]
-) -> Callable[[Scope], tuple[str, ...]]:
-    """Finds the ids of those that nothing holds: they are `available`."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteOrphans(Step):
+    """Delete volumes or network interfaces of the cluster that no instance holds any more."""
+
+    kind: str
+    ids: tuple[str, ...]
+
+    def describe(self) -> str:
+        return f"delete {count(len(self.ids), self.kind)} that no instance has"
+
+    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
+        return ((self.kind, self.ids),)
+
+    def apply(self, context: Context) -> bool:
+        """Deletes them, one call for each. False: all are gone. Raises ClientError."""
+        ec2 = context.clients.ec2
+
+        def delete(each: str) -> None:
+            if self.kind == VOLUME:
+                ec2.delete_volume(VolumeId=each)
+            else:
+                ec2.delete_network_interface(NetworkInterfaceId=each)
+
+        return delete_each(delete, self.ids, gone={"InvalidVolume.NotFound", "InvalidNetworkInterfaceID.NotFound"})
+
+
+def _orphans(
+    kind: str,
+    ids: Callable[[EC2Client, list[FilterTypeDef]], Iterable[str]],
+    command: str,
+    *,
+    actions: tuple[str, ...],
+) -> ResourceKind[tuple[str, ...]]:
+    """A kind of which those go that nothing holds: they are `available`."""
 
     def find(scope: Scope) -> tuple[str, ...]:
-        with aws_errors(f"looking for {what}s that cluster {scope.name} has left"):
+        with aws_errors(f"looking for {kind}s that cluster {scope.name} has left"):
             free: FilterTypeDef = {"Name": "status", "Values": ["available"]}
             return tuple(sorted(ids(scope.clients.ec2, [tagged(scope.name), free])))
 
-    return find
+    def plan_down(state: ClusterState) -> tuple[Step, ...]:
+        found: tuple[str, ...] = state.found.get(kind, ())
+        return (DeleteOrphans(kind=kind, ids=found),) if found else ()
+
+    look = look_by_tag(kind, ids, command)
+    return ResourceKind(kind=kind, look=look, find=find, plan_down=plan_down, actions=actions)
 
 
-def _plan_volumes(state: ClusterState) -> tuple[Step, ...]:
-    found = VOLUMES.found_in(state)
-    return (DeleteVolumes(volume_ids=found),) if found else ()
-
-
-def _plan_interfaces(state: ClusterState) -> tuple[Step, ...]:
-    found = NETWORK_INTERFACES.found_in(state)
-    return (DeleteNetworkInterfaces(interface_ids=found),) if found else ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteVolumes(Step):
-    """Delete volumes of the cluster that no instance holds any more."""
-
-    volume_ids: tuple[str, ...]
-
-    def describe(self) -> str:
-        return f"delete {count(len(self.volume_ids), VOLUME)} that no instance has"
-
-    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
-        return ((VOLUME, self.volume_ids),)
-
-    def apply(self, context: Context) -> bool:
-        """Deletes them, one call for each. False: all are gone. Raises ClientError."""
-        ec2 = context.clients.ec2
-        return delete_each(
-            lambda each: ec2.delete_volume(VolumeId=each), self.volume_ids, gone={"InvalidVolume.NotFound"}
-        )
+# --- spot requests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeleteNetworkInterfaces(Step):
-    """Delete network interfaces of the cluster that no instance holds any more."""
+class SpotRequest:
+    """A spot request of the cluster that may still lead to an instance, or belongs to one that lives."""
 
-    interface_ids: tuple[str, ...]
+    request_id: str
+    state: str
+    instance_id: str | None
+
+
+def _find_spot_requests(scope: Scope) -> tuple[SpotRequest, ...]:
+    with aws_errors(f"looking for spot requests of cluster {scope.name}"):
+        return _describe_spot_requests(scope.clients.ec2, [tagged(scope.name)])
+
+
+def _describe_spot_requests(ec2: EC2Client, filters: list[FilterTypeDef]) -> tuple[SpotRequest, ...]:
+    """By their ids. One call, and one more per further 1000."""
+    pages = ec2.get_paginator("describe_spot_instance_requests")
+    found = [
+        SpotRequest(
+            request_id=request["SpotInstanceRequestId"],
+            state=request["State"],
+            instance_id=request.get("InstanceId") or None,
+        )
+        for page in pages.paginate(Filters=[*filters, {"Name": "state", "Values": list(PENDING_STATES)}])
+        for request in page["SpotInstanceRequests"]
+    ]
+    return tuple(sorted(found, key=lambda request: request.request_id))
+
+
+def _list_spot_requests(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
+    return (request.request_id for request in _describe_spot_requests(ec2, filters))
+
+
+def _plan_cancellation(state: ClusterState) -> tuple[Step, ...]:
+    """Those that can still lead to an instance. One that has its instance ends with that: ours are one-time requests.
+
+    They go before the instances, or one could come behind the back of this plan.
+    """
+    known = {*(instance.instance_id for instance in (*state.nodes, *state.untrusted)), *state.ending}
+    stale = tuple(
+        request.request_id
+        for request in SPOT_REQUESTS.found_in(state) or ()
+        if request.state != "active" or request.instance_id not in known
+    )
+    return (CancelSpotRequests(request_ids=stale),) if stale else ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CancelSpotRequests(Step):
+    """Cancel spot requests that could still lead to an instance."""
+
+    request_ids: tuple[str, ...]
 
     def describe(self) -> str:
-        return f"delete {count(len(self.interface_ids), INTERFACE)} that no instance has"
+        return f"cancel {count(len(self.request_ids), SPOT_REQUEST)}"
 
     def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
-        return ((INTERFACE, self.interface_ids),)
+        return ((SPOT_REQUEST, self.request_ids),)
 
     def apply(self, context: Context) -> bool:
-        """Deletes them, one call for each. False: all are gone. Raises ClientError."""
+        """Cancels them in one call. False: all are gone. Raises ClientError."""
         ec2 = context.clients.ec2
-        return delete_each(
-            lambda each: ec2.delete_network_interface(NetworkInterfaceId=each),
-            self.interface_ids,
-            gone={"InvalidNetworkInterfaceID.NotFound"},
+        try:
+            ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=list(self.request_ids))
+        except ClientError as error:
+            if error_code(error) != "InvalidSpotInstanceRequestID.NotFound":
+                raise
+            # One id that EC2 does not know makes it refuse all of them: cancel those that it still lists.
+            listed = set(_list_spot_requests(ec2, [tagged(context.cluster)]))
+            still = [request_id for request_id in self.request_ids if request_id in listed]
+            if not still:
+                return False
+            ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=still)
+        return True
+
+
+def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
+    if wanted.preflight is not None and any(option.market == "spot" for option in wanted.preflight.options):
+        yield DryRun(
+            action="ec2:CancelSpotInstanceRequests",
+            call=ec2.cancel_spot_instance_requests,
+            request={"SpotInstanceRequestIds": [STAND_IN]},
+            stands_in=True,
         )
 
 
-VOLUMES: ResourceKind[tuple[str, ...]] = ResourceKind(
-    kind=VOLUME,
-    look=look_by_tag(VOLUME, _list_volumes, "delete-volume --volume-id"),
-    find=_finder(VOLUME, _list_volumes),
-    plan_down=_plan_volumes,
-    actions=("DescribeVolumes", "DeleteVolume"),
-)
-NETWORK_INTERFACES: ResourceKind[tuple[str, ...]] = ResourceKind(
-    kind=INTERFACE,
-    look=look_by_tag(INTERFACE, _list_interfaces, "delete-network-interface --network-interface-id"),
-    find=_finder(INTERFACE, _list_interfaces),
-    plan_down=_plan_interfaces,
+VOLUMES = _orphans(VOLUME, _list_volumes, "delete-volume --volume-id", actions=("DescribeVolumes", "DeleteVolume"))
+NETWORK_INTERFACES = _orphans(
+    INTERFACE,
+    _list_interfaces,
+    "delete-network-interface --network-interface-id",
     actions=("DescribeNetworkInterfaces", "DeleteNetworkInterface"),
 )
 ADDRESSES: ResourceKind[None] = ResourceKind(
     kind="address",
     look=look_by_tag("address", _list_addresses, "release-address --allocation-id"),
     actions=("DescribeAddresses",),
+)
+SPOT_REQUESTS: ResourceKind[tuple[SpotRequest, ...]] = ResourceKind(
+    kind=SPOT_REQUEST,
+    look=look_by_tag(SPOT_REQUEST, _list_spot_requests, "cancel-spot-instance-requests --spot-instance-request-ids"),
+    find=_find_spot_requests,
+    plan_down=_plan_cancellation,
+    dry_runs=_dry_runs,
+    actions=("DescribeSpotInstanceRequests", "CancelSpotInstanceRequests"),
 )

@@ -8,11 +8,10 @@ from typing import Any
 from provision.resources.instance_profile import INSTANCE_PROFILE
 from provision.resources.instances import INSTANCES
 from provision.resources.key_pair import KEY_PAIR
-from provision.resources.orphans import ADDRESSES, NETWORK_INTERFACES, VOLUMES
+from provision.resources.orphans import ADDRESSES, NETWORK_INTERFACES, SPOT_REQUESTS, VOLUMES
 from provision.resources.placement_group import PLACEMENT_GROUP
 from provision.resources.resource import ResourceKind
 from provision.resources.security_group import SECURITY_GROUP
-from provision.resources.spot_requests import SPOT_REQUESTS
 from provision.resources.unfinished_uploads import UPLOADS
 
 KINDS: tuple[ResourceKind[Any], ...] = (

@@ -10,7 +10,7 @@ from typing import Literal
 
 from foundation.errors import ConfigError
 from provision.aws.iam_policy import S3Scope
-from provision.oracle.mxnet_wheels import find_wheel
+from provision.oracle.tables import find_wheel
 from train.job.config import DataConfig, TrainConfig
 from train.job.placement import Placement
 from train.s3.environment import S3Access

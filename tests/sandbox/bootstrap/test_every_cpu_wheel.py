@@ -20,7 +20,7 @@ from job_steps import (
     running,
 )
 from project import REPOSITORY, Project
-from provision.oracle.mxnet_wheels import WHEELS
+from provision.oracle.tables import WHEELS
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -14,7 +14,8 @@ from provision.aws.operator_policy import render_operator_policy
 from provision.config import ProvisionConfig
 from provision.model import ClusterState, Preflight
 from provision.plan import Wanted
-from provision.preflight.describe import describe_caller, describe_preflight
+from provision.preflight.caller import describe_caller
+from provision.preflight.places import describe_preflight
 from sandbox_steps import REGION, RunningSandbox, enter, start_sandbox
 
 pytestmark = pytest.mark.sandbox

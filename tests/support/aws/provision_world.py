@@ -21,20 +21,19 @@ import pytest
 
 import foundation.waiting
 import provision.apply
+import provision.pause
 import provision.resources.launch
 import provision.resources.launch_recovery
-import provision.resources.power
 import sandbox.api.instances
 from foundation.progress import Event, Report, silent
 from foundation.settings import check
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_cluster
-from provision.down import down, prepare_down
+from provision.down import Receipt, down, prepare_down
 from provision.files import ClusterFiles
 from provision.model import Caller, ClusterState, LaunchOption, Node, Preflight
 from provision.plan import Plan, Wanted
-from provision.receipt import Receipt
 from provision.up import Wishes, prepare_resize, prepare_up, up
 from sandbox_in_process import Clock, InProcessSandbox
 
@@ -319,7 +318,7 @@ def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         for module in (
             provision.apply,
             provision.resources.launch,
-            provision.resources.power,
+            provision.pause,
             provision.resources.launch_recovery,
             foundation.waiting,
             sandbox.api.instances,

@@ -9,7 +9,7 @@ from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.target import ChosenPython, WheelTarget
 from bootstrap.transfer.tree import file_of_bytes, make_tree
-from provision.oracle.mxnet_wheels import CPU_WHEEL
+from provision.oracle.tables import CPU_WHEEL
 
 NODE_PROGRAMS = Path(__file__).parents[3] / "bootstrap" / "node"
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"

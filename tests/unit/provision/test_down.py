@@ -12,20 +12,30 @@ import provision.down
 import provision.resources.unfinished_uploads
 from foundation.errors import AwsError
 from foundation.progress import Event, silent
-from provision.down import Ending, ForgetFiles, down, plan_down, prepare_down
+from provision.down import (
+    Bill,
+    Ending,
+    ForgetFiles,
+    Receipt,
+    deleted_by,
+    down,
+    make_bill,
+    plan_down,
+    prepare_down,
+    receipt_document,
+    render_receipt,
+)
 from provision.model import ClusterState, KeyPair, SecurityGroup, Upload
 from provision.plan import Plan
-from provision.receipt import Bill, Receipt, deleted_by, make_bill, receipt_document, render_receipt
 from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.instance_profile import DeleteInstanceProfile, InstanceProfile, profile_resources
 from provision.resources.instances import TerminateInstances, WaitForTerminated
 from provision.resources.key_pair import DeleteKeyPair
-from provision.resources.orphans import DeleteNetworkInterfaces, DeleteVolumes
+from provision.resources.orphans import CancelSpotRequests, DeleteOrphans, SpotRequest
 from provision.resources.placement_group import DeletePlacementGroup, PlacementGroup
 from provision.resources.resource import Look, Resource, ResourceKind, Scope, Unseen
 from provision.resources.security_group import DeleteSecurityGroup
-from provision.resources.spot_requests import CancelSpotRequests, SpotRequest
 from provision.resources.table import KINDS
 from provision.resources.unfinished_uploads import IDLE_S, AbortUploads, Uploads, upload_resource
 from provision_world import LAUNCHED_AT, NAME, READS, Killed, World, make_config, make_node
@@ -126,10 +136,10 @@ def test_everything_goes_in_the_order_in_which_aws_lets_go_of_it() -> None:
         WaitForTerminated(instance_ids=("i-0", "i-1", "i-9")),
         DeleteInstanceProfile(profile=PROFILE),
         DeletePlacementGroup(group_name="cluster-demo"),
-        DeleteNetworkInterfaces(interface_ids=("eni-1",)),
+        DeleteOrphans(kind="network interface", ids=("eni-1",)),
         DeleteSecurityGroup(group_id="sg-1"),
         DeleteKeyPair(key_name="cluster-demo"),
-        DeleteVolumes(volume_ids=("vol-1",)),
+        DeleteOrphans(kind="volume", ids=("vol-1",)),
         AbortUploads(uploads=(dead,)),
         ForgetFiles(),
     )

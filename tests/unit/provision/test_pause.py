@@ -9,9 +9,8 @@ from cluster.commands.adopt import render_allowed
 from cluster.commands.stop import render_stopped
 from foundation.errors import ClusterError, NotFoundError
 from provision.model import ClusterState, KeyPair, Node, SecurityGroup
-from provision.pause import plan_allow, plan_start, plan_stop
+from provision.pause import StartInstances, StopInstances, WaitForStopped, plan_allow, plan_start, plan_stop
 from provision.plan import Step
-from provision.resources.power import StartInstances, StopInstances, WaitForStopped
 from provision.resources.security_group import AuthorizeIngress, RevokeIngress
 from provision_world import CALLER_NETWORK, NAME, make_node
 

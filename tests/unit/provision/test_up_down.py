@@ -11,10 +11,9 @@ from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError, ClusterError
 from foundation.progress import Event, silent
-from provision.down import prepare_down
+from provision.down import prepare_down, render_receipt
 from provision.files import ClusterFiles
 from provision.plan import Context
-from provision.receipt import render_receipt
 from provision.resources.launch import LaunchNodes
 from provision.resources.security_group import AuthorizeIngress
 from provision.up import up

@@ -12,7 +12,7 @@ import pytest
 from bootstrap.environment.cuda import cuda_of, explain_missing_libraries, find_cuda, find_warnings
 from bootstrap.environment.facts import LibraryDir
 from node_facts import FACTS, NODE_PROGRAMS
-from provision.oracle.mxnet_wheels import WHEELS
+from provision.oracle.tables import WHEELS
 
 CU90, CU102, CU110, CU112 = "mxnet-cu90==1.6.0.post0", "mxnet-cu102==1.9.1", "mxnet-cu110==1.9.1", "mxnet-cu112==1.9.1"
 TEN = ("libcublas.so.10", "libcufft.so.10", "libcurand.so.10", "libcusolver.so.10", "libnvToolsExt.so.1")

@@ -8,7 +8,7 @@ from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels, platform_tags
 from foundation.errors import ClusterError
 from node_facts import FACTS, PYTHON, TARGET
-from provision.oracle.mxnet_wheels import CPU_WHEEL, GPU_WHEEL
+from provision.oracle.tables import CPU_WHEEL, GPU_WHEEL
 
 
 def found(*versions: str) -> tuple[FoundPython, ...]:

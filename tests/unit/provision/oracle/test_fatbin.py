@@ -19,7 +19,7 @@ from cluster.commands.oracle import oracle as oracle_command
 from cluster.views.oracle import differences
 from foundation.errors import ClusterError, NotFoundError
 from provision.oracle.fatbin import read_wheel
-from provision.oracle.mxnet_wheels import find_wheel
+from provision.oracle.tables import find_wheel
 
 Entry = tuple[int, int, int]  # kind, architecture, size of the code
 PTX, ELF, OTHER = 1, 2, 8

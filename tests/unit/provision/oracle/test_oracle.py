@@ -15,8 +15,18 @@ from cluster.commands.up import up as up_command
 from cluster.views.oracle import machine_document, oracle_document, render_machine, render_oracle
 from foundation.errors import ConfigError
 from provision.oracle.decide import check_gpus, check_mxnet, find_gpu_wheels, judge, no_auto_wheel, pick_for
-from provision.oracle.gpus import GPU_MACHINES, Gpu, find_machine, first_cuda, show
-from provision.oracle.mxnet_wheels import CPU_WHEEL, GPU_WHEEL, WHEELS, Wheel, find_wheel
+from provision.oracle.tables import (
+    CPU_WHEEL,
+    GPU_MACHINES,
+    GPU_WHEEL,
+    WHEELS,
+    Gpu,
+    Wheel,
+    find_machine,
+    find_wheel,
+    first_cuda,
+    show,
+)
 
 REPOSITORY = Path(__file__).parents[4]
 VOLTA = ["cu112 1.9.1", "cu110 1.9.1", "cu102 1.9.1", "cu102 1.7.0", "cu101 1.7.0.post1", "cu100 1.7.0", "cu92 1.7.0"]

@@ -15,7 +15,7 @@ import trustme
 
 from foundation.errors import AwsError, ClusterError
 from provision.model import Caller
-from provision.preflight.describe import describe_caller, find_caller_address
+from provision.preflight.caller import describe_caller, find_caller_address
 from provision_world import World, make_config
 
 

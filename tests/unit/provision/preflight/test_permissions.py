@@ -7,7 +7,7 @@ from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError
 from provision.model import ClusterState, KeyPair, LaunchOption, Permissions, SecurityGroup
-from provision.preflight.permissions import describe_permissions
+from provision.preflight.caller import describe_permissions
 from provision.resources.instances import STAND_IN as STAND_IN_INSTANCE
 from provision.resources.key_pair import STAND_IN_NAME
 from provision.resources.placement_group import PlacementGroup

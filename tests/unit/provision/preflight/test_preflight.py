@@ -12,8 +12,7 @@ from moto.ssm.models import ssm_backends
 
 from foundation.errors import AwsError, ClusterError, ConfigError
 from provision.model import ClusterState, LaunchOption, Preflight, Quota
-from provision.preflight.describe import describe_preflight
-from provision.preflight.places import Places, drop_over_quota
+from provision.preflight.places import Places, describe_preflight, drop_over_quota
 from provision_world import NAME, World, make_config, make_node, make_option, make_wanted
 from sandbox.api.images import SandboxAmi
 

@@ -6,14 +6,21 @@ from typing import Any
 
 import pytest
 
-import provision.resources.power
+import provision.pause
 from foundation.errors import AwsError
 from foundation.progress import Event, silent
 from provision.apply import apply
 from provision.model import ClusterState
-from provision.pause import describe_disks_gib, plan_stop, prepare_allow, prepare_start, prepare_stop
+from provision.pause import (
+    describe_disks_gib,
+    parse_ran,
+    plan_stop,
+    prepare_allow,
+    prepare_start,
+    prepare_stop,
+    running_s,
+)
 from provision.plan import Plan
-from provision.resources.power import parse_ran, running_s
 from provision.up import up
 from provision_world import CALLER_NETWORK, NAME, Killed, World, make_config
 
@@ -62,7 +69,7 @@ def test_what_is_done_already_is_not_done_again(world: World) -> None:
 
 
 def test_a_stop_notes_how_long_each_node_ran(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provision.resources.power, "time", world.time)
+    monkeypatch.setattr(provision.pause, "time", world.time)
     world.up(make_config())
     stopped_at = int(world.time.now_s)
     stop(world)
@@ -198,7 +205,7 @@ def test_start_from_another_address_lets_that_one_in(world: World) -> None:
 
 def test_the_rest_does_not_count_as_running_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour's run, a day's rest, two hours' run, all in the tag and in what EC2 says of the present period."""
-    monkeypatch.setattr(provision.resources.power, "time", world.time)
+    monkeypatch.setattr(provision.pause, "time", world.time)
     world.up(make_config(nodes=1))
     [instance] = world.sandbox.backend.sandbox_instances()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.model import InstanceState, Node
-from provision.resources.power import ran_tag, running_s
+from provision.pause import ran_tag, running_s
 from provision_world import make_node
 
 LAUNCH = 1_900_000_000

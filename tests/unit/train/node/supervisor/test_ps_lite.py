@@ -5,7 +5,7 @@ import re
 import pytest
 
 from job_host import JobHost, job_host, lines_of
-from provision.oracle.mxnet_wheels import WHEELS
+from provision.oracle.tables import WHEELS
 from ps_lite_lines import LINES
 from train.node.role import ps_lite
 from train.node.wire import Message

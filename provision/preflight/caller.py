@@ -1,4 +1,4 @@
-"""Finds out, by EC2's dry runs, what the caller may do before anything is made.
+"""Who is calling, from where, and what they may do: EC2's dry runs tell before anything is made.
 
 A dry run has no effect; EC2 answers DryRunOperation when the caller may do it, else UnauthorizedOperation
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html, DryRun).
@@ -10,20 +10,30 @@ all that name stand-ins are refused.
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
+from ipaddress import AddressValueError, IPv4Address
 from typing import Literal
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import AwsError
+from foundation.errors import AwsError, ClusterError
 from foundation.thread_pool import bounded_pool
-from provision.aws.clients import Clients, error_code
-from provision.model import Permissions, federated_name
+from provision.aws.clients import Clients, aws_errors, error_code
+from provision.config import ProvisionConfig
+from provision.model import Caller, Permissions, federated_name
 from provision.plan import Wanted
 from provision.resources.resource import DryRun
 from provision.resources.table import KINDS
+
+CHECKIP_URL = "https://checkip.amazonaws.com"
+_CHECKIP_TIMEOUT_S = 10
 
 Verdict = Literal["allowed", "missing", "unknown"]
 
@@ -35,6 +45,48 @@ _ON_GROUP = re.compile(r"on resource: \S+:security-group/")
 
 _FEDERATE = "sts:GetFederationToken"
 _NOTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","Resource":"*"}]}'
+
+
+def describe_caller(clients: Clients, config: ProvisionConfig) -> Caller:
+    """The account and the identity of the credentials, and the network that may reach the nodes by ssh.
+
+    Raises AwsError, or ClusterError when ssh_from is "auto" and this machine's address cannot be found.
+    """
+    with aws_errors("asking who we are"):
+        identity = clients.sts.get_caller_identity()
+    return Caller(
+        region=clients.region,
+        account_id=identity["Account"],
+        owner=identity["Arn"],
+        ssh_from=f"{find_caller_address()}/32" if config.ssh_from == "auto" else config.ssh_from,
+    )
+
+
+def find_caller_address() -> IPv4Address:
+    """The address that this machine is seen with on the Internet, as checkip.amazonaws.com tells it.
+
+    CLUSTER_CHECKIP_URL names another service of the kind, AWS_CA_BUNDLE further authorities to trust.
+    Raises ClusterError when it cannot be had.
+    """
+    url = os.environ.get("CLUSTER_CHECKIP_URL") or CHECKIP_URL
+    hint = 'say it yourself in cluster.toml: [provision] ssh_from = "ADDRESS/32"'
+    if not url.startswith("https://"):
+        raise ClusterError(f"CLUSTER_CHECKIP_URL is {url}: only https:// can be believed", hint=hint)
+    try:
+        context = ssl.create_default_context()
+        if bundle := os.environ.get("AWS_CA_BUNDLE"):
+            context.load_verify_locations(bundle)
+        with urllib.request.urlopen(url, timeout=_CHECKIP_TIMEOUT_S, context=context) as reply:  # noqa: S310 - https
+            text = reply.read(64).decode("ascii", errors="replace").strip()
+        return IPv4Address(text)
+    except AddressValueError as error:
+        raise ClusterError(f"{url} did not answer with an IPv4 address but with {text!r}", hint=hint) from error
+    except (OSError, HTTPException) as error:  # URLError, SSLError and timeouts are OSErrors
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise ClusterError(f"cannot find the address of this machine: {url}: {reason}", hint=hint) from error
+
+
+# --- permissions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
