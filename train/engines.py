@@ -98,7 +98,7 @@ class LocalEngine(Engine):
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Counter[tuple[str, str]]:
         """As launch.py does it."""
-        return Counter({("server", head): servers, ("worker", head): workers})
+        return _take_turns([head], servers, role="server") + _take_turns([head], workers, role="worker")
 
 
 class MpiEngine(Engine):

@@ -18,6 +18,7 @@ CODE = (
     "foundation/__init__.py",
     "foundation/decode.py",
     "foundation/file_lock.py",
+    "foundation/thread_pool.py",
     "bootstrap/__init__.py",
     "bootstrap/node/process_tree.py",
     "bootstrap/node/setup_env.py",

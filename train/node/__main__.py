@@ -10,7 +10,7 @@ from pathlib import Path
 
 PROGRAMS = {
     "jobs": "train.node.jobs",
-    "supervise": "train.node.supervisor.supervise",
+    "supervise": "train.node.supervisor.supervisor",
     "launch": "train.node.supervisor.launch",
     "ssh_proxy": "train.node.supervisor.ssh_proxy",
     "role": "train.node.role.role",

@@ -11,7 +11,6 @@ import http.client
 import json
 import time
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import msgspec
 
@@ -27,14 +26,6 @@ class CredentialsError(OSError):
     """There are no credentials here; says why, and what to do."""
 
 
-class _RefusedError(Exception):
-    """The metadata service answered, and not with what was asked for."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"{status} {reason}")
-        self.status = status
-
-
 class Keys(msgspec.Struct, frozen=True, rename="pascal"):
     """What the metadata service gives."""
 
@@ -43,26 +34,17 @@ class Keys(msgspec.Struct, frozen=True, rename="pascal"):
     token: str
     expiration: datetime
 
-
-def take(job: dict[str, Any], address: str = ADDRESS) -> list[str]:
-    """Put the instance's credentials among the job's secrets, if it is to use them; returns lines for the user.
-
-    Raises CredentialsError.
-    """
-    if not job["nodes_credentials"]:
-        return []
-    keys = wait_for(address)
-    job["secrets"] = {
-        "AWS_ACCESS_KEY_ID": keys.access_key_id,
-        "AWS_SECRET_ACCESS_KEY": keys.secret_access_key,
-        "AWS_SESSION_TOKEN": keys.token,
-    }
-    if job.get("env", {}).get("CLUSTER_DATA_MODE") == "stage":
-        return []  # stage.py renews them
-    return render_expiry(keys.expiration, datetime.now(timezone.utc))
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that hand them to a program."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
+            "AWS_SESSION_TOKEN": self.token,
+        }
 
 
-def wait_for(address: str) -> Keys:
+def wait_for(address: str = ADDRESS) -> Keys:
     """The credentials as IMDS has them. Raises CredentialsError when there are none after PATIENCE_S."""
     give_up_at = time.monotonic() + PATIENCE_S
     while True:
@@ -83,22 +65,17 @@ def read(address: str) -> Keys:
         found = json.loads(_ask(address, "GET", ROLES + role, header))
         if found.get("Code") == "Success":
             return msgspec.convert(found, Keys)
-    except _RefusedError as refusal:
-        if refusal.status == 404:
-            raise CredentialsError(
-                "this instance has no credentials: it was launched without the instance profile that cluster.toml asks "
-                'for; cluster down, then cluster up; or set [provision] instance_profile = "none"'
-            ) from None
-        raise CredentialsError(f"the instance metadata service refuses to give credentials: {refusal}") from None
+    except CredentialsError:
+        raise
     except (OSError, ValueError, AttributeError, IndexError, http.client.HTTPException) as error:
         raise CredentialsError(f"the instance metadata service gives no credentials: {error}") from None
     said = f"{found.get('Code')} {found.get('Message', '')}"
     raise CredentialsError(f"AWS gives this instance no credentials for the role {role}: {said}")
 
 
-def render_expiry(expiration: datetime, now: datetime) -> list[str]:
+def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str]:
     """What a user has to know of credentials that end then: a list of no line or one."""
-    left = expiration - now
+    left = expiration - (now or datetime.now(timezone.utc))
     if left >= TOLD_BELOW:
         return []
     hours, minutes = divmod(int(left.total_seconds()) // 60, 60)
@@ -109,7 +86,7 @@ def render_expiry(expiration: datetime, now: datetime) -> list[str]:
 def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> str:
     """The text at a path of the metadata service, asked without any proxy.
 
-    Raises _RefusedError, OSError, HTTPException.
+    Raises CredentialsError, OSError, HTTPException.
     """
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:
@@ -118,6 +95,12 @@ def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> str:
         body = answer.read()
     finally:
         connection.close()
+    if answer.status == 404:
+        raise CredentialsError(
+            "this instance has no credentials: it was launched without the instance profile that cluster.toml asks "
+            'for; cluster down, then cluster up; or set [provision] instance_profile = "none"'
+        )
     if answer.status != 200:
-        raise _RefusedError(answer.status, answer.reason)
+        refusal = f"{answer.status} {answer.reason}"
+        raise CredentialsError(f"the instance metadata service refuses to give credentials: {refusal}")
     return body.decode("utf-8")

@@ -118,7 +118,7 @@ def submit(order: Order) -> Submitted:
 
 
 def start_supervisor(order: Order) -> None:
-    """Start supervise.py, where there is systemd in a scope of its own, which a logout leaves alone. Raises OSError."""
+    """Start the supervisor: with systemd in a scope of its own, which a logout leaves alone. Raises OSError."""
     command = program_words("supervise", python=order.python)
     said = []
     for prefix in [*scopes(order.job), []]:
@@ -260,7 +260,7 @@ def end_left(record: Record, gone: Sequence[str]) -> Record:
             raise OSError(f"somebody else searches for what job {job} left, and does not come to an end")
         record = job_folder.read_record(job) or record
         if record.left:
-            record.left = recovery.end_on(record, [host for host in record.nodes if host.instance_id not in gone])
+            record.left = recovery.end_job(record, [host for host in record.nodes if host.instance_id not in gone])
             job_folder.write_record(record, lasting=True)
             recovery.publish(record)
     return record

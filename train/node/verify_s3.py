@@ -26,12 +26,11 @@ def main() -> None:
 def read(order: dict[str, Any]) -> dict[str, Any]:
     """What the one line says."""
     try:
-        instance_credentials.take(order)
+        secrets = instance_credentials.wait_for().variables if order["nodes_credentials"] else order["secrets"]
     except instance_credentials.CredentialsError as error:
         return {"credentials": str(error)}
     # Read by dmlc-core when it opens its first s3:// URI.
-    os.environ.update(order["env"])
-    os.environ.update(order["secrets"])
+    os.environ.update({**order["env"], **secrets})
     import mxnet as mx  # noqa: PLC0415 - reads the environment
 
     try:

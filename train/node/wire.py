@@ -9,6 +9,8 @@ from msgspec import Struct, to_builtins
 
 from train.job.protocol import JobResult, RunSettings
 
+WAITING = b"CLUSTER-ROLE "  # on mpirun's stdout, before the Message of a role that waits to be called
+FAILED = b"CLUSTER-FAILED "  # on launch.py's stdout, when a command that it ran has failed
 LONGEST_REST_S = 0.1
 REST_STEP_S = 0.02
 Found = tuple[int, str]
@@ -64,7 +66,7 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     does not end; why: what we have to say of it.
     lost: from ssh_proxy.py: ssh ended before the process did. unread: the host cannot read the job's data.
     blocked: the ports that cannot be reached, as "10.0.0.5:34567". bound: ps-lite's address and port.
-    watch, stop: from jobs.py. code: from launch.py: a command that it ran has failed.
+    watch, stop: from jobs.py.
     """
 
     exit: Optional[int] = None
@@ -89,7 +91,6 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     why: Optional[str] = None
     watch: bool = False
     stop: bool = False
-    code: Optional[int] = None
 
 
 class Ended(Struct, kw_only=True):

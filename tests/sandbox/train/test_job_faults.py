@@ -100,7 +100,7 @@ KILLED = (
         command=STARTS,
     ),
     Killed(
-        "supervise.py",
+        "the supervisor",
         lambda job: job.program("supervise"),
         "the supervisor on node-0 was killed",
         command=STARTS,
@@ -122,7 +122,7 @@ ALSO_KILLED = (
     ),
     Killed("sshd on node-1", lambda job: job.parent_of(job.wrapper("node-1")[0]), SSH_FAILED, command=STARTS),
     Killed(
-        "supervise.py, when all have joined",
+        "the supervisor, when all have joined",
         lambda job: job.program("supervise"),
         "the supervisor on node-0 was killed",
     ),

@@ -94,6 +94,10 @@ class EventLoop:
         """Stop a timer, if there is one."""
         self._timers.pop(name, None)
 
+    def cancel_all(self) -> None:
+        """Stop all timers."""
+        self._timers.clear()
+
     def has(self, name: str) -> bool:
         """Whether there is a timer of this name."""
         return name in self._timers

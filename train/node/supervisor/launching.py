@@ -12,7 +12,7 @@ from bootstrap.node import process_tree
 from foundation.decode import decode
 from train.engines import ENGINES, HostFiles
 from train.job.protocol import JobHost, Order
-from train.node import job_folder, meeting, wire
+from train.node import job_folder, wire
 from train.node.programs import program_words
 from train.node.supervisor.event_loop import EventLoop
 from train.node.supervisor.processes import JobProcess
@@ -72,9 +72,9 @@ class Children:
         def read() -> None:
             data = os.read(source, 1 << 16)
             for line in lines.feed(data) if data else lines.flush():
-                if line.startswith(meeting.WAITING) and child is self._launcher:
-                    self._reach(decode(line[len(meeting.WAITING) :], Message))
-                elif line.startswith(meeting.FAILED) and child is self._launcher:
+                if line.startswith(wire.WAITING) and child is self._launcher:
+                    self._reach(decode(line[len(wire.WAITING) :], Message))
+                elif line.startswith(wire.FAILED) and child is self._launcher:
                     self._fail()
                 else:
                     self._say(process, wire.text(line))

@@ -19,7 +19,6 @@ EARLY_GRACE_S = 5.0  # for workers to report, once launch.py, the scheduler or a
 PROBE_AFTER_S = 5.0
 PROBE_S = 4.5  # more than process.py takes
 STOPPED, OVERTIME = 130, 124
-TIMERS = ("start", "unstarted", "launcher", "proxy", "early", "join", "lost", "gather", "overtime", "silence", "stalls")
 
 
 class Outcome:
@@ -55,11 +54,6 @@ class Outcome:
     def stop(self) -> None:
         """End the job at the user's request."""
         self.decide("stopped", STOPPED, "stopped")
-
-    def rest(self) -> None:
-        """Cancel all timers: the outcome is final."""
-        for name in TIMERS:
-            self._loop.cancel(name)
 
     # -- start ---------------------------------------------------------------------------------------------------
 

@@ -5,15 +5,13 @@ In S3 they lie at RESULTS/ID/, by the same names. The record is written last in 
 job has ended has a whole log beside it.
 """
 
-import collections
 import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
-from train.job.protocol import Order
+from foundation.thread_pool import Check, map_in_threads
 from train.node import instance_credentials, job_folder
 
 if TYPE_CHECKING:
@@ -26,35 +24,16 @@ RECORD = "record.json"
 RANK_UNKNOWN = "@"  # in the name of a process's output that gets another name once its rank is known
 
 
-@dataclass(frozen=True)
-class Results:
-    """A job whose folder is copied: to `url`, with the variables and secrets of its processes."""
-
-    job: str
-    url: str
-    env: Mapping[str, str]
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    nodes_credentials: bool = False
-
-
-def take_credentials(order: Order) -> list[str]:
-    """Put the instance's credentials among the job's secrets, if it is to use them; returns lines for the user.
-
-    Raises OSError.
-    """
-    given: dict[str, Any] = {"nodes_credentials": order.nodes_credentials, "secrets": order.secrets, "env": order.env}
-    lines = instance_credentials.take(given)
-    order.secrets = given["secrets"]
-    return lines
-
-
 class Copying:
-    """Copies a job's folder to S3 while it runs, in a thread, with credentials that are as new as they can be."""
+    """Copies a job's folder to `url` while the job runs, in a thread.
 
-    def __init__(self, results: Results) -> None:
-        self._results = results
-        self._said: collections.deque[str] = collections.deque()  # by the thread that copies
-        self._folder = job_folder.path(results.job)
+    env, secrets: the variables of its processes; secrets: None for the instance's own credentials, always the newest.
+    """
+
+    def __init__(self, job: str, url: str, env: Mapping[str, str], secrets: Optional[Mapping[str, str]]) -> None:
+        self._url, self._env, self._given_secrets = url, env, secrets
+        self._folder = job_folder.path(job)
+        self._said: list[str] = []
         self._kinds_said: set[object] = set()
         self._telling = threading.Lock()
         self._published: dict[str, tuple[int, int]] = {}
@@ -65,10 +44,9 @@ class Copying:
 
     def take_said(self) -> list[str]:
         """What there is to tell the user since the last time: lines, one for each kind of problem."""
-        lines = []
-        while self._said:
-            lines.append(self._said.popleft())
-        return lines
+        with self._telling:
+            said, self._said = self._said, []
+        return said
 
     def finish(self, timeout_s: float) -> bool:
         """Copy what is left, for `timeout_s` seconds at most; nothing writes to the folder any more.
@@ -82,13 +60,7 @@ class Copying:
         return self._complete and not self._thread.is_alive()
 
     def _secrets(self) -> Mapping[str, str]:
-        fresh: dict[str, Any] = {
-            "nodes_credentials": self._results.nodes_credentials,
-            "secrets": dict(self._results.secrets),
-        }
-        instance_credentials.take(fresh)
-        secrets: Mapping[str, str] = fresh["secrets"]
-        return secrets
+        return instance_credentials.wait_for().variables if self._given_secrets is None else self._given_secrets
 
     def _run(self) -> None:
         try:
@@ -113,37 +85,22 @@ class Copying:
         from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of every command that asks the head
 
         try:
-            store = s3.Store({**self._results.env, **self._secrets()})
+            store = s3.Store({**self._env, **self._secrets()})
         except (OSError, ValueError) as error:
             self._tell("credentials", f"the job's log cannot be copied to S3: {error}")
             return False
-        first = [name for name in names if name != RECORD]
-        return self._publish_all(store, first) & self._publish_all(store, [RECORD])
 
-    def _publish_all(self, store: "s3.Store", names: Sequence[str]) -> bool:
-        """Publish files side by side, since each takes S3 a moment; True when all went well."""
-        waiting = collections.deque(names)
-        failed: list[str] = []
+        def publish(name: str, _: Optional[Check] = None) -> bool:
+            try:
+                self._publish(store, name)
+            except Exception as error:  # noqa: BLE001 - all of them are told; StoreError is the usual one
+                kind = getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__
+                self._tell(kind, f"the job's log cannot be copied to S3: {error or type(error)}")
+                return False
+            return True
 
-        def work() -> None:
-            while True:
-                try:
-                    name = waiting.popleft()
-                except IndexError:
-                    return
-                try:
-                    self._publish(store, name)
-                except Exception as error:  # noqa: BLE001 - all of them are told; StoreError is the usual one
-                    failed.append(name)
-                    self._tell(_kind(error), f"the job's log cannot be copied to S3: {error or type(error)}")
-
-        threads = [threading.Thread(target=work, name="publish-file") for _ in range(min(PARALLEL, len(names)))]
-        for thread in threads:
-            thread.daemon = True
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return not failed
+        others = map_in_threads(publish, [name for name in names if name != RECORD], threads=PARALLEL)
+        return publish(RECORD) and all(others)
 
     def _publish(self, store: "s3.Store", name: str) -> None:
         """Publish a file if it has changed. Raises OSError."""
@@ -154,16 +111,12 @@ class Copying:
             return  # there is no such file yet, or it has been given its name with the rank
         version = (found.st_size, found.st_mtime_ns)
         if self._published.get(name) != version:
-            store.put_file(path, self._results.url + name)
+            store.put_file(path, self._url + name)
             self._published[name] = version
 
     def _tell(self, kind: object, text: str) -> None:
+        """Have the user told, once for each kind of problem."""
         with self._telling:
             if kind not in self._kinds_said:
                 self._kinds_said.add(kind)
                 self._said.append(text)
-
-
-def _kind(error: Exception) -> object:
-    """What two problems have in common that are told once."""
-    return getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__

@@ -1,12 +1,12 @@
 """Stands in for `ssh` in front of launch.py, on the head: once for each server and worker.
 
     ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh: see call_ssh, too
-    ssh_proxy.py --role ROLE HOST                                           as supervise.py calls it, without launch.py
+    ssh_proxy.py --role ROLE HOST                                           as the supervisor calls it
     ssh_proxy.py --join HOST {"role", "launched", "path"}                   to a role.py that waits for it there
     ssh_proxy.py --mpi HOST ORTED...                                        as mpirun calls ssh
 
 It calls the real ssh instead, with pinned host keys and the cluster's own key, starts role.py on the node, and passes
-on what that and supervise.py say to each other: the order too, so that no secret and no quoting stands on a command
+on what that and the supervisor say to each other: the order too, so that no secret and no quoting stands on a command
 line.
 """
 

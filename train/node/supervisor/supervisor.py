@@ -1,26 +1,87 @@
-"""One job, from its turn to its end. Nothing here waits for a single process, host or reader."""
+"""Runs one job from the head, in a session of its own: whoever started it may go. jobs.py starts it.
+
+The order, protocol.Order, comes as one line on stdin, after which nothing is read. stdout gets "ready" once the job is
+on its way (record, lock and socket are there), or one line that says why it is not. SIGTERM and SIGINT stop the job.
+
+What launch.py lacks is here: one process that fails ends the job, everywhere; the exit code is that process's; and at
+the end nothing is left on any host. Nothing waits for a single process, host or reader.
+"""
 
 import os
 import signal
+import sys
 import time
 import traceback
 from typing import Optional
 
+from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock
+from train.job import protocol
 from train.job.protocol import JobResult, JobState, Left, Order, Record, Stall
-from train.node import job_folder
-from train.node.supervisor import end_hosts, job_log, kv_store, launching, publish, recovery
+from train.node import instance_credentials, job_folder
+from train.node.role import environment
+from train.node.supervisor import job_log, kv_store, launching, publish, recovery
 from train.node.supervisor.event_loop import Connection, EventLoop
 from train.node.supervisor.outcome import Outcome
 from train.node.supervisor.processes import JobProcess, Processes
 from train.node.supervisor.stalls import Stalls
 from train.node.wire import Command, Ended, Message
 
+LOCK_TIMEOUT_S = 5.0
 TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5
 ROLES_END_S = 5.0
 COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while those who follow the job wait, and after they have gone
+
+
+def main() -> int:
+    """Run the job."""
+    order = decode(sys.stdin.buffer.readline(), Order)
+    leave()
+    held = FileLock(job_folder.path(order.job, "lock"))
+    has_it = held.take(LOCK_TIMEOUT_S)
+    record = job_folder.read_record(order.job)  # now nobody else writes it
+    if not has_it or record is None or record.has_ended:
+        sys.exit(f"{order.job}: somebody else has this job, or has ended it")
+    environment.raise_open_files("auto")  # two for each process of the job
+    record.supervisor = protocol.Supervisor(pid=os.getpid(), start_time=process_tree.start_time(os.getpid()))
+    try:
+        job = Supervisor(order, record)
+        job.log.reserve()
+        job.save(lasting=True)
+    except OSError as error:  # such as a full disk, which takes no complaint either
+        sys.stdout.write(job_folder.describe(error) + "\n")
+        return 1
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(devnull, descriptor)
+    job.run()
+    return 0
+
+
+def leave() -> None:
+    """Go on as a process that belongs to nobody: no session, no terminal, no parent that passes signals on."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if os.fork():
+        os._exit(0)  # the child goes on; what is registered to be done at the end is its own
+    os.setsid()
+    os.chdir("/")
+
+
+def take_credentials(order: Order) -> list[str]:
+    """Put the instance's credentials in place of the job's secrets, if it is to use them; returns lines for the user.
+
+    Raises CredentialsError.
+    """
+    if not order.nodes_credentials:
+        return []
+    keys = instance_credentials.wait_for()
+    order.secrets = keys.variables
+    is_staged = order.env.get("CLUSTER_DATA_MODE") == "stage"  # stage.py renews them
+    return [] if is_staged else instance_credentials.render_expiry(keys.expiration)
 
 
 class Supervisor:
@@ -110,17 +171,11 @@ class Supervisor:
         if self.outcome.decided is not None:
             return
         order = self.order
-        for line in publish.take_credentials(order):
+        for line in take_credentials(order):
             self.say(line)
         if order.output_url:
-            results = publish.Results(
-                job=self.job,
-                url=order.output_url,
-                env=order.env,
-                secrets=order.secrets,
-                nodes_credentials=order.nodes_credentials,
-            )
-            self.copying = publish.Copying(results)
+            secrets = None if order.nodes_credentials else order.secrets
+            self.copying = publish.Copying(self.job, order.output_url, order.env, secrets)
         self.outcome.watch_silence()
         self.outcome.watch_duration()
         if self.processes.preparation():
@@ -298,8 +353,7 @@ class Supervisor:
         self.set_state("ending")
         self.is_over = True
         self.children.takes_more = False
-        self.loop.cancel("record")
-        self.outcome.rest()
+        self.loop.cancel_all()
         silent = self.outcome.silent_hosts
         running = [one for one in self.processes.all if one.connection is not None and one.connection.is_open]
         connections = [one.connection for one in running if one.connection is not None]
@@ -311,7 +365,7 @@ class Supervisor:
             self.step_quietly()
         self.children.kill_launcher()
         unclean = self.processes.find_unclean()
-        left = end_hosts.end_on(self.job, unclean, silent, head=self.order.hosts[0], python=self.order.python)
+        left = recovery.end_on(self.job, unclean, silent, head=self.order.hosts[0], python=self.order.python)
         for process in self.processes.all:
             if process.left:
                 left.setdefault(process.host, []).extend(process.left)

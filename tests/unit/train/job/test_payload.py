@@ -35,7 +35,7 @@ def test_the_users_files_lie_where_they_lie_in_the_project(
     payload = collect(script.replace("ABSOLUTE", str(tmp_path)), project, *sync)
     assert (payload.script, payload.is_own) == (path, is_own)
     assert (payload.project and [file.path for file in payload.project.files]) == sent
-    assert {"train/node/supervisor/supervise.py", "train/node/role/role.py", "train/scripts/train_mnist.py"} <= {
+    assert {"train/node/supervisor/supervisor.py", "train/node/role/role.py", "train/scripts/train_mnist.py"} <= {
         f.path for f in payload.code.files
     }
 

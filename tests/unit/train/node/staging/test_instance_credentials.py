@@ -1,4 +1,4 @@
-"""What supervise.py reads of the instance metadata service, against a small one on this machine."""
+"""What the supervisor reads of the instance metadata service, against a small one on this machine."""
 
 import json
 import threading
@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from job_channels import make_order
 from s3_server import REGION, serve_s3_alone
 from train.node import instance_credentials, s3
+from train.node.supervisor.supervisor import take_credentials
 
 KEYS = {"AccessKeyId": "ASIA1", "SecretAccessKey": "s", "Token": "t", "Expiration": "2000-01-01T00:00:00Z"}
 KEYS_END = datetime(2000, 1, 1, tzinfo=UTC)
@@ -62,6 +64,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
     monkeypatch.setattr(instance_credentials, "PATIENCE_S", 0.0)
     monkeypatch.setattr(instance_credentials, "PAUSE_S", 0.01)
     made = Metadata()
+    monkeypatch.setattr(instance_credentials.wait_for, "__defaults__", (made.address,))
     yield made
     made.server.shutdown()
     made.server.server_close()
@@ -69,22 +72,29 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
 
 def test_the_jobs_secrets_are_the_instances(metadata: Metadata) -> None:
     metadata.give()
-    job = {"nodes_credentials": True, "secrets": {"AWS_PROFILE": "old"}}
-    instance_credentials.take(job, metadata.address)
-    assert job["secrets"] == {"AWS_ACCESS_KEY_ID": "ASIA1", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}
+    job = make_order(nodes_credentials=True, secrets={"AWS_PROFILE": "old"})
+    assert len(take_credentials(job)) == 1
+    assert job.secrets == {"AWS_ACCESS_KEY_ID": "ASIA1", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}
     assert [method for method, _ in metadata.asked] == ["PUT", "GET", "GET"]
 
 
+def test_a_job_that_stages_is_told_nothing_of_their_end(metadata: Metadata) -> None:
+    metadata.give()
+    job = make_order(nodes_credentials=True, env={"CLUSTER_DATA_MODE": "stage"})
+    assert take_credentials(job) == []
+    assert job.secrets["AWS_ACCESS_KEY_ID"] == "ASIA1"
+
+
 def test_a_job_with_secrets_of_its_own_asks_nobody(metadata: Metadata) -> None:
-    job = {"nodes_credentials": False, "secrets": {"AWS_ACCESS_KEY_ID": "ASIA2"}}
-    assert instance_credentials.take(job, metadata.address) == []
-    assert job["secrets"] == {"AWS_ACCESS_KEY_ID": "ASIA2"}
+    job = make_order(secrets={"AWS_ACCESS_KEY_ID": "ASIA2"})
+    assert take_credentials(job) == []
+    assert job.secrets == {"AWS_ACCESS_KEY_ID": "ASIA2"}
     assert not metadata.asked
 
 
 def test_an_instance_without_a_profile_says_what_to_do(metadata: Metadata) -> None:
     with pytest.raises(instance_credentials.CredentialsError, match="launched without the instance profile") as caught:
-        instance_credentials.take({"nodes_credentials": True}, metadata.address)
+        instance_credentials.wait_for()
     assert "cluster up" in str(caught.value)
 
 
@@ -101,10 +111,8 @@ def test_credentials_that_come_a_little_later_are_waited_for(
 
     giving = threading.Thread(target=give_when_asked_twice, daemon=True)
     giving.start()
-    job: dict[str, Any] = {"nodes_credentials": True}
-    instance_credentials.take(job, metadata.address)
+    assert instance_credentials.wait_for().access_key_id == "ASIA1"
     giving.join()
-    assert job["secrets"]["AWS_ACCESS_KEY_ID"] == "ASIA1"
     assert metadata.asked.count(("GET", ROLES)) > 2
 
 
@@ -118,21 +126,21 @@ def test_credentials_that_come_a_little_later_are_waited_for(
 def test_a_role_that_ec2_cannot_take_is_named(metadata: Metadata, changed: dict[str, str], said: str) -> None:
     metadata.give(**changed)
     with pytest.raises(instance_credentials.CredentialsError, match=said):
-        instance_credentials.take({"nodes_credentials": True}, metadata.address)
+        instance_credentials.wait_for()
 
 
 def test_a_service_that_is_switched_off_or_not_there(metadata: Metadata) -> None:
     metadata.status = 403
     with pytest.raises(instance_credentials.CredentialsError, match="refuses to give credentials: 403"):
-        instance_credentials.take({"nodes_credentials": True}, metadata.address)
+        instance_credentials.wait_for()
     with pytest.raises(instance_credentials.CredentialsError, match="gives no credentials"):
-        instance_credentials.take({"nodes_credentials": True}, "127.0.0.1:9")
+        instance_credentials.wait_for("127.0.0.1:9")
 
 
 def test_an_answer_that_cannot_be_read_shows_nothing_of_it(metadata: Metadata) -> None:
     metadata.pages = {ROLES: "trainers", f"{ROLES}trainers": 'SECRET{"Code"'}
     with pytest.raises(instance_credentials.CredentialsError, match="gives no credentials") as caught:
-        instance_credentials.take({"nodes_credentials": True}, metadata.address)
+        instance_credentials.wait_for()
     assert "SECRET" not in str(caught.value)
 
 
@@ -196,10 +204,3 @@ def test_the_keys_that_are_there_do_while_there_are_no_others(metadata: Metadata
     metadata.pages = {}
     with pytest.raises(instance_credentials.CredentialsError):
         keys()
-
-
-def test_a_job_that_stages_is_told_nothing_of_their_end(metadata: Metadata) -> None:
-    metadata.give(Expiration=end_in(600))
-    job: dict[str, Any] = {"nodes_credentials": True, "env": {"CLUSTER_DATA_MODE": "stage"}}
-    assert instance_credentials.take(job, metadata.address) == []
-    assert job["secrets"]["AWS_ACCESS_KEY_ID"] == "ASIA1"

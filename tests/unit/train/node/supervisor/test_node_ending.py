@@ -9,11 +9,11 @@ import pytest
 
 from job_host import job_id
 from train.job.protocol import JobHost
-from train.node.supervisor import end_hosts
+from train.node.supervisor import recovery
 
 
 def search(prefix: list[str]) -> Any:
-    return end_hosts.Search(job_id(1), prefix, JobHost(name="node-0", ip="127.0.0.1"), python=sys.executable)
+    return recovery.Search(job_id(1), prefix, JobHost(name="node-0", ip="127.0.0.1"), python=sys.executable)
 
 
 @pytest.mark.parametrize(

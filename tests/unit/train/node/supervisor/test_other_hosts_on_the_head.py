@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from train.job.protocol import JobHost, Order, Place
 from train.node import job_folder
-from train.node.supervisor import end_hosts, launching, ssh_proxy
+from train.node.supervisor import launching, recovery, ssh_proxy
 from train.node.supervisor.processes import Processes, with_secrets
 from train.node.wire import RoleOrder
 
@@ -143,7 +143,7 @@ def test_launch_py_passes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_it_is_searched_with_its_own_python() -> None:
-    found = end_hosts.Search("j", ["echo"], LAB, python="/e/bin/python")
+    found = recovery.Search("j", ["echo"], LAB, python="/e/bin/python")
     assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
     (words,) = found._words[1:]
     assert "exec /home/alice/e/bin/python -B -Es /home/alice/t/train/node role end j;" in words

@@ -52,7 +52,7 @@ class Job:
 
     def __init__(self, url: str, *, results: str = "s3://results/runs/job-1/") -> None:
         self.secrets: Callable[[], dict[str, str]] = lambda: dict(SECRETS)
-        self._results = publish.Results(job="job-1", url=results, env={"AWS_ENDPOINT_URL": url, "S3_REGION": REGION})
+        self._results, self._env = results, {"AWS_ENDPOINT_URL": url, "S3_REGION": REGION}
 
     def start(self) -> None:
         job = self
@@ -61,7 +61,7 @@ class Job:
             def _secrets(self) -> dict[str, str]:
                 return job.secrets()
 
-        self.copying = Copying(self._results)
+        self.copying = Copying("job-1", self._results, self._env, None)
 
     @property
     def said(self) -> list[str]:
