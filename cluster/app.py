@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -122,15 +122,15 @@ class App:
 
     def print_json(self, value: Any) -> None:
         """Print a result to stdout as JSON."""
-        write(sys.stdout, dump_json(value))
+        # In ASCII and without control characters.
+        write(sys.stdout, json.dumps(value, indent=2, default=str).replace("\x7f", "\\u007f"))
 
-    def print_json_array(self, values: Iterable[Any]) -> None:
-        """Print results to stdout as one JSON array, one at a time, because they may be large."""
-        opening = "["
-        for value in values:
-            sys.stdout.write(f"{opening}\n  {dump_json(value).replace(chr(10), chr(10) + '  ')}")
-            opening = ","
-        write(sys.stdout, "[]" if opening == "[" else "\n]")
+    def show(self, text: str, document: Any, *, as_json: bool) -> None:
+        """Print a result to stdout: the text, or with as_json the document."""
+        if as_json:
+            self.print_json(document)
+        else:
+            self.print(text)
 
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask the user, unless `yes`. Raises UsageError, which names --yes, when there is no terminal."""
@@ -139,11 +139,6 @@ class App:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"{question} Without a terminal this needs --yes.")
         return click.confirm(escape(question), err=True)
-
-
-def dump_json(value: Any) -> str:
-    """JSON for people and programs, in ASCII and without control characters. Pure."""
-    return json.dumps(value, indent=2, default=str).replace("\x7f", "\\u007f")
 
 
 def sandbox_files_dir(project_dir: Path) -> Path:

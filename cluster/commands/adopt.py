@@ -1,8 +1,7 @@
 """`cluster adopt` and `allow`: which instances are nodes, and from where they can be reached."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
-from typing import Any
+from textwrap import indent
 
 import click
 
@@ -47,21 +46,20 @@ def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) 
         app.say(render_candidates(chosen))
     if not adopted:
         app.say(f"cluster {state.name}: nothing to adopt")
+    elif app.files.find_public_key() is None:
+        raise ClusterError(
+            f"the private key of cluster {state.name} is not on this machine ({app.files.private_key})",
+            hint="copy the file from the machine that made the cluster, then: cluster adopt",
+        )
+    elif not app.confirm(f"Adopt {len(adopted)} of these instances?", yes=yes):
+        app.say("nothing was done")
+        adopted = []
     else:
-        if app.files.find_public_key() is None:
-            raise ClusterError(
-                f"the private key of cluster {state.name} is not on this machine ({app.files.private_key})",
-                hint="copy the file from the machine that made the cluster, then: cluster adopt",
-            )
-        if not app.confirm(f"Adopt {len(adopted)} of these instances?", yes=yes):
-            app.say("nothing was done")
-            adopted = []
-        else:
-            with app.files.locked():
-                app.files.note_instances(instance.instance_id for instance in adopted)
-            app.say(f"adopted {len(adopted)} of these instances; cluster status shows them as nodes", style="green")
+        with app.files.locked():
+            app.files.note_instances(instance.instance_id for instance in adopted)
+        app.say(f"adopted {len(adopted)} of these instances; cluster status shows them as nodes", style="green")
     if as_json:
-        app.print_json([adoption_document(instance, adopted) for instance in chosen])
+        app.print_json([{**untrusted_document(instance), "adopted": instance in adopted} for instance in chosen])
 
 
 def choose(state: ClusterState, instance_ids: Collection[str]) -> tuple[UntrustedInstance, ...]:
@@ -81,30 +79,20 @@ def choose(state: ClusterState, instance_ids: Collection[str]) -> tuple[Untruste
 
 def render_candidates(instances: Sequence[UntrustedInstance]) -> str:
     """What is known of each instance, one paragraph for each. Pure."""
-    return "\n".join(line for instance in instances for line in _render(instance))
-
-
-def adoption_document(instance: UntrustedInstance, adopted: Collection[UntrustedInstance]) -> dict[str, Any]:
-    """One instance as `cluster adopt --json` prints it. Pure."""
-    return {**untrusted_document(instance), "adopted": instance in adopted}
-
-
-def _render(instance: UntrustedInstance) -> list[str]:
-    rows = [
-        ("launched", _render_time(instance.launched_at)),
-        ("owner tag", render_owner(instance.owner)),
-        ("key pair", ascii(instance.key_name) if instance.key_name else "none"),
-        ("groups", ", ".join(instance.group_ids) or "none"),
-        ("image", instance.image_id),
-        ("address", instance.public_ip or instance.private_ip or "none"),
-    ]
-    table = "\n".join(f"  {line}" for line in render_table(rows).splitlines())
-    refused = [f"  refused    {'; '.join(instance.problems)}"] if instance.problems else []
-    return [f"{instance.instance_id}  {instance.instance_type}  {instance.state}", table, *refused]
-
-
-def _render_time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    lines = []
+    for instance in instances:
+        rows = [
+            ("launched", f"{instance.launched_at:%Y-%m-%d %H:%M:%S} UTC"),
+            ("owner tag", render_owner(instance.owner)),
+            ("key pair", ascii(instance.key_name) if instance.key_name else "none"),
+            ("groups", ", ".join(instance.group_ids) or "none"),
+            ("image", instance.image_id),
+            ("address", instance.public_ip or instance.private_ip or "none"),
+        ]
+        lines.append(f"{instance.instance_id}  {instance.instance_type}  {instance.state}")
+        lines.append(indent(render_table(rows), "  "))
+        lines += [f"  refused    {'; '.join(instance.problems)}"] if instance.problems else []
+    return "\n".join(lines)
 
 
 @click.command("allow")

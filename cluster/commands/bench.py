@@ -1,8 +1,8 @@
-"""`cluster bench`."""
+"""`cluster bench`: measures, and shows the results as tables or JSON."""
 
+import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import click
@@ -11,14 +11,7 @@ from bootstrap.apply import ReadyNode
 from cluster.app import App, pass_app
 from cluster.jobs import ask_head, head_of
 from cluster.session import describe_and_warn, ready_nodes
-from cluster.views.bench import (
-    kvstore_document,
-    network_document,
-    render_kvstore,
-    render_network,
-    render_scaling,
-    scaling_document,
-)
+from cluster.views.terminal import render_table
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from train.follow.events import Event as JobEvent
@@ -27,11 +20,22 @@ from train.follow.head import Head
 from train.follow.run import run_job
 from train.job.plan import Job
 from train.job.protocol import KvStore
-from train.measure.network import Pair, measure_network
-from train.measure.training import Scaling, choose_counts, choose_workload, measure_kvstore, measure_scaling
+from train.measure.network import NetworkResult, Pair, measure_network
+from train.measure.training import (
+    KV_NETWORK,
+    KvResult,
+    Runner,
+    Scaling,
+    choose_counts,
+    choose_workload,
+    measure_kvstore,
+    measure_scaling,
+)
 
 WHAT = ("network", "kvstore", "scaling")
 DIST_STORES = tuple(name for name in get_args(KvStore) if name.startswith("dist"))
+_MB = 1e6
+_MS = 1e3
 
 
 @click.command("bench")
@@ -79,11 +83,19 @@ def bench(
     """
     app.enter_cloud()
     state = describe_and_warn(app)
+    configured = app.config.train.kv_store
+    settings = {
+        "config": app.config.train,
+        "kv_store": kv_store or (configured if configured in DIST_STORES else "dist_sync"),
+        "mxnet": app.config.bootstrap.mxnet,
+    }
     document: dict[str, Any] = {}
     with ready_nodes(app, state) as (nodes, _), closing(head_of(app, nodes)) as head:
         _check_idle(head)
-        configured = app.config.train.kv_store
-        jobs = _Jobs(app, nodes, head, kv_store or (configured if configured in DIST_STORES else "dist_sync"))
+
+        def run(job: Job, take: Callable[[JobEvent], None]) -> Result:
+            return run_job(head, job.order, take=take, say=app.say)
+
         for name in dict.fromkeys(what or WHAT):
             if name == "network" and len(nodes) == 1:
                 said = "there is one node, and so no network between nodes"
@@ -92,12 +104,11 @@ def bench(
                 app.say(said)
                 continue
             if name == "network":
-                found = _measure_network(app, nodes, seconds=seconds, streams=streams)
+                table, document[name] = _measure_network(app, nodes, seconds=seconds, streams=streams)
+            elif name == "kvstore":
+                table, document[name] = _measure_kvstore(app, run, nodes, batches=batches or 10, **settings)
             else:
-                found = (
-                    jobs.measure_kvstore(batches or 10) if name == "kvstore" else jobs.measure_scaling(batches or 200)
-                )
-            table, document[name] = found
+                table, document[name] = _measure_scaling(app, run, nodes, batches=batches or 200, **settings)
             if not as_json:
                 app.print(f"\n{table}" if len(document) > 1 else table)
     if as_json:
@@ -115,52 +126,160 @@ def _check_idle(head: Head) -> None:
             )
 
 
+# Each measurement returns its table and its document.
+
+
 def _measure_network(
     app: App, nodes: Sequence[ReadyNode], *, seconds: float, streams: int
 ) -> tuple[str, dict[str, Any]]:
-    """Measure pair by pair; the table and the document."""
     app.report(Event(kind="start", what="measuring the network"))
 
     def show(pair: Pair) -> None:
-        app.report(Event(kind="start", what=f"{pair.bytes_per_s / 1e6:.0f} MB/s to {pair.target}", where=pair.source))
+        app.report(Event(kind="start", what=f"{pair.bytes_per_s / _MB:.0f} MB/s to {pair.target}", where=pair.source))
 
     result = measure_network(nodes, seconds=seconds, streams=streams, on_pair=show)
     return render_network(result), network_document(result)
 
 
-@dataclass(frozen=True, slots=True)
-class _Jobs:
-    """The measurements that are jobs; each returns its table and its document."""
+def _measure_kvstore(app: App, run: Runner, nodes: Sequence[ReadyNode], **settings: Any) -> tuple[str, dict[str, Any]]:
+    app.report(Event(kind="start", what=f"measuring the kv-store on {len(nodes)} nodes"))
+    result = measure_kvstore(run, nodes, **settings)
+    worst = max(worker.worst_error for worker in result.workers)
+    if worst > 1e-4:
+        app.say(f"the sums in the kv-store are wrong by up to {worst:.2g} of their size", style="yellow")
+    return render_kvstore(result), kvstore_document(result)
 
-    app: App
-    nodes: Sequence[ReadyNode]
-    head: Head
-    kv_store: KvStore
 
-    def measure_kvstore(self, batches: int) -> tuple[str, dict[str, Any]]:
-        """Run measure.py on all nodes."""
-        self.app.report(Event(kind="start", what=f"measuring the kv-store on {len(self.nodes)} nodes"))
-        result = measure_kvstore(self._run, self.nodes, batches=batches, **self._settings())
-        worst = max(worker.worst_error for worker in result.workers)
-        if worst > 1e-4:
-            self.app.say(f"the sums in the kv-store are wrong by up to {worst:.2g} of their size", style="yellow")
-        return render_kvstore(result), kvstore_document(result)
+def _measure_scaling(
+    app: App, run: Runner, nodes: Sequence[ReadyNode], *, batches: int, **settings: Any
+) -> tuple[str, dict[str, Any]]:
+    workload = choose_workload(nodes, batches=batches)
+    runs = []
+    for count in choose_counts(len(nodes)):
+        app.report(Event(kind="start", what=f"training with {count} worker{'s' if count > 1 else ''}"))
+        runs.append(measure_scaling(run, nodes, count, workload=workload, batches=batches, **settings))
+    scaling = Scaling(workload=workload, runs=tuple(runs))
+    return render_scaling(scaling), scaling_document(scaling)
 
-    def measure_scaling(self, batches: int) -> tuple[str, dict[str, Any]]:
-        """Run a training script with more and more workers."""
-        workload = choose_workload(self.nodes, batches=batches)
-        runs = []
-        for count in choose_counts(len(self.nodes)):
-            what = f"training with {count} worker{'s' if count > 1 else ''}"
-            self.app.report(Event(kind="start", what=what))
-            settings = self._settings()
-            runs.append(measure_scaling(self._run, self.nodes, count, workload=workload, batches=batches, **settings))
-        scaling = Scaling(workload=workload, runs=tuple(runs))
-        return render_scaling(scaling), scaling_document(scaling)
 
-    def _settings(self) -> dict[str, Any]:
-        config = self.app.config
-        return {"config": config.train, "kv_store": self.kv_store, "mxnet": config.bootstrap.mxnet}
+# -- tables and documents; pure ----------------------------------------------------------------------------------------
 
-    def _run(self, job: Job, take: Callable[[JobEvent], None]) -> Result:
-        return run_job(self.head, job.order, take=take, say=self.app.say)
+
+def render_network(result: NetworkResult) -> str:
+    """A matrix where each pair was measured, else a line for each; then least, median and most."""
+    over = f"{result.streams} connections at once" if result.streams > 1 else "one connection"
+    heading = f"network, MB/s as it arrived: {over} for {result.seconds:g} s, one pair of nodes after another"
+    table = _render_matrix(result) if result.all_pairs else _render_pairs(result)
+    rates = [pair.bytes_per_s / _MB for pair in result.pairs]
+    rows = [("", "least", "median", "most")]
+    for what, values in (
+        ("MB/s", rates),
+        ("Gbit/s", [rate * 8 / 1000 for rate in rates]),
+        ("round trip, ms", [pair.round_trip_s * _MS for pair in result.pairs]),
+    ):
+        rows.append((what, _number(min(values)), _number(statistics.median(values)), _number(max(values))))
+    return f"{heading}\n{table}\n\n{render_table(rows, numbers_from=1)}"
+
+
+def _render_matrix(result: NetworkResult) -> str:
+    rates = {(pair.source, pair.target): _number(pair.bytes_per_s / _MB) for pair in result.pairs}
+    rows = [("from \\ to", *result.nodes)]
+    rows += [(source, *(rates.get((source, target), "-") for target in result.nodes)) for source in result.nodes]
+    return render_table(rows, numbers_from=1)
+
+
+def _render_pairs(result: NetworkResult) -> str:
+    rows = [("from", "to", "MB/s", "round trip, ms")]
+    rows += [
+        (pair.source, pair.target, _number(pair.bytes_per_s / _MB), _number(pair.round_trip_s * _MS))
+        for pair in result.pairs
+    ]
+    return render_table(rows, numbers_from=2)
+
+
+def network_document(result: NetworkResult) -> dict[str, Any]:
+    """For --json; rates in bytes, times in seconds."""
+    pairs = []
+    for pair in result.pairs:
+        trips = {"min": min(pair.round_trips_s), "median": pair.round_trip_s, "max": max(pair.round_trips_s)}
+        ends = {"source": pair.source, "target": pair.target}
+        pairs.append({**ends, "bytes_per_s": pair.bytes_per_s, "round_trip_s": trips})
+    return {"seconds": result.seconds, "streams": result.streams, "pairs": pairs}
+
+
+def render_kvstore(result: KvResult) -> str:
+    """A line for each worker."""
+    heading = (
+        f"kv-store {result.kv_store}, MB/s out of and into each worker: {KV_NETWORK}'s {result.arrays} arrays, "
+        f"{result.size_mb:.0f} MB, pushed and pulled; median of {len(result.workers[0].batches_s)} batches"
+    )
+    rows = [("worker", "node", "MB/s", "s/batch")]
+    for worker in result.workers:
+        rank = "?" if worker.rank is None else str(worker.rank)
+        median = statistics.median(worker.batches_s)
+        rows.append((rank, worker.host, _number(result.mb_per_s(worker)), _number(median)))
+    rows.append(("all", "", _number(sum(map(result.mb_per_s, result.workers))), ""))
+    return f"{heading}\n{render_table(rows, numbers_from=2)}"
+
+
+def kvstore_document(result: KvResult) -> dict[str, Any]:
+    """For --json."""
+    workers = [
+        {
+            "rank": worker.rank,
+            "node": worker.host,
+            "mb_per_s": result.mb_per_s(worker),
+            "batches_s": list(worker.batches_s),
+            "error": worker.worst_error if result.checked else None,
+        }
+        for worker in result.workers
+    ]
+    return {
+        "job": result.job,
+        "kv_store": result.kv_store,
+        "network": KV_NETWORK,
+        "arrays": result.arrays,
+        "size_mb": result.size_mb,
+        "workers": workers,
+    }
+
+
+def render_scaling(scaling: Scaling) -> str:
+    """A line for each number of workers."""
+    workload = scaling.workload
+    heading = (
+        f"scaling, samples/s of {workload.script} {' '.join(workload.args)}, OMP_NUM_THREADS={workload.threads}: "
+        "sum of the workers' median reports"
+    )
+    rows = [("workers", "kv-store", "samples/s", "speed-up", "efficiency")]
+    for run in scaling.runs:
+        speed_up, efficiency = f"{scaling.speed_up(run):.2f}", f"{100 * scaling.efficiency(run):.0f} %"
+        rows.append((str(run.workers), run.kv_store, _number(run.speed), speed_up, efficiency))
+    return f"{heading}\n{render_table(rows, numbers_from=1)}"
+
+
+def scaling_document(scaling: Scaling) -> dict[str, Any]:
+    """For --json."""
+    runs = [
+        {
+            "job": run.job,
+            "workers": run.workers,
+            "kv_store": run.kv_store,
+            "samples_per_s": run.speed,
+            "worker_samples_per_s": list(run.worker_speeds),
+            "speed_up": scaling.speed_up(run),
+            "efficiency": scaling.efficiency(run),
+        }
+        for run in scaling.runs
+    ]
+    return {
+        "script": scaling.workload.script,
+        "args": list(scaling.workload.args),
+        "omp_num_threads": scaling.workload.threads,
+        "runs": runs,
+    }
+
+
+def _number(value: float) -> str:
+    """Three digits of it, and all those before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

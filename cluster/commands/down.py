@@ -62,7 +62,4 @@ def _render_others(app: App) -> str:
 
 
 def _print(app: App, receipt: Receipt, *, as_json: bool) -> None:
-    if as_json:
-        app.print_json(receipt_document(receipt))
-    else:
-        app.print(render_receipt(receipt).rstrip())
+    app.show(render_receipt(receipt).rstrip(), receipt_document(receipt), as_json=as_json)

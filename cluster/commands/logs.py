@@ -33,10 +33,7 @@ def jobs(app: App, *, as_json: bool) -> None:
     """
     with open_jobs(app) as sources:
         records = sources.find_records()
-    if as_json:
-        app.print_json_array(job_documents(records))
-    else:
-        app.print(render_jobs(records, now=datetime.now(UTC)))
+    app.show(render_jobs(records, now=datetime.now(UTC)), job_documents(records), as_json=as_json)
 
 
 class Sink(Protocol):

@@ -1,23 +1,18 @@
-"""`cluster oracle`."""
+"""`cluster oracle`: what the tables know of GPUs and wheels, and what is found in a wheel."""
 
 import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from cluster.app import App, pass_app
-from cluster.views.oracle import (
-    differences,
-    libraries_document,
-    machine_document,
-    oracle_document,
-    render_libraries,
-    render_machine,
-    render_oracle,
-)
+from cluster.views.terminal import render_table
 from foundation.errors import ClusterError, NotFoundError, UsageError
-from provision.oracle.fatbin import read_wheel
-from provision.oracle.tables import GPU_MACHINES, find_machine, find_wheel
+from provision.oracle.decide import Verdict, check_mxnet, find_gpu_wheels, judge_on, pick_for
+from provision.oracle.fatbin import LibraryCode, read_wheel
+from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Machine, Version, Wheel, find_machine, find_wheel, show
 
 
 @click.command("oracle")
@@ -41,14 +36,109 @@ def oracle(app: App, *, instance_type: str | None, wheel: Path | None, as_json: 
             raise UsageError("INSTANCE_TYPE and --wheel are two questions", hint="ask one of them")
         _show_wheel(app, wheel, as_json=as_json)
     elif instance_type is not None:
-        _show_machine(app, instance_type, as_json=as_json)
-    elif as_json:
-        app.print_json(oracle_document())
+        machine = _find_machine(instance_type)
+        app.show(render_machine(instance_type, machine), machine_document(instance_type, machine), as_json=as_json)
     else:
-        app.print(render_oracle())
+        app.show(render_oracle(), oracle_document(), as_json=as_json)
 
 
-def _show_machine(app: App, instance_type: str, *, as_json: bool) -> None:
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+
+def render_oracle() -> str:
+    """Every GPU with its wheels, and every wheel with what it has and needs. Pure."""
+    machines_of: dict[tuple[Gpu | None, str], list[Machine]] = {}
+    for machine in GPU_MACHINES:
+        machines_of.setdefault((machine.gpu, machine.architecture), []).append(machine)
+    gpus = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES', "ALSO RUN, WITH THEIR CUDA IN THE IMAGE")]
+    for machine, *others in machines_of.values():
+        auto = pick_for(machine)
+        also = ", ".join(_short(wheel) for wheel in _other_wheels(machine))
+        families = " ".join(each.family for each in (machine, *others))
+        gpus.append((*_gpu_cells(machine), families, auto.requirement if auto else "-", also or "-"))
+    wheels = [("WHEEL", "MB", "CUDA", "MACHINE CODE (sm_)", "PTX", "READS s3://", "CUDA'S LIBRARIES")]
+    for wheel in WHEELS:
+        cuda = show(wheel.cuda) if wheel.cuda is not None else "-"
+        code, ptx = _numbers(wheel.code) or "-", _numbers(wheel.ptx) or "-"
+        s3, libraries = _yes(wheel.reads_s3), _libraries(wheel)
+        wheels.append((wheel.requirement, str(wheel.size_mb), cuda, code, ptx, s3, libraries))
+    return "\n".join([render_table(gpus), "* reads s3:// by itself", "", render_table(wheels)])
+
+
+def oracle_document() -> dict[str, Any]:
+    """What `cluster oracle --json` prints. Pure."""
+    return {
+        "machines": [_machine_document(machine) for machine in GPU_MACHINES],
+        "wheels": [_wheel_document(wheel) for wheel in WHEELS],
+    }
+
+
+def _other_wheels(machine: Machine) -> list[Wheel]:
+    if machine.gpu is None or machine.architecture != "x86_64":
+        return []
+    return [wheel for wheel in find_gpu_wheels(machine.gpu) if wheel != pick_for(machine)]
+
+
+def _gpu_cells(machine: Machine) -> tuple[str, str]:
+    gpu = machine.gpu
+    if gpu is None or gpu.capability is None:
+        return (f"{gpu.maker} {gpu.name}" if gpu is not None else "-", "-")
+    return gpu.name, show(gpu.capability) + (" (arm64)" if machine.architecture == "arm64" else "")
+
+
+def _short(wheel: Wheel) -> str:
+    return f"{wheel.name.removeprefix('mxnet-')} {wheel.version}{'*' if wheel.reads_s3 else ''}"
+
+
+def _libraries(wheel: Wheel) -> str:
+    if wheel.cuda is None:
+        return "needs none"
+    return "from PyPI" if wheel.packages else f"CUDA {show(wheel.cuda)}, from the image"
+
+
+def _numbers(versions: Iterable[Version]) -> str:
+    """As nvcc writes them: 70 75."""
+    return " ".join(f"{major}{minor}" for major, minor in sorted(set(versions)))
+
+
+def _yes(value: bool) -> str:  # noqa: FBT001 - a cell of a table
+    return "yes" if value else "no"
+
+
+def _machine_document(machine: Machine) -> dict[str, Any]:
+    gpu: dict[str, Any] | None = None
+    if machine.gpu is not None:
+        capability = machine.gpu.capability
+        gpu = {"name": machine.gpu.name, "maker": machine.gpu.maker}
+        gpu["compute_capability"] = None if capability is None else show(capability)
+    auto = pick_for(machine)
+    return {
+        "family": machine.family,
+        "architecture": machine.architecture,
+        "gpu": gpu,
+        "auto": None if auto is None else auto.requirement,
+        "auto_reads_s3": None if auto is None else auto.reads_s3,
+    }
+
+
+def _wheel_document(wheel: Wheel) -> dict[str, Any]:
+    return {
+        "wheel": wheel.requirement,
+        "size_mb": wheel.size_mb,
+        "cuda": None if wheel.cuda is None else show(wheel.cuda),
+        "machine_code": [show(version) for version in wheel.code],
+        "ptx": [show(version) for version in wheel.ptx],
+        "reads_s3": wheel.reads_s3,
+        "needs": list(wheel.needs),
+        "packages": list(wheel.packages),
+    }
+
+
+# -- one instance type -------------------------------------------------------------------------------------------------
+
+
+def _find_machine(instance_type: str) -> Machine:
+    """Raises NotFoundError, which names the nearest families."""
     machine = find_machine(instance_type)
     if machine is None:
         families = [known.family for known in GPU_MACHINES]
@@ -57,10 +147,46 @@ def _show_machine(app: App, instance_type: str, *, as_json: bool) -> None:
             f"{instance_type} is not in the table of instance types",
             hint="cluster oracle lists it" + (f"; the nearest are {', '.join(nearest)}" if nearest else ""),
         )
-    if as_json:
-        app.print_json(machine_document(instance_type, machine))
+    return machine
+
+
+def render_machine(name: str, machine: Machine) -> str:
+    """What there is for one instance type, and why. Pure."""
+    gpu = machine.gpu.label if machine.gpu is not None else "no GPU"
+    auto = pick_for(machine)
+    if auto is not None:
+        s3 = "reads s3:// by itself" if auto.reads_s3 else "does not read s3:// by itself"
+        taken = f'mxnet = "auto" takes {auto.requirement}, which {s3}'
     else:
-        app.print(render_machine(instance_type, machine))
+        taken = 'mxnet = "auto" has no wheel for it'
+    notes = check_mxnet(instance_type=name, mxnet="auto", ami="auto") if auto is not None else ()
+    rows = [("WHEEL", "RUNS", "READS s3://", "CUDA'S LIBRARIES", "WHY")]
+    for verdict in _verdicts(machine):
+        wheel = verdict.wheel
+        runs = "cpu" if _leaves_gpu_unused(wheel, machine) else _yes(verdict.runs)
+        rows.append((wheel.requirement, runs, _yes(wheel.reads_s3), _libraries(wheel), verdict.why))
+    return "\n".join([f"{name}: {gpu}, {machine.architecture}", taken, *notes, "", render_table(rows)])
+
+
+def machine_document(name: str, machine: Machine) -> dict[str, Any]:
+    """What `cluster oracle INSTANCE_TYPE --json` prints. Pure."""
+    wheels = [
+        {**_wheel_document(verdict.wheel), "runs": verdict.runs, "why": verdict.why} for verdict in _verdicts(machine)
+    ]
+    return {"instance_type": name, **_machine_document(machine), "wheels": wheels}
+
+
+def _verdicts(machine: Machine) -> list[Verdict]:
+    """What uses the machine best comes first; otherwise in the order of preference."""
+    verdicts = (judge_on(wheel, machine) for wheel in WHEELS)
+    return sorted(verdicts, key=lambda v: (not v.runs, _leaves_gpu_unused(v.wheel, machine)))
+
+
+def _leaves_gpu_unused(wheel: Wheel, machine: Machine) -> bool:
+    return wheel.cuda is None and machine.gpu is not None and machine.architecture == "x86_64"
+
+
+# -- one wheel ---------------------------------------------------------------------------------------------------------
 
 
 def _show_wheel(app: App, path: Path, *, as_json: bool) -> None:
@@ -68,12 +194,49 @@ def _show_wheel(app: App, path: Path, *, as_json: bool) -> None:
     # name-version-...: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
     known = find_wheel("==".join(path.name.split("-")[:2]))
     differing = differences(known, libraries) if known is not None else ()
-    if as_json:
-        table = None if known is None else {"wheel": known.requirement, "differences": list(differing)}
-        app.print_json({"file": str(path), "libraries": libraries_document(libraries), "table": table})
-    else:
-        app.print(render_libraries(libraries))
-        if known is not None and not differing:
-            app.say(f"this is what the table says of {known.requirement}")
+    table = None if known is None else {"wheel": known.requirement, "differences": list(differing)}
+    document = {"file": str(path), "libraries": [_library_document(each) for each in libraries], "table": table}
+    app.show(render_libraries(libraries), document, as_json=as_json)
     if known is not None and differing:
         raise ClusterError(f"{path}: not what the table says of {known.requirement}: {'; '.join(differing)}")
+    if known is not None and not as_json:
+        app.say(f"this is what the table says of {known.requirement}")
+
+
+def render_libraries(libraries: Sequence[LibraryCode]) -> str:
+    """What GPU code was found in a wheel. Pure."""
+    lines = []
+    for library in libraries:
+        lines += [
+            f"{library.name}: {library.modules} modules",
+            f"  machine code  {_counts(library.code, library.modules)}",
+            f"  PTX           {_counts(library.ptx, library.modules)}",
+        ]
+    return "\n".join(lines) or "no GPU code"
+
+
+def _counts(counts: Mapping[Version, int], modules: int) -> str:
+    """sm_70, and in how many modules where not in all of them."""
+    cells = (f"sm_{_numbers([v])}" + (f" (in {n})" if n != modules else "") for v, n in counts.items())
+    return "  ".join(cells) or "none"
+
+
+def _library_document(library: LibraryCode) -> dict[str, Any]:
+    return {
+        "name": library.name,
+        "modules": library.modules,
+        "ptx_modules": library.ptx_modules,
+        "machine_code": {show(version): count for version, count in library.code.items()},
+        "ptx": {show(version): count for version, count in library.ptx.items()},
+    }
+
+
+def differences(wheel: Wheel, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
+    """Where what was found in a wheel is not what the table says of it; empty when they agree. Pure."""
+    found: list[tuple[str, object, object]] = [
+        ("machine code", _numbers(v for library in libraries for v in library.code), _numbers(wheel.code)),
+        ("PTX", _numbers(v for library in libraries for v in library.ptx), _numbers(wheel.ptx)),
+        ("modules", sum(library.modules for library in libraries), wheel.modules),
+        ("modules with PTX", sum(library.ptx_modules for library in libraries), wheel.ptx_modules),
+    ]
+    return tuple(f"{what}: found {is_}, the table says {said}" for what, is_, said in found if is_ != said)

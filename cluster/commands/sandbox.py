@@ -58,10 +58,7 @@ def reset(app: App) -> None:
 def status(app: App, *, as_json: bool) -> None:
     """Show the sandbox and its hosts."""
     found = control.describe(app.project_dir)
-    if as_json:
-        app.print_json(asdict(found))
-    else:
-        app.print(render_status(found))
+    app.show(render_status(found), asdict(found), as_json=as_json)
 
 
 @sandbox.command("env")

@@ -1,20 +1,29 @@
 """`cluster exec` and `ssh`: a command, or a shell, on the nodes."""
 
 import os
+import select
 import signal
 import sys
+import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from bootstrap.ssh.execute import Ending, choose_exit_code, execute
+from bootstrap.ssh.execute import Ending, Sink, Stream, choose_exit_code, execute
 from bootstrap.ssh.host import Host, render_ssh_command
 from cluster.app import App, pass_app
 from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
-from cluster.views.node_output import Collector, LinePrinter
+from cluster.views.terminal import escape_line, escape_output
 from foundation.errors import ClusterError, UsageError
 from provision.model import ClusterState
+
+LONGEST_LINE_BYTES = 4 << 20  # a longer one is shown in pieces of this size
+KEPT_BYTES = 8 << 20  # of each stream of each node, for --json: its end
+PIECE_BYTES = 4096  # PIPE_BUF, which a pipe takes whole if it takes anything: so no write waits for a slow reader
+LOOK_EVERY_S = 0.2
+SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
 @click.command("exec", epilog="What follows -- is passed on word for word; for what a shell does: -- sh -c '...'")
@@ -35,7 +44,7 @@ def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, 
     if as_json:
         collector = Collector()
         endings = _run(app, state, names, words, collector)
-        app.print_json([describe_ending(ending, collector) for ending in endings])
+        app.print_json([collector.describe(ending) for ending in endings])
     else:
         printer = LinePrinter(stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
         endings = _run(app, state, names, words, printer)
@@ -45,9 +54,7 @@ def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, 
     return choose_exit_code(endings)
 
 
-def _run(
-    app: App, state: ClusterState, names: Sequence[str], words: Sequence[str], sink: LinePrinter | Collector
-) -> tuple[Ending, ...]:
+def _run(app: App, state: ClusterState, names: Sequence[str], words: Sequence[str], sink: Sink) -> tuple[Ending, ...]:
     nodes = choose_nodes(state, names)
     hosts: list[Host] = []
     endings: dict[str, Ending] = {}
@@ -62,18 +69,6 @@ def _run(
     return tuple(endings[node.name] for node in nodes)
 
 
-def describe_ending(ending: Ending, collector: Collector) -> dict[str, Any]:
-    """One node's result for --json."""
-    return {
-        "node": ending.node,
-        "exit_code": ending.exit_code,
-        "stdout": collector.text(ending.node, "stdout"),
-        "stderr": collector.text(ending.node, "stderr"),
-        "cut": collector.is_cut(ending.node),
-        "error": ending.error.message if ending.error else None,
-    }
-
-
 def render_failures(endings: Sequence[Ending]) -> str:
     """Every node on which the command failed or could not be run; empty when there is none. Pure."""
     failed = [ending for ending in endings if ending.exit_code != 0]
@@ -86,16 +81,96 @@ def render_failures(endings: Sequence[Ending]) -> str:
             lines.append(f"  {ending.error.message}")
             hints |= {ending.error.hint: None} if ending.error.hint else {}
         elif ending.signal is not None:
-            lines.append(f"  {ending.node}: ended by {find_signal_name(ending.signal)} (exit code {ending.exit_code})")
+            name = SIGNALS.get(ending.signal, f"signal {ending.signal}")
+            lines.append(f"  {ending.node}: ended by {name} (exit code {ending.exit_code})")
         else:
             lines.append(f"  {ending.node}: exit code {ending.exit_code}")
     return "\n".join([*lines, *(f"  try: {hint}" for hint in hints)])
 
 
-def find_signal_name(number: int) -> str:
-    """SIGKILL for 9, and so on. Pure."""
-    names = {signal.value: signal.name for signal in signal.Signals}
-    return names.get(number, f"signal {number}")
+class LinePrinter:
+    """Prints whole lines, prefixed with their node's name, to the stream that they came from.
+
+    On a terminal, control characters other than colours are escaped; elsewhere bytes are printed unchanged.
+    """
+
+    def __init__(self, *, stdout: int, stderr: int) -> None:
+        self._descriptors: dict[Stream, int] = {"stdout": stdout, "stderr": stderr}
+        self._terminals = frozenset(filter(os.isatty, (stdout, stderr)))
+        self._rests: defaultdict[tuple[str, Stream], bytes] = defaultdict(bytes)
+        self._lock = threading.Lock()
+        self._dropped = threading.Event()
+
+    def take(self, node: str, stream: Stream, data: bytes) -> None:
+        """Print complete lines, and at a stream's end also an incomplete one. Raises OSError."""
+        *lines, rest = (self._rests[node, stream] + data).split(b"\n")
+        while len(rest) > LONGEST_LINE_BYTES:
+            lines.append(rest[:LONGEST_LINE_BYTES])
+            rest = rest[LONGEST_LINE_BYTES:]
+        if rest and not data:
+            lines.append(rest)
+            rest = b""
+        self._rests[node, stream] = rest
+        if lines:
+            descriptor = self._descriptors[stream]
+            if descriptor in self._terminals:
+                lines = [escape_output(line.decode("utf-8", "surrogateescape")).encode() for line in lines]
+            prefix = b"[%s] " % escape_line(node).encode()
+            with self._lock:
+                self._write(descriptor, b"".join(b"%s%s\n" % (prefix, line) for line in lines))
+
+    def drop(self) -> None:
+        """Print nothing from now on."""
+        self._dropped.set()
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self._dropped.is_set():
+            if select.select([], [descriptor], [], LOOK_EVERY_S)[1]:
+                view = view[os.write(descriptor, view[:PIECE_BYTES]) :]
+
+
+class Collector:
+    """Collects the end of every stream."""
+
+    def __init__(self) -> None:
+        self._kept: defaultdict[tuple[str, Stream], bytearray] = defaultdict(bytearray)
+        self._cut: set[tuple[str, Stream]] = set()
+
+    def take(self, node: str, stream: Stream, data: bytes) -> None:
+        """Keep a piece."""
+        kept = self._kept[node, stream]
+        kept += data
+        if len(kept) > 2 * KEPT_BYTES:
+            self._cut_off(node, stream)
+
+    def drop(self) -> None:
+        """Nothing to do: nothing is printed before the end."""
+
+    def text(self, node: str, stream: Stream) -> str:
+        """What was printed, or its end; bytes that are no UTF-8 are replaced."""
+        if len(self._kept[node, stream]) > KEPT_BYTES:
+            self._cut_off(node, stream)
+        return self._kept[node, stream].decode("utf-8", "replace")
+
+    def is_cut(self, node: str) -> bool:
+        """Whether there was more than is kept; ask after `text`."""
+        return any(name == node for name, _ in self._cut)
+
+    def describe(self, ending: Ending) -> dict[str, Any]:
+        """One node's result for --json."""
+        return {
+            "node": ending.node,
+            "exit_code": ending.exit_code,
+            "stdout": self.text(ending.node, "stdout"),
+            "stderr": self.text(ending.node, "stderr"),
+            "cut": self.is_cut(ending.node),
+            "error": ending.error.message if ending.error else None,
+        }
+
+    def _cut_off(self, node: str, stream: Stream) -> None:
+        del self._kept[node, stream][:-KEPT_BYTES]
+        self._cut.add((node, stream))
 
 
 @click.command("ssh")

@@ -1,6 +1,8 @@
 """`cluster status` and `list`."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import click
 
@@ -14,6 +16,8 @@ from provision.files import ClusterFiles
 from provision.membership import KnownInstances
 from provision.model import ClusterState
 from provision.preflight.prices import describe_node_prices
+
+T = TypeVar("T")
 
 
 @click.command("status")
@@ -40,10 +44,7 @@ def status(app: App, *, as_json: bool) -> None:
         at_work=app.files.find_command_at_work(),
         job=job,
     )
-    if as_json:
-        app.print_json(status_document(shown))
-    else:
-        app.print(render_status(shown))
+    app.show(render_status(shown), status_document(shown), as_json=as_json)
 
 
 @click.command("list")
@@ -59,30 +60,26 @@ def list_(app: App, *, as_json: bool) -> None:
     prices = {}
     if app.find_cloud():
         clients = make_clients(region)
-        clusters = describe_clusters(clients.ec2, known=lambda name: _find_known(app, name))
+        clusters = describe_clusters(
+            clients.ec2, known=lambda name: _read_files(app, name, ClusterFiles.known_instances, KnownInstances())
+        )
         prices = dict(describe_node_prices(clients, [each for cluster in clusters for each in cluster.instances]))
     keys_here = {cluster.name for cluster in clusters if _is_key_here(app, cluster)}
     now = datetime.now(UTC)
-    if as_json:
-        app.print_json(list_document(clusters, prices=prices, keys_here=keys_here, now=now))
-    else:
-        app.print(render_clusters(clusters, region=region, prices=prices, keys_here=keys_here, now=now))
+    table = render_clusters(clusters, region=region, prices=prices, keys_here=keys_here, now=now)
+    app.show(table, list_document(clusters, prices=prices, keys_here=keys_here, now=now), as_json=as_json)
 
 
-def _find_known(app: App, name: str) -> KnownInstances:
-    """What this machine knows of a cluster's instances; nothing when its files cannot be read."""
+def _read_files(app: App, name: str, read: Callable[[ClusterFiles], T], otherwise: T) -> T:
+    """What `read` finds in a cluster's files; a damaged one must not prevent the list."""
     try:
-        return ClusterFiles(app.files.root.with_name(name)).known_instances()
-    except ClusterError as error:  # a damaged file must not prevent the list
+        return read(ClusterFiles(app.files.root.with_name(name)))
+    except ClusterError as error:
         app.say(error.message, style="yellow")
-        return KnownInstances()
+        return otherwise
 
 
 def _is_key_here(app: App, cluster: ClusterSummary) -> bool:
     """Whether this machine has the cluster's private key, and not one of an earlier cluster of that name."""
-    try:
-        here = ClusterFiles(app.files.root.with_name(cluster.name)).find_public_key()
-    except ClusterError as error:  # a damaged key must not prevent the list
-        app.say(error.message, style="yellow")
-        return False
+    here = _read_files(app, cluster.name, ClusterFiles.find_public_key, None)
     return here is not None and cluster.public_key in {None, here}

@@ -44,10 +44,7 @@ def verify(app: App, *, as_json: bool) -> None:
         )
         if isinstance(s3, Check):
             checks = sort_checks((*checks, s3), names=[node.host.name for node in nodes])
-    if as_json:
-        app.print_json([asdict(check) for check in checks])
-    else:
-        app.print(render_checks(checks))
+    app.show(render_checks(checks), [asdict(check) for check in checks], as_json=as_json)
     told = render_troubles(checks, "warning")
     if told:
         app.say(told, style="yellow")

@@ -1,7 +1,7 @@
 """A cluster, the clusters of a region, and jobs, as text and as JSON. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -324,9 +324,9 @@ def render_jobs(records: Sequence[JobRecord], *, now: datetime) -> str:
     return f"{lines}\n(s3): as it was last copied to [data] results; not on the head any more" if in_s3 else lines
 
 
-def job_documents(records: Sequence[JobRecord]) -> Iterator[dict[str, Any]]:
+def job_documents(records: Sequence[JobRecord]) -> list[dict[str, Any]]:
     """What `cluster jobs --json` prints: the records as they are, and where each was read."""
-    return ({**record.document, "source": record.source} for record in records)
+    return [{**record.document, "source": record.source} for record in records]
 
 
 def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:

@@ -221,11 +221,7 @@ def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, a
     with counting_bar(app, "bytes", sum(shard.size_bytes for shard in found), *BYTES) as watch:
         shards = describe_shards(sources, found, full=full, watch=watch)
     document = as_document(shards, workers)
-    if as_json:
-        app.print_json(document)
-    else:
-        for line in as_lines(document, words):
-            app.print(line)
+    app.show("\n".join(as_lines(document, words)), document, as_json=as_json)
 
 
 def _open_bucket(app: App, *, create: bool) -> S3Bucket:

@@ -138,7 +138,7 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "? running (s3)" in lines[4]
     assert lines[5].startswith("(s3): ")
     assert render_jobs([], now=NOW) == "no job has run on this cluster"
-    assert list(job_documents(records))[3] == {**records[3].document, "source": "s3"}
+    assert job_documents(records)[3] == {**records[3].document, "source": "s3"}
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from cluster.app import App
+from cluster.commands.shell import LinePrinter
 from cluster.views import terminal
 from cluster.views.messages import StepDisplay
-from cluster.views.node_output import LinePrinter
 from cluster.views.terminal import escape, escape_line, escape_output
 from foundation.progress import Event
 

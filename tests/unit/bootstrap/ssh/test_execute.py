@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from bootstrap.ssh.execute import PROGRAM, STOP_TIMEOUT_S, Ending, choose_exit_code, render_launcher
 from bootstrap.ssh.node_program import read_modules
-from cluster.commands.shell import render_failures
-from cluster.views.node_output import KEPT_BYTES, Collector, LinePrinter
+from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter, render_failures
 from foundation.errors import ConnectError
 
 

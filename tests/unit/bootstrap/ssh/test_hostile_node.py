@@ -18,7 +18,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import MAX_LINE_BYTES, NodeProgram, parse_message
 from bootstrap.transfer.distribute import failure
 from bootstrap.verify.nodes import _Begun, _Clock, _Tried
-from cluster.views.node_output import Collector
+from cluster.commands.shell import Collector
 from foundation.errors import ClusterError, ConnectError
 
 HOST = Host(name="node-1", instance_id="i-1", address="192.0.2.1", private_ip="10.0.0.1", user="u", is_head=False)

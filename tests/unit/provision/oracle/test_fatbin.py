@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.app import App
+from cluster.commands.oracle import differences
 from cluster.commands.oracle import oracle as oracle_command
-from cluster.views.oracle import differences
 from foundation.errors import ClusterError, NotFoundError
 from provision.oracle.fatbin import read_wheel
 from provision.oracle.tables import find_wheel

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.app import App
+from cluster.commands.oracle import machine_document, oracle_document, render_machine, render_oracle
 from cluster.commands.oracle import oracle as oracle_command
 from cluster.commands.up import up as up_command
-from cluster.views.oracle import machine_document, oracle_document, render_machine, render_oracle
 from foundation.errors import ConfigError
 from provision.oracle.decide import check_gpus, check_mxnet, find_gpu_wheels, judge, no_auto_wheel, pick_for
 from provision.oracle.tables import (

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from bootstrap.apply import ReadyNode
-from cluster.views.bench import (
+from cluster.commands.bench import (
     kvstore_document,
     network_document,
     render_kvstore,
