@@ -1,27 +1,72 @@
-"""Public datasets by name: where their files are, and what they must be. Data; to add one, add it here.
+"""Public datasets by name: where their files are, what they must be, and how they become files that MXNet reads.
+
+To add one, add it to the table at the end. All are written as RecordIO shards of PNG images, train/part-0000N.rec and
+val/part-00000.rec; MNIST and the digits also as MNIST's four idx files. An idx file is unsigned bytes behind a header
+that gives their shape:
+
+    0, 0, 0x08 (unsigned byte), number of dimensions | each dimension, 32 bits, big-endian | the bytes
+
+Source: http://yann.lecun.com/exdb/mnist/. MXNet's MNISTIter reads images of three dimensions (count, rows, columns) and
+labels of one (count).
 
 Sizes and SHA-256 are of the files as their authors publish them, by whom MD5s alone are given. They are those in the
 checksums of TensorFlow Datasets (url_checksums/mnist.txt, cifar10.txt) and, for MNIST's MD5s, of torchvision
 (torchvision/datasets/mnist.py); CIFAR-10's MD5 is on https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
-from collections.abc import Callable, Mapping
+import gzip
+import io
+import math
+import random
+import shutil
+import struct
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from train.data import convert
-from train.data.convert import TRAIN_IMAGES, TRAIN_LABELS, VAL_IMAGES, VAL_LABELS, Written
-from train.data.digits import write_demo
+from PIL import Image
 
-_MNIST = (
-    "https://storage.googleapis.com/cvdf-datasets/mnist",
-    "https://ossci-datasets.s3.amazonaws.com/mnist",
-)
-_CIFAR = (
-    "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10",
-    "https://www.cs.toronto.edu/~kriz",  # the authors' own: they slow every connection down
-    "https://cave.cs.toronto.edu/kriz",
-)
+from foundation.errors import ClusterError
+from train.data.recordio import ImageRecord, encode_image, encode_record
+
+TRAIN_IMAGES = "train-images-idx3-ubyte"
+TRAIN_LABELS = "train-labels-idx1-ubyte"
+VAL_IMAGES = "t10k-images-idx3-ubyte"
+VAL_LABELS = "t10k-labels-idx1-ubyte"
+MNIST_FILES = (TRAIN_IMAGES, TRAIN_LABELS, VAL_IMAGES, VAL_LABELS)
+_UNSIGNED_BYTE = 0x08
+
+CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
+CIFAR_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+CIFAR_VAL = "test_batch.bin"
+_CIFAR_SIZE = (32, 32)
+_PLANE = 32 * 32
+# A label, then the red, the green and the blue values: https://www.cs.toronto.edu/~kriz/cifar.html
+_CIFAR_RECORD = 1 + 3 * _PLANE
+
+DIGIT_SIDE = 28
+_INK_SIDE = 20  # MNIST's own: a border of four pixels on every side
+_SOURCE_SIDE = 8
+_SOURCE_INK = 16  # the darkest value in scikit-learn's images
+_VAL_DIGITS = 297
+_DIGIT_SHARDS = 4
+_SPLIT_SEED = 1797
+
+Labelled = tuple[int, Image.Image]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """What was written: how many images of each part, and each file's size in bytes by its name below the folder."""
+
+    train_images: int
+    val_images: int
+    files: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +86,10 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """A dataset. write: from the folder of its sources into another, in so many shards for training."""
+    """A dataset. write: from the folder of its sources into another, in so many shards for training.
+
+    `write` raises ClusterError for sources that are not what they should be, and OSError.
+    """
 
     name: str
     title: str
@@ -54,44 +102,256 @@ class Dataset:
         """Of all that is downloaded."""
         return sum(source.size_bytes for source in self.sources)
 
-    def shard_names(self, shards: int | None) -> tuple[str, ...]:
-        """The RecordIO files that `write` makes; None: as many as the dataset has by itself."""
-        return (
-            *(convert.shard_name("train", number) for number in range(shards or self.shards)),
-            convert.shard_name("val", 0),
-        )
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """So many images with their labels, in order."""
+
+    count: int
+    images: Iterable[Labelled]
+
+
+def shard_names(train_shards: int) -> list[str]:
+    """The RecordIO files of a dataset that has so many shards for training."""
+    return [*(f"train/part-{number:05}.rec" for number in range(train_shards)), "val/part-00000.rec"]
+
+
+def _write_parts(folder: Path, train: _Part, val: _Part, *, shards: int, others: Sequence[str] = ()) -> Written:
+    """Write both parts as RecordIO. others: files of the dataset that are in the folder already."""
+    *train_names, val_name = names = shard_names(shards)
+    _write_shards(train, [folder / name for name in train_names])
+    _write_shards(val, [folder / val_name])
+    files = {name: (folder / name).stat().st_size for name in [*others, *names]}
+    return Written(train_images=train.count, val_images=val.count, files=files)
+
+
+def _write_shards(part: _Part, paths: Sequence[Path]) -> None:
+    """Write the images as PNGs, in their order, as many to each file as to the others.
+
+    The id of a record is the image's place in the order.
+    """
+    numbered = enumerate(part.images)
+    for shard, path in enumerate(paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        begin, end = part.count * shard // len(paths), part.count * (shard + 1) // len(paths)
+        with path.open("wb") as file:
+            for record_id, (label, image) in islice(numbered, end - begin):
+                png = io.BytesIO()
+                image.save(png, format="PNG", optimize=False)
+                record = ImageRecord(labels=(float(label),), record_id=record_id, image=png.getvalue())
+                file.write(encode_record(encode_image(record)))
+
+
+# --- MNIST
+
+
+def _write_mnist(sources: Path, folder: Path, shards: int) -> Written:
+    """MNIST's four files, unpacked, and the same images as RecordIO."""
+    for name in MNIST_FILES:
+        _unzip(sources / f"{name}.gz", folder / name)
+    train = _read_mnist(folder, TRAIN_IMAGES, TRAIN_LABELS)
+    val = _read_mnist(folder, VAL_IMAGES, VAL_LABELS)
+    return _write_parts(folder, train, val, shards=shards, others=MNIST_FILES)
+
+
+def _unzip(source: Path, target: Path) -> None:
+    try:
+        with gzip.open(source) as packed, target.open("wb") as file:
+            shutil.copyfileobj(packed, file, 1 << 20)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ClusterError(f"{source.name}: not a whole gzip file: {error}") from error
+
+
+def _read_mnist(folder: Path, images: str, labels: str) -> _Part:
+    (count, height, width), pixels = _read_idx(folder / images, dimensions=3)
+    (label_count,), values = _read_idx(folder / labels, dimensions=1)
+    if label_count != count:
+        raise ClusterError(f"{images} has {count} images, and {labels} {label_count} labels")
+    area = height * width
+    found = (
+        (label, Image.frombytes("L", (width, height), pixels[at * area : (at + 1) * area]))
+        for at, label in enumerate(values)
+    )
+    return _Part(count=count, images=found)
+
+
+def _read_idx(path: Path, *, dimensions: int) -> tuple[tuple[int, ...], bytes]:
+    shape, content = decode_idx(path.read_bytes(), name=path.name)
+    if len(shape) != dimensions:
+        raise ClusterError(f"{path.name}: an array of {len(shape)} dimensions, not {dimensions}")
+    return shape, content
+
+
+def encode_idx(shape: Sequence[int], content: bytes) -> bytes:
+    """A whole idx file of this shape; `content` is row by row, one unsigned byte each.
+
+    Raises ValueError if the shape does not hold exactly that many bytes.
+    """
+    if math.prod(shape) != len(content):
+        raise ValueError(f"{len(content)} bytes do not fill the shape {tuple(shape)}")
+    return struct.pack(f">HBB{len(shape)}I", 0, _UNSIGNED_BYTE, len(shape), *shape) + content
+
+
+def decode_idx(file: bytes, *, name: str) -> tuple[tuple[int, ...], bytes]:
+    """The shape and the bytes, row by row, of a whole idx file.
+
+    name: what an error calls the file. Raises ClusterError if it is not a whole idx file of unsigned bytes.
+    """
+    if len(file) < 4 or file[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
+        raise ClusterError(f"{name}: not an idx file of unsigned bytes")
+    begin = 4 + 4 * file[3]
+    if len(file) < begin:
+        raise ClusterError(f"{name}: the idx file ends inside its header")
+    shape = struct.unpack(f">{file[3]}I", file[4:begin])
+    content = file[begin:]
+    if math.prod(shape) != len(content):
+        raise ClusterError(f"{name}: the idx header says {shape}, but {len(content)} bytes follow")
+    return shape, content
+
+
+# --- CIFAR-10
+
+
+def _write_cifar10(sources: Path, folder: Path, shards: int) -> Written:
+    """CIFAR-10 as RecordIO, in the order of its batches, which is not that in its archive."""
+    with TemporaryDirectory(dir=folder) as unpacked:
+        _unpack(sources / CIFAR_ARCHIVE, names={*CIFAR_TRAIN, CIFAR_VAL}, folder=Path(unpacked))
+        train, val = (_read_batches([Path(unpacked) / name for name in names]) for names in (CIFAR_TRAIN, (CIFAR_VAL,)))
+        return _write_parts(folder, train, val, shards=shards)
+
+
+def _unpack(archive: Path, *, names: set[str], folder: Path) -> None:
+    """Those files of the archive, whatever its folders are called, into one; nothing else of it is written."""
+    missing = set(names)
+    try:
+        with tarfile.open(archive, "r|gz") as members:
+            for member in members:
+                name = member.name.rpartition("/")[2]
+                packed = members.extractfile(member) if name in missing and member.isfile() else None
+                if packed is not None:
+                    with packed, (folder / name).open("wb") as file:
+                        shutil.copyfileobj(packed, file, 1 << 20)
+                    missing.remove(name)
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ClusterError(f"{archive.name}: not a whole tar.gz archive: {error}") from error
+    if missing:
+        raise ClusterError(f"{archive.name}: there is no {', '.join(sorted(missing))} in it")
+
+
+def _read_batches(batches: Sequence[Path]) -> _Part:
+    for batch in batches:
+        if batch.stat().st_size % _CIFAR_RECORD:
+            raise ClusterError(f"{batch.name}: not a row of records of {_CIFAR_RECORD} bytes")
+    count = sum(batch.stat().st_size for batch in batches) // _CIFAR_RECORD
+    return _Part(count=count, images=(image for batch in batches for image in _read_batch(batch)))
+
+
+def _read_batch(batch: Path) -> Iterator[Labelled]:
+    with batch.open("rb") as file:
+        while record := file.read(_CIFAR_RECORD):
+            planes = [Image.frombytes("L", _CIFAR_SIZE, record[1 + at * _PLANE :][:_PLANE]) for at in range(3)]
+            yield record[0], Image.merge("RGB", planes)
+
+
+# --- scikit-learn's digits: 1797, written by 43 people, 8 by 8 pixels each (the test part of UCI's "Optical Recognition
+# of Handwritten Digits"). They are scaled to MNIST's form: the digit in the middle, 0 for paper and 255 for ink.
+
+
+def write_demo(folder: Path) -> Written:
+    """Write the digits into a folder, where files of the same names are replaced. Raises ClusterError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _write_digits(folder, folder, _DIGIT_SHARDS)
+    except OSError as error:
+        raise ClusterError(f"cannot write the demo data: {error.filename}: {error.strerror}") from error
 
 
 def _write_digits(_: Path, folder: Path, shards: int) -> Written:
-    return write_demo(folder, shards=shards)
+    """The digits as MNIST's four files and as RecordIO. The same call writes the same bytes."""
+    train, val = _split_digits(load_digits())
+    for part, images, labels in ((train, TRAIN_IMAGES, TRAIN_LABELS), (val, VAL_IMAGES, VAL_LABELS)):
+        pixels = b"".join(image.tobytes() for _, image in part)
+        (folder / images).write_bytes(encode_idx((len(part), DIGIT_SIDE, DIGIT_SIDE), pixels))
+        (folder / labels).write_bytes(encode_idx((len(part),), bytes(label for label, _ in part)))
+    parts = [_Part(count=len(part), images=part) for part in (train, val)]
+    return _write_parts(folder, *parts, shards=shards, others=MNIST_FILES)
+
+
+def load_digits() -> list[Labelled]:
+    """scikit-learn's digits in their own order, scaled to MNIST's form."""
+    from sklearn import datasets  # noqa: PLC0415 - takes a second to import
+
+    source = datasets.load_digits()
+    border = (DIGIT_SIDE - _INK_SIDE) // 2
+    digits = []
+    for values, label in zip(source.images, source.target, strict=True):
+        ink = bytes(round(float(value) * 255 / _SOURCE_INK) for value in values.flat)
+        small = Image.frombytes("L", (_SOURCE_SIDE, _SOURCE_SIDE), ink)
+        page = Image.new("L", (DIGIT_SIDE, DIGIT_SIDE))
+        page.paste(small.resize((_INK_SIDE, _INK_SIDE), Image.Resampling.BICUBIC), (border, border))
+        digits.append((int(label), page))
+    return digits
+
+
+def _split_digits(digits: Sequence[Labelled]) -> tuple[list[Labelled], list[Labelled]]:
+    """A training and a validation part, every label in equal share, both shuffled.
+
+    The split is the same in every run and for every version of Python (random.Random with a fixed seed).
+    """
+    order = list(range(len(digits)))
+    random.Random(_SPLIT_SEED).shuffle(order)  # noqa: S311 - a split of a dataset, not a secret
+    sizes = Counter(label for label, _ in digits)
+    seen: Counter[int] = Counter()
+    ranks: dict[int, float] = {}
+    # The share of its label's digits that come before it: cutting all labels at one share is a stratified split.
+    for index in order:
+        label, _ = digits[index]
+        ranks[index] = (seen[label] + 0.5) / sizes[label]
+        seen[label] += 1
+    in_val = frozenset(sorted(order, key=lambda index: ranks[index])[:_VAL_DIGITS])
+    train = [digits[index] for index in order if index not in in_val]
+    val = [digits[index] for index in order if index in in_val]
+    return train, val
+
+
+# --- the table
 
 
 def _sources(mirrors: tuple[str, ...], *files: tuple[str, int, str]) -> tuple[Source, ...]:
     return tuple(Source(name=name, size_bytes=size, sha256=sha256, mirrors=mirrors) for name, size, sha256 in files)
 
 
+_MNIST_MIRRORS = (
+    "https://storage.googleapis.com/cvdf-datasets/mnist",
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+)
+_CIFAR_MIRRORS = (
+    "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10",
+    "https://www.cs.toronto.edu/~kriz",  # the authors' own: they slow every connection down
+    "https://cave.cs.toronto.edu/kriz",
+)
 _ALL = (
     Dataset(
         name="mnist",
         title="70000 handwritten digits, 28 by 28, grey",
         sources=_sources(
-            _MNIST,
+            _MNIST_MIRRORS,
             (f"{TRAIN_IMAGES}.gz", 9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
             (f"{TRAIN_LABELS}.gz", 28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
             (f"{VAL_IMAGES}.gz", 1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
             (f"{VAL_LABELS}.gz", 4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
         ),
-        write=convert.write_mnist,
+        write=_write_mnist,
         shards=8,
     ),
     Dataset(
         name="cifar10",
         title="60000 photographs of 10 kinds, 32 by 32, in colour",
         sources=_sources(
-            _CIFAR,
-            (convert.CIFAR_ARCHIVE, 170052171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
+            _CIFAR_MIRRORS,
+            (CIFAR_ARCHIVE, 170052171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
         ),
-        write=convert.write_cifar10,
+        write=_write_cifar10,
         shards=16,
     ),
     Dataset(
@@ -99,7 +359,7 @@ _ALL = (
         title="1797 handwritten digits, 28 by 28, grey; comes with scikit-learn, without a download",
         sources=(),
         write=_write_digits,
-        shards=4,
+        shards=_DIGIT_SHARDS,
     ),
 )
 DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}

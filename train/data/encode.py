@@ -1,12 +1,13 @@
-"""One picture into one record, as mxnet/tools/im2rec.py does it, with the same library (OpenCV) and so the same pixels.
+"""One picture into one record, as mxnet/tools/im2rec.py does it: with the same library (OpenCV), so the same pixels.
 
 The one difference: a JPEG that is at least twice as large as wanted is decoded at 1/2, 1/4 or 1/8 of its size, which is
-faster, and better than what a linear filter makes of the whole picture.
+faster and keeps more detail than a linear filter does.
 """
 
 import shlex
 import struct
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,9 +21,9 @@ REQUIREMENTS = ("opencv-python-headless>=4.11", "simplejpeg>=1.8")
 _REDUCTIONS = (8, 4, 2)
 _START_OF_SCAN = 0xDA
 # Start-of-frame markers are 0xC0 to 0xCF but for these three: https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1.
-_ORIENTATION = (b"\x01\x12\x00\x03", b"\x12\x01\x03\x00")
-"""How EXIF's tag for it begins, in either order of bytes: number 0x112, of type 3."""
 _NO_FRAME = (0xC4, 0xC8, 0xCC)
+_ORIENTATION = (b"\x01\x12\x00\x03", b"\x12\x01\x03\x00")
+"""How EXIF's orientation tag begins, in either byte order: number 0x112, of type 3."""
 
 
 class PictureError(Exception):
@@ -46,19 +47,11 @@ class ImageOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """A picture's file, with the labels and the id of its record."""
+    """A picture to pack: its path below the root folder, and the labels and the id of its record."""
 
-    path: Path
+    path: str
     labels: tuple[float, ...]
     record_id: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
-    """Pictures that one process encodes at once."""
-
-    pictures: tuple[Picture, ...]
-    options: ImageOptions
 
 
 def check_library() -> None:
@@ -74,33 +67,32 @@ def check_library() -> None:
         ) from error
 
 
-def encode_picture(picture: Picture, options: ImageOptions) -> bytes:
-    """The whole record for a picture, as it stands in a file. Raises PictureError."""
-    try:
-        content = picture.path.read_bytes()
-    except OSError as error:
-        raise PictureError(error.strerror or str(error)) from error
-    check_whole(content)
-    image = content if options.pass_through else _transform(content, options)
-    return encode_record(encode_image(ImageRecord(labels=picture.labels, record_id=picture.record_id, image=image)))
-
-
-def encode_block(block: Block) -> list[bytes | str]:
-    """For each picture the whole record, or why it cannot be read."""
+def encode_pictures(pictures: Sequence[Picture], *, root: Path, options: ImageOptions) -> list[bytes | str]:
+    """For each picture its record as it stands in a file, or why the picture cannot be read."""
     results: list[bytes | str] = []
-    for picture in block.pictures:
+    for picture in pictures:
         try:
-            results.append(encode_picture(picture, block.options))
+            image = encode_picture(root / picture.path, options)
         except PictureError as error:
             results.append(str(error))
+        else:
+            record = ImageRecord(labels=picture.labels, record_id=picture.record_id, image=image)
+            results.append(encode_record(encode_image(record)))
     return results
 
 
-def check_whole(content: bytes) -> None:
-    """Raises PictureError for an empty file, and for a JPEG or PNG without its end.
+def encode_picture(path: Path, options: ImageOptions) -> bytes:
+    """The image for a picture's record. Raises PictureError."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise PictureError(error.strerror or str(error)) from error
+    _check_whole(content)
+    return content if options.pass_through else _transform(content, options)
 
-    OpenCV reads what there is of a JPEG, and makes the rest grey.
-    """
+
+def _check_whole(content: bytes) -> None:
+    """Raises PictureError for an empty file and for a JPEG or PNG without its end, which OpenCV would make grey."""
     if not content:
         raise PictureError("the file is empty")
     if content.startswith(b"\xff\xd8"):
@@ -113,14 +105,14 @@ def check_whole(content: bytes) -> None:
 
 
 def find_size(width: int, height: int, shorter_edge: int) -> tuple[int, int]:
-    """The width and height that bring the shorter edge to that length, rounded as im2rec.py rounds. Pure."""
+    """The width and height that bring the shorter edge to that length, rounded as im2rec.py rounds."""
     if height > width:
         return shorter_edge, max(height * shorter_edge // width, 1)
     return max(width * shorter_edge // height, 1), shorter_edge
 
 
 def find_reduction(width: int, height: int, shorter_edge: int) -> int:
-    """By how much a JPEG can be made smaller while it is decoded, without getting too small. Pure."""
+    """By how much a JPEG can be made smaller while it is decoded, without getting too small."""
     return next((by for by in _REDUCTIONS if min(width, height) // by >= shorter_edge), 1)
 
 
@@ -159,19 +151,18 @@ def _transform(content: bytes, options: ImageOptions) -> bytes:
 
 
 def _decode_plain_jpeg(content: bytes, scan: int, color: Color, size: tuple[int, int]) -> Any:
-    """The pixels of a JPEG, whole or at a part of its size; None where it is left to OpenCV, which takes longer.
+    """The pixels of a JPEG, whole or at a part of its size; None where it is left to OpenCV.
 
-    That knows how to turn a picture by its EXIF orientation, and gets over small mistakes in a file.
+    OpenCV takes longer, but turns a picture by its EXIF orientation and tolerates small mistakes in a file.
     """
     import simplejpeg  # noqa: PLC0415 - comes with OpenCV, in the same extra
 
     header = content[:scan]
     if b"Exif\0\0" in header and any(tag in header for tag in _ORIENTATION):
         return None
+    colors = "BGR" if color == "color" else "GRAY"
     try:
-        image = simplejpeg.decode_jpeg(
-            content, "BGR" if color == "color" else "GRAY", min_width=size[0], min_height=size[1]
-        )
+        image = simplejpeg.decode_jpeg(content, colors, min_width=size[0], min_height=size[1])
     except ValueError:
         return None
     return image[:, :, 0] if color == "gray" else image
@@ -185,7 +176,7 @@ def _read_flag(cv2: Any, color: Color, reduction: int) -> int:
 
 
 def _resize(cv2: Any, image: Any, size: tuple[int, int]) -> Any:
-    # A linear filter looks at two pixels: where it makes a picture less than half as large, it misses some.
+    # A linear filter looks at two pixels: below half the size, it misses some.
     shrunk = min(image.shape[:2]) >= 2 * min(size)
     return cv2.resize(image, size, interpolation=cv2.INTER_AREA if shrunk else cv2.INTER_LINEAR)
 

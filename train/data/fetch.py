@@ -18,16 +18,15 @@ from foundation.errors import ClusterError
 from foundation.file_lock import locked
 from foundation.files import one_at_a_time
 from foundation.progress import Event, Report
-from train.data.convert import Written
-from train.data.datasets import Dataset, Source
+from train.data.datasets import Dataset, Source, Written
 
 _WORKPLACE = ".cluster-fetch"
 TIMEOUT_S = 30.0
 ATTEMPTS = 4
-"""How often a mirror that answers is asked for the rest of a file, where it stops in the middle."""
+"""How often a mirror that stops in the middle of a file is asked for the rest."""
 PAUSE_S = 1.0
 _CHUNK_BYTES = 1 << 18
-# What may be another answer the next time. 416: the rest was asked for, and there is none.
+# Statuses after which asking again may help. 416: the rest was asked for, and there is none.
 _PASSING = frozenset({408, 416, 429})
 
 Advance = Callable[[int], None]
@@ -35,7 +34,7 @@ Advance = Callable[[int], None]
 
 
 class MirrorError(Exception):
-    """This mirror does not have the file, or not whole, or another one: the message says which."""
+    """This mirror does not have the file, or only a part, or another one: the message says which."""
 
 
 class BrokenOffError(Exception):
@@ -47,8 +46,8 @@ def fetch(
 ) -> Written:
     """Download a dataset's files, unless they are in the cache, and write it into an empty folder.
 
-    shards: how many files of training records; None: the dataset's own number. cache: the folder where downloaded
-    files are kept. advance: see Advance. Raises ClusterError.
+    shards: how many files of training records; None: the dataset's own number. cache: the folder that keeps downloaded
+    files. Raises ClusterError.
     """
     sources = cache / "datasets"
     try:
@@ -71,9 +70,9 @@ def fetch(
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Path]:
-    """An empty folder in another, gone in the end; what a run that was killed has left of it goes first.
+    """An empty folder in another, removed at the end; what a killed run has left of it is removed first.
 
-    Raises ClusterError where another run works there, or it cannot be made.
+    Raises ClusterError if another run works there, or it cannot be made.
     """
     path = parent / _WORKPLACE
     with ExitStack() as stack:
@@ -90,33 +89,31 @@ def workplace(parent: Path) -> Iterator[Path]:
         yield path
 
 
-def move_into(written: Written, work: Path, folder: Path) -> Written:
-    """Move what was written in `work` to its place in `folder` of the same file system; each file appears whole.
+def move_into(written: Written, work: Path, folder: Path) -> None:
+    """Move what was written in `work` to a folder of the same file system, where each file appears whole.
 
     Raises ClusterError.
     """
-    files = []
     try:
-        for path, size_bytes in written.files:
-            target = folder / path.relative_to(work)
+        for name in written.files:
+            target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            files.append((path.replace(target), size_bytes))
+            (work / name).replace(target)
     except OSError as error:
         raise ClusterError(
             f"cannot write to {folder}: {error.filename2 or error.filename}: {error.strerror}"
         ) from error
-    return Written(train_images=written.train_images, val_images=written.val_images, files=tuple(files))
 
 
 def download(source: Source, folder: Path, *, report: Report, advance: Advance) -> Path:
-    """The file in `folder`, where it is downloaded to unless it is there already.
+    """Download the file into the folder, unless it is there already; returns its path.
 
-    NAME.part is what an interrupted run has left, or has come from a mirror that broke off: it is gone on with, and
-    thrown away when it does not become the file. Raises ClusterError, with what each mirror did, when none of them
-    gives it; OSError for what goes wrong in the folder.
+    NAME.part is what an interrupted run or a mirror that broke off has left: it is continued, and thrown away if it
+    does not become the file. Raises ClusterError, with what each mirror did, if none of them gives the file; OSError
+    for what goes wrong in the folder.
     """
     target, part = folder / source.name, folder / f"{source.name}.part"
-    if target.exists() and find_digest(target) == source.sha256:
+    if target.exists() and _find_digest(target) == source.sha256:
         advance(source.size_bytes)
         return target
     if part.exists():
@@ -136,14 +133,13 @@ def download(source: Source, folder: Path, *, report: Report, advance: Advance) 
     )
 
 
-def find_digest(path: Path) -> str:
-    """A file's SHA-256. Raises OSError."""
+def _find_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _download_from(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """All of the file at `part`. Raises MirrorError: then its beginning is there, or nothing."""
+    """Complete the file at `part`. Raises MirrorError, and then leaves its beginning there, or nothing."""
     begun_elsewhere = part.exists()
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -156,19 +152,19 @@ def _download_from(url: str, source: Source, part: Path, advance: Advance) -> No
             break
     else:
         raise MirrorError(f"{stopped}, {ATTEMPTS} times")
-    found = find_digest(part)
+    found = _find_digest(part)
     if found != source.sha256:
         advance(-part.stat().st_size)
         part.unlink()
         if begun_elsewhere:
-            # That was perhaps no beginning of this file, but a page of a mirror that has moved.
+            # Perhaps that was not the beginning of this file, but a page of a mirror that has moved.
             _download_from(url, source, part, advance)
             return
         raise MirrorError(f"not the file that was published: its SHA-256 is {found}, not {source.sha256}")
 
 
 def _read_on(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """What is missing at `part`, up to the file's size and one byte more. Raises MirrorError, BrokenOffError."""
+    """Append what is missing, up to one byte more than the file's size. Raises MirrorError, BrokenOffError."""
     have = part.stat().st_size if part.exists() else 0
     if have >= source.size_bytes:
         return
@@ -188,7 +184,7 @@ def _read_on(url: str, source: Source, part: Path, advance: Advance) -> None:
 def _open(url: str, *, begin: int) -> http.client.HTTPResponse:
     if urlsplit(url).scheme not in ("http", "https"):
         raise MirrorError("not an http:// or https:// URL")
-    # Not packed once more: the digest is of the file as it is.
+    # identity: the digest is of the file as it is, not compressed for the transfer.
     headers = {"User-Agent": "mxnet-cluster", "Accept-Encoding": "identity"}
     if begin:
         headers["Range"] = f"bytes={begin}-"

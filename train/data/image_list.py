@@ -1,48 +1,40 @@
-"""Which pictures are to be packed, with their labels: from a folder, or from a list file as im2rec.py writes it.
+"""Which pictures to pack, with their labels: from a folder, or from a list file as im2rec.py writes it.
 
-A line of a list file is an index, one or more labels and a path, with tabs between them. In a folder every sub-folder
-that holds pictures is a label, 0, 1, 2 ... in the order of their names, and the pictures are numbered in that order.
+A line of a list file is an index, one or more labels and a path, separated by tabs. In a folder every sub-folder with
+pictures is a label: 0, 1, 2 ... in the order of their names, in which the pictures are numbered, too.
 """
 
 import math
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
+from train.data.encode import Picture
 from train.s3.sources import walk_files
 
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 SEED = 100
-"""im2rec.py's own: its list of a folder and ours are in the same order."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListedImage:
-    """A line of a list: `path` is below the root folder, `index` becomes the record's id."""
-
-    index: int
-    labels: tuple[float, ...]
-    path: str
+"""im2rec.py's own, so that both list a folder in the same order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageList:
-    """Pictures in their order, the folder that their paths begin in, and the sub-folders by label, where they are."""
+    """Pictures in their order, the folder that their paths begin in, and the sub-folders that are labels, by label."""
 
     root: Path
-    images: tuple[ListedImage, ...]
+    images: tuple[Picture, ...]
     label_names: tuple[str, ...] = ()
 
 
 def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> ImageList:
     """The pictures in a folder and below, in the order of their names, links followed.
 
-    Raises NotFoundError where there are none, ClusterError for a folder that cannot be read and for a name that a list
-    cannot hold.
+    Raises NotFoundError if there are none, ClusterError for a folder that cannot be read or a name that a list cannot
+    hold.
     """
-    images: list[ListedImage] = []
+    images: list[Picture] = []
     labels: dict[str, int] = {}
     for file, path in walk_files(root):
         if file.suffix.lower() not in extensions or not file.is_file():
@@ -50,7 +42,7 @@ def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> Imag
         if not {"\t", "\n", "\r"}.isdisjoint(path):
             raise ClusterError(f"{root}: {path!r}: a list cannot hold a name with a tab or a line break")
         label = labels.setdefault(path.rpartition("/")[0] or ".", len(labels))
-        images.append(ListedImage(index=len(images), labels=(float(label),), path=path))
+        images.append(Picture(path=path, labels=(float(label),), record_id=len(images)))
     if not images:
         raise NotFoundError(f"{root}: no files that end with {', '.join(extensions)}", hint="--exts says which to take")
     return ImageList(root=root, images=tuple(images), label_names=tuple(labels))
@@ -59,8 +51,8 @@ def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> Imag
 def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
     """The pictures of a list file.
 
-    label_width: how many labels each record gets, 0 for all that its line has; None where every line has one.
-    Raises NotFoundError, UsageError where the labels are not as many, ClusterError that names a line which is none.
+    label_width: how many labels each record gets, 0 for all that its line has; None if every line must have one.
+    Raises NotFoundError, UsageError for another number of labels, ClusterError that names the line that is wrong.
     """
     try:
         text = file.read_text(encoding="utf-8", errors="surrogateescape")
@@ -75,16 +67,16 @@ def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
             continue
         where = f"{file}, line {number}"
         image = _parse_line(line, where=where, label_width=label_width)
-        first = lines.setdefault(image.index, number)
+        first = lines.setdefault(image.record_id, number)
         if first != number:
-            raise ClusterError(f"{where}: line {first} has the index {image.index}, too")
+            raise ClusterError(f"{where}: line {first} has the index {image.record_id}, too")
         images.append(image)
     if not images:
         raise NotFoundError(f"{file}: no line")
     return ImageList(root=root, images=tuple(images))
 
 
-def _parse_line(line: str, *, where: str, label_width: int | None) -> ListedImage:
+def _parse_line(line: str, *, where: str, label_width: int | None) -> Picture:
     words = [word.strip() for word in line.split("\t")]
     try:
         index = int(words[0])
@@ -100,36 +92,34 @@ def _parse_line(line: str, *, where: str, label_width: int | None) -> ListedImag
         )
     if label_width and len(labels) < label_width:
         raise UsageError(f"{where}: {len(labels)} labels where --label-width {label_width} wants more")
-    return ListedImage(index=index, labels=labels[: label_width or len(labels)], path=words[-1])
+    return Picture(path=words[-1], labels=labels[: label_width or len(labels)], record_id=index)
 
 
 def shuffle(listed: ImageList, *, seed: int) -> ImageList:
-    """The same pictures in an order that only the seed decides. Pure."""
+    """The same pictures in an order that only the seed decides."""
     images = list(listed.images)
     random.Random(seed).shuffle(images)  # noqa: S311 - an order, not a secret
-    return ImageList(root=listed.root, images=tuple(images), label_names=listed.label_names)
+    return replace(listed, images=tuple(images))
 
 
-def divide(
-    images: Sequence[ListedImage], *, train_ratio: float, test_ratio: float
-) -> dict[str, tuple[ListedImage, ...]]:
-    """The parts `test`, `train` and `val` (the rest), cut in this order as im2rec.py cuts; empty ones are left out.
+def divide(images: Sequence[Picture], *, train_ratio: float, test_ratio: float) -> dict[str, Sequence[Picture]]:
+    """The parts `test`, `train` and `val` (the rest), cut in this order, as im2rec.py does; empty ones are left out.
 
-    All in one part, named "", where train_ratio is 1. Pure. Raises UsageError for ratios that cannot be.
+    With train_ratio 1 there is one part, named "". Raises UsageError for impossible ratios.
     """
     if not (0 < train_ratio <= 1 and 0 <= test_ratio < 1) or train_ratio + test_ratio > 1 + 1e-9:
         raise UsageError(
             f"--train-ratio {train_ratio:g} and --test-ratio {test_ratio:g} are more than there is, or less"
         )
     if train_ratio == 1:
-        return {"": tuple(images)}
+        return {"": images}
     test = int(len(images) * test_ratio)
     all_used = math.isclose(train_ratio + test_ratio, 1)
     rest = len(images) if all_used else test + int(len(images) * train_ratio)
     parts = {"test": images[:test], "train": images[test:rest], "val": images[rest:]}
-    return {name: tuple(part) for name, part in parts.items() if part}
+    return {name: part for name, part in parts.items() if part}
 
 
-def render_line(image: ListedImage) -> str:
+def render_line(image: Picture) -> str:
     """A picture's line of a list, as im2rec.py writes it."""
-    return "\t".join([str(image.index), *(f"{label:f}" for label in image.labels), image.path]) + "\n"
+    return "\t".join([str(image.record_id), *(f"{label:f}" for label in image.labels), image.path]) + "\n"

@@ -1,7 +1,7 @@
 """What is in shards: what `cluster data info` tells.
 
-On this machine every record is looked at, but only its first bytes are read. In S3 a shard that has an index is counted
-by it, and only its last record is read, unless all are asked for.
+On this machine every record is looked at, but only its first bytes are read. In S3 the records of a shard with an index
+are counted by it, and only the last one is read, unless all are asked for.
 """
 
 from array import array
@@ -18,9 +18,9 @@ from train.s3.url import is_s3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardInfo:
-    """starts: the sorted offsets of its records. labels: by their values, None where they were not read.
+    """starts: the sorted offsets of its records. labels: how many records have these; None if they were not read.
 
-    without_labels: records that are no image's. scanned: every record was looked at.
+    without_labels: records that are no image's.
     """
 
     name: str
@@ -28,7 +28,6 @@ class ShardInfo:
     starts: Sequence[int]
     labels: Counter[tuple[float, ...]] | None
     without_labels: int
-    scanned: bool
 
     @property
     def record_sizes(self) -> list[int]:
@@ -48,9 +47,9 @@ class PartInfo:
 def describe_shards(
     sources: Sources, shards: Sequence[Shard], *, full: bool, watch: Callable[[int], None]
 ) -> tuple[ShardInfo, ...]:
-    """Look into the shards. full: read all of them, also in S3. watch: told of so many more bytes that were passed.
+    """Look into the shards. full: read all of them, also in S3. watch: told of so many more bytes.
 
-    Raises ClusterError that names the file and the byte where one is broken, or its index does not fit it.
+    Raises ClusterError that names the file and the byte where one is broken, or that its index does not fit.
     """
     found = []
     for shard in shards:
@@ -61,7 +60,7 @@ def describe_shards(
 
 
 def share_out(shards: Sequence[ShardInfo], workers: int) -> tuple[PartInfo, ...]:
-    """What each of so many workers reads, by MXNet's rule. Pure."""
+    """What each of so many workers reads, by MXNet's rule."""
     sizes = [shard.size_bytes for shard in shards]
     starts = [shard.starts for shard in shards]
     parts = [find_part(sizes, workers, rank) for rank in range(workers)]
@@ -81,18 +80,11 @@ def _scan(sources: Sources, shard: Shard) -> ShardInfo:
                 without += 1
             else:
                 labels[head.labels] += 1
-    return ShardInfo(
-        name=shard.name,
-        size_bytes=shard.size_bytes,
-        starts=starts,
-        labels=labels,
-        without_labels=without,
-        scanned=True,
-    )
+    return ShardInfo(name=shard.name, size_bytes=shard.size_bytes, starts=starts, labels=labels, without_labels=without)
 
 
 def _trust(sources: Sources, shard: Shard, index: bytes) -> ShardInfo:
-    """The shard as its index has it, if that fits: it must begin at 0, and its last record must end with the file."""
+    """The shard as its index has it, which must begin at 0, and whose last record must end with the file."""
     try:
         starts = array("Q", sorted(int(line.split(b"\t")[1]) for line in index.splitlines()))
     except (ValueError, IndexError, OverflowError):
@@ -104,6 +96,4 @@ def _trust(sources: Sources, shard: Shard, index: bytes) -> ShardInfo:
     end = starts[-1] + len(last.content)
     if end != shard.size_bytes:
         raise broken(shard.name, end, "its index (.idx) ends there, the file does not")
-    return ShardInfo(
-        name=shard.name, size_bytes=shard.size_bytes, starts=starts, labels=None, without_labels=0, scanned=False
-    )
+    return ShardInfo(name=shard.name, size_bytes=shard.size_bytes, starts=starts, labels=None, without_labels=0)

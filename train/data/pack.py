@@ -1,7 +1,7 @@
 """Pictures into shards of records: what `cluster data pack` does.
 
-Several processes encode the pictures, in blocks; this one writes the records in order. The same pictures, options and
-seed give the same bytes, with any number of processes.
+Several processes encode the pictures; this one writes the records in order. The same pictures, options and seed give
+the same bytes, with any number of processes.
 """
 
 import multiprocessing
@@ -13,40 +13,42 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TypeVar
 
 from foundation.errors import ClusterError, UsageError
-from train.data.encode import Block, ImageOptions, Picture, encode_block
-from train.data.image_list import ImageList, ListedImage, render_line
-from train.data.shards import INDEX_FOLDER, Destination, ShardWriter, WrittenShard
+from train.data.encode import ImageOptions, Picture, encode_pictures
+from train.data.image_list import ImageList, render_line
+from train.data.shards import Destination, ShardWriter, WrittenShard
+from train.data.sources import INDEX_FOLDER
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 _AHEAD = 4
 """Tasks for each process that are begun before their results are asked for."""
-_BLOCK = 16
+_TASK_PICTURES = 16
 _NAMED = 20
-"""So many of the pictures that cannot be read stand in an error."""
+"""How many of the pictures that cannot be read an error names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackPart:
     """Pictures for one folder of shards, whose name ends with a slash or is empty.
 
-    ends: where each shard ends in the row of pictures; None where they are cut by their size.
+    ends: after how many pictures each shard ends; empty if shards are cut by their size.
     """
 
     folder: str
-    images: tuple[ListedImage, ...]
-    ends: tuple[int, ...] | None
+    images: Sequence[Picture]
+    ends: frozenset[int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackPlan:
-    """What is to be packed. shard_bytes: the most that a shard holds, where its end is not planned."""
+    """What to pack. shard_bytes: the most that a shard holds, if shards are cut by their size."""
 
     root: Path
     parts: tuple[PackPart, ...]
@@ -59,19 +61,13 @@ class PackPlan:
 class Packed:
     """What was packed, and the pictures that were not, each with why."""
 
-    shards: tuple[WrittenShard, ...]
-    broken: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Tally:
-    shards: list[WrittenShard] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
+    shards: list[WrittenShard]
+    broken: list[str]
 
 
 def plan_pack(
     listed: ImageList,
-    parts: dict[str, tuple[ListedImage, ...]],
+    parts: dict[str, Sequence[Picture]],
     options: ImageOptions,
     *,
     shards: int | None,
@@ -79,17 +75,17 @@ def plan_pack(
 ) -> PackPlan:
     """Which picture goes into which shard, in the order of the parts.
 
-    shards: how many for the largest part; the others get as many as is in proportion, and at least one. Looks at the
-    files' sizes where those of the records follow from them. Raises UsageError where there are fewer pictures.
+    shards: how many for the largest part; the others get as many in proportion, and at least one. Reads the files'
+    sizes if those of the records follow from them. Raises UsageError for more shards than pictures.
     """
     largest = max(map(len, parts.values()))
     planned = []
     for name, images in parts.items():
-        ends = None
+        ends: tuple[int, ...] = ()
         if shards is not None:
             share = shards if len(images) == largest else max(round(shards * len(images) / largest), 1)
             ends = plan_cuts(_weigh(listed.root, images, options), share)
-        planned.append(PackPart(folder=f"{name}/" if name else "", images=images, ends=ends))
+        planned.append(PackPart(folder=f"{name}/" if name else "", images=images, ends=frozenset(ends)))
     return PackPlan(
         root=listed.root,
         parts=tuple(planned),
@@ -105,18 +101,24 @@ def apply_pack(
     """Pack them. watch: told of so many more pictures.
 
     A picture that cannot be read is left out; at the end, ClusterError names them unless `skip_broken`. Raises
-    ClusterError, too, where nothing is left.
+    ClusterError, too, if nothing is left.
     """
-    tally = _Tally()
-    with closing(_encode(plan, processes)) as results:
+    shards: list[WrittenShard] = []
+    broken: list[str] = []
+    images = [image for part in plan.parts for image in part.images]
+    tasks = (images[begin : begin + _TASK_PICTURES] for begin in range(0, len(images), _TASK_PICTURES))
+    encode = partial(encode_pictures, root=plan.root, options=plan.options)
+    with closing(map_in_order(encode, tasks, processes=processes)) as encoded:
+        results = chain.from_iterable(encoded)
         for part in plan.parts:
-            _write_part(part, results, destination, shard_bytes=plan.shard_bytes, tally=tally, watch=watch)
-    total = sum(len(part.images) for part in plan.parts)
-    if tally.broken and (not skip_broken or not tally.shards):
-        named = "\n  ".join(tally.broken[:_NAMED])
-        more = f"\n  and {len(tally.broken) - _NAMED} more" if len(tally.broken) > _NAMED else ""
+            with ShardWriter(destination, folder=part.folder) as writer:
+                broken += _write_part(writer, part, results, shard_bytes=plan.shard_bytes, watch=watch)
+            shards += writer.written
+    if broken and (not skip_broken or not shards):
+        named = "\n  ".join(broken[:_NAMED])
+        more = f"\n  and {len(broken) - _NAMED} more" if len(broken) > _NAMED else ""
         raise ClusterError(
-            f"{len(tally.broken)} of {total} pictures cannot be packed:\n  {named}{more}",
+            f"{len(broken)} of {len(images)} pictures cannot be packed:\n  {named}{more}",
             hint="mend them or take them away, or leave them out with --skip-broken; then run the command again",
         )
     if plan.label_names:
@@ -124,60 +126,43 @@ def apply_pack(
         lines = [f"{number}\t{name}\n" for number, name in enumerate(plan.label_names)]
         names.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
         destination.deliver({f"{INDEX_FOLDER}/labels.txt": names})
-    return Packed(shards=tuple(tally.shards), broken=tuple(tally.broken))
+    return Packed(shards=shards, broken=broken)
 
 
 def _write_part(
+    writer: ShardWriter,
     part: PackPart,
     results: Iterator[bytes | str],
-    destination: Destination,
     *,
     shard_bytes: int | None,
-    tally: _Tally,
     watch: Callable[[int], None],
-) -> None:
-    ends = frozenset(part.ends or ())
-    with ShardWriter(destination, folder=part.folder) as writer:
-        for number, image in enumerate(part.images, start=1):
-            result = next(results)
-            if isinstance(result, str):
-                tally.broken.append(f"{image.path}: {result}")
-            else:
-                if shard_bytes and writer.size_bytes + len(result) > shard_bytes:
-                    writer.cut()
-                writer.add(result, key=image.index, line=render_line(image))
-            if number in ends:
+) -> list[str]:
+    """Write the shards of a part; returns the pictures that cannot be read, each with why."""
+    broken = []
+    for number, image in enumerate(part.images, start=1):
+        result = next(results)
+        if isinstance(result, str):
+            broken.append(f"{image.path}: {result}")
+        else:
+            if shard_bytes and writer.size_bytes + len(result) > shard_bytes:
                 writer.cut()
-            watch(1)
-        writer.cut()
-    tally.shards += writer.written
+            writer.add(result, key=image.record_id, line=render_line(image))
+        if number in part.ends:
+            writer.cut()
+        watch(1)
+    writer.cut()
+    return broken
 
 
-def _encode(plan: PackPlan, processes: int) -> Generator[bytes | str]:
-    """The record of each picture, or why there is none, in the order of the plan."""
-    for results in map_in_order(encode_block, _blocks(plan), processes=processes):
-        yield from results
-
-
-def _blocks(plan: PackPlan) -> Iterator[Block]:
-    row = [
-        Picture(path=plan.root / image.path, labels=image.labels, record_id=image.index)
-        for part in plan.parts
-        for image in part.images
-    ]
-    for begin in range(0, len(row), _BLOCK):
-        yield Block(pictures=tuple(row[begin : begin + _BLOCK]), options=plan.options)
-
-
-def _weigh(root: Path, images: Sequence[ListedImage], options: ImageOptions) -> list[int]:
-    """About how large the records become, to one another: all alike where pictures are made equally large."""
+def _weigh(root: Path, images: Sequence[Picture], options: ImageOptions) -> list[int]:
+    """About how large the records become, in proportion: all alike if pictures are made equally large."""
     if options.resize:
         return [1] * len(images)
     weights = []
     for image in images:
         try:
             weights.append((root / image.path).stat().st_size + 1)
-        except OSError:  # it cannot be packed either, which is told then
+        except OSError:  # encoding it will fail, too, and say why
             weights.append(1)
     return weights
 
@@ -185,7 +170,7 @@ def _weigh(root: Path, images: Sequence[ListedImage], options: ImageOptions) -> 
 def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
     """Where each of `shards` consecutive groups ends, so that they weigh about the same and none is empty.
 
-    Raises UsageError where there are fewer weights than shards.
+    Raises UsageError for fewer weights than shards.
     """
     if shards > len(weights):
         raise UsageError(f"{len(weights)} records do not fill {shards} shards", hint=f"--shards {len(weights)} at most")
@@ -202,10 +187,10 @@ def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
     return (*ends, len(weights))
 
 
-def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Iterator[Result]:
-    """work(task) for each task, in the tasks' order; `work` must be a module's function.
+def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Generator[Result]:
+    """work(task) for each task, in the tasks' order; `work` must be picklable.
 
-    With one process it is done here. Raises what `work` raises, and ClusterError where a process is killed.
+    With one process the work is done here. Raises what `work` raises, and ClusterError if a process is killed.
     """
     if processes == 1:
         yield from map(work, tasks)

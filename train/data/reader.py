@@ -3,14 +3,12 @@
     from train.data.reader import iterate_records
     for payload in iterate_records("s3://bucket/train/", num_parts=4, part_index=0): ...
 
-For other frameworks, and wherever MXNet itself is not at hand. decode_image (train/data/recordio.py) takes a payload
-apart. MXNet reads a folder on this machine in the order in which its file system lists it; this sorts the names, as S3
-does.
+For other frameworks, and without MXNet. decode_image (train/data/recordio.py) takes a payload apart. MXNet reads a
+folder on this machine in the order in which its file system lists it; this sorts the names, as S3 does.
 
 How MXNet divides records among workers: ImageRecordIter takes its files as one row of bytes, in their order, and cuts
 it into `num_parts` pieces of equal length, a multiple of four; the last ones may be shorter or empty. Both ends of a
-piece then move to the next beginning of a record, within the file where they lie. So a record belongs to the one piece
-in which it begins.
+piece then move to the next beginning of a record in the same file. So a record belongs to the piece in which it begins.
 
 Source: dmlc-core, src/io/input_split_base.cc (ResetPartition) and src/io/recordio_split.cc (SeekRecordBegin).
 """
@@ -19,9 +17,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import BinaryIO
 
 from foundation.errors import ClusterError
-from train.data.recordio import EncodedRecord, Readable, broken, decode_record, find_head, scan_records
+from train.data.recordio import broken, decode_record, find_head, scan_records
 from train.data.sources import Shard, Sources
 
 _ALIGN = 4
@@ -43,9 +42,9 @@ def iterate_records(url: str, *, num_parts: int = 1, part_index: int = 0, region
     url: as ImageRecordIter's path_imgrec has it: a file, a folder (all non-empty files directly in it), or several with
     ";" between them. Over all parts of one num_parts, every record comes exactly once.
 
-    S3 is read ahead, in up to five ranges of 8 MiB, with retries. Raises NotFoundError where there is nothing,
-    ClusterError that names the file and the byte where it is cut short or is not RecordIO, AwsError, ValueError for a
-    part that is none.
+    S3 is read ahead, in up to five ranges of 8 MiB, with retries. Raises NotFoundError if there is nothing,
+    ClusterError that names the file and the byte where it is cut short or is not RecordIO, AwsError, ValueError if
+    there is no such part.
     """
     sources = Sources(region=region)
     shards = sources.find([word for word in url.split(";") if word], suffix="")
@@ -62,7 +61,7 @@ def iterate_records(url: str, *, num_parts: int = 1, part_index: int = 0, region
 def find_part(sizes: Sequence[int], num_parts: int, part_index: int) -> tuple[Range, ...]:
     """What part `part_index` (from 0) of `num_parts` reads of files of these sizes in bytes, in order.
 
-    Every file's size must be a multiple of four, as MXNet wants it too. Raises ValueError for a part that is none.
+    Every file's size must be a multiple of four, as MXNet wants it too. Raises ValueError if there is no such part.
     """
     if not 0 <= part_index < num_parts:
         raise ValueError(f"there is no part {part_index} of {num_parts}")
@@ -91,14 +90,10 @@ def _iterate(sources: Sources, shards: tuple[Shard, ...], ranges: tuple[Range, .
             yield from _records_from(file, part, shard)
 
 
-def _records_from(file: Readable, part: Range, shard: Shard) -> Iterator[bytes]:
-    """The records that begin in the range; the file stands at its begin."""
-    offset = part.begin
-    if offset:
-        # It is somewhere in a record, which belongs to the part before, or at the beginning of one.
-        searched = _read_to_head(file)
-        file = _Chained(searched.content, file)
-        offset += searched.offset
+def _records_from(file: BinaryIO, part: Range, shard: Shard) -> Iterator[bytes]:
+    """The records that begin in the range; the file's position is the range's begin."""
+    # Anywhere but at 0, this may be inside a record, which belongs to the part before.
+    offset = _seek_head(file, part.begin) if part.begin else 0
     records = scan_records(file, name=shard.name, offset=offset)
     while offset < min(part.end, shard.size_bytes):
         record = next(records, None)
@@ -108,28 +103,15 @@ def _records_from(file: Readable, part: Range, shard: Shard) -> Iterator[bytes]:
         offset += len(record.content)
 
 
-def _read_to_head(file: Readable) -> EncodedRecord:
-    """How many bytes it is to the next beginning of a record, and what was read from there on; empty at the end."""
-    offset = 0
+def _seek_head(file: BinaryIO, offset: int) -> int:
+    """Move the file from `offset` to the next beginning of a record, or to its end; returns the new offset."""
     window = b""
     while more := file.read(_SEARCH_BYTES):
         window += more
         at = find_head(window)
         if at is not None:
-            return EncodedRecord(offset=offset + at, content=window[at:])
+            return file.seek(offset + at)
         # The last word may be a magic number whose length is still to come.
         offset += len(window) - 4
         window = window[-4:]
-    return EncodedRecord(offset=offset + len(window), content=b"")
-
-
-class _Chained:
-    """Bytes that were read already, and then the file that they came from."""
-
-    def __init__(self, first: bytes, rest: Readable) -> None:
-        self._first = first
-        self._rest = rest
-
-    def read(self, size: int, /) -> bytes:
-        given, self._first = self._first[:size], self._first[size:]
-        return given + self._rest.read(size - len(given)) if len(given) < size else given
+    return offset + len(window)

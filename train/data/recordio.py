@@ -4,20 +4,18 @@ A file is a row of records. A record is one part, or several where its payload h
 
     0xced7230a | cflag << 29 | length | payload | 0..3 bytes of padding up to a multiple of four
 
-All numbers are little-endian and 32 bits wide. A reader that starts in the middle of a file looks for the
-magic number at a multiple of four, so a payload must not hold it there: the writer takes it out and splits
-the record at that point, and the reader puts it back. cflag is 0 for a whole record, else 1, 2, 3 for its
-first, middle and last parts.
+All numbers are little-endian and 32 bits wide. A reader that starts in the middle of a file looks for the magic number
+at a multiple of four, so a payload must not hold it there: the writer takes it out and splits the record at that point,
+and the reader puts it back. cflag is 0 for a whole record, else 1, 2, 3 for its first, middle and last parts.
 
-Source: dmlc-core, include/dmlc/recordio.h and src/recordio.cc. A payload that MXNet's image iterators read
-begins with an IRHeader (mxnet/recordio.py): flag, label, id and id2, and, where flag > 0, `flag` further
-labels.
+Source: dmlc-core, include/dmlc/recordio.h and src/recordio.cc. A payload that MXNet's image iterators read begins with
+an IRHeader (mxnet/recordio.py): flag, label, id and id2, and, if flag > 0, `flag` labels instead of the one.
 """
 
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from foundation.errors import ClusterError
 
@@ -32,10 +30,7 @@ _HEAD_BYTES = 4096
 
 
 def encode_record(payload: bytes) -> bytes:
-    """One record as it stands in the file, padding included.
-
-    Raises ValueError for a payload of more than MAX_PAYLOAD_BYTES, which the format cannot hold.
-    """
+    """One record as it stands in the file, with padding. Raises ValueError for more than MAX_PAYLOAD_BYTES."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"a RecordIO payload holds at most {MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
     cuts = list(_aligned_magics(payload))
@@ -49,14 +44,6 @@ def encode_record(payload: bytes) -> bytes:
     return bytes(encoded)
 
 
-class Readable(Protocol):
-    """What gives so many bytes, and fewer only at its end."""
-
-    def read(self, size: int, /) -> bytes:
-        """The next bytes."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedRecord:
     """A record as it stands in a file, all parts and padding, and where it begins there."""
@@ -65,16 +52,16 @@ class EncodedRecord:
     content: bytes
 
 
-def scan_records(file: Readable, *, name: str, offset: int = 0) -> Iterator[EncodedRecord]:
-    """Every record in the file, from where it stands, which is `offset`, to its end.
+def scan_records(file: BinaryIO, *, name: str, offset: int = 0) -> Iterator[EncodedRecord]:
+    """Every record in the file, from its position, which is `offset`, to its end.
 
-    `name` is what an error calls the file. Raises ClusterError, with the offset in bytes, where the file is cut short
-    or is not RecordIO.
+    name: what an error calls the file. Raises ClusterError, with the offset in bytes, if the file is cut short or is
+    not RecordIO.
     """
     parts: list[bytes] = []
     begin = offset
     while header := file.read(_PART.size):
-        flag, length = parse_part(header, name=name, offset=offset, inside=bool(parts))
+        flag, length = _parse_part(header, name=name, offset=offset, inside=bool(parts))
         padded = length + -length % 4
         body = file.read(padded)
         if len(body) < padded:
@@ -89,10 +76,10 @@ def scan_records(file: Readable, *, name: str, offset: int = 0) -> Iterator[Enco
         raise broken(name, offset, "the file ends between two parts of a record")
 
 
-def parse_part(header: bytes, *, name: str, offset: int, inside: bool) -> tuple[int, int]:
+def _parse_part(header: bytes, *, name: str, offset: int, inside: bool) -> tuple[int, int]:
     """The kind and the length of the record part whose 8 bytes of header stand at `offset`.
 
-    inside: it follows another part of the same record. Raises ClusterError where such a part cannot stand.
+    inside: it follows another part of the same record. Raises ClusterError if such a part cannot stand there.
     """
     if len(header) < _PART.size:
         raise broken(name, offset, "the file ends inside a record's header")
@@ -119,15 +106,14 @@ def decode_record(content: bytes) -> bytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordHead:
-    """Where a record stands, how long it is there, and its labels where its payload begins as an image's does."""
+    """Where a record begins, and its labels if its payload begins as an image's does."""
 
     offset: int
-    size_bytes: int
     labels: tuple[float, ...] | None
 
 
 def scan_heads(file: BinaryIO, *, name: str, size_bytes: int) -> Iterator[RecordHead]:
-    """Every record in a file of that size, which stands at its beginning, without reading what is not looked at.
+    """Every record in a file of that size, from its beginning; skips what is not looked at.
 
     Raises ClusterError as `scan_records` does.
     """
@@ -140,7 +126,7 @@ def scan_heads(file: BinaryIO, *, name: str, size_bytes: int) -> Iterator[Record
             header = file.read(_PART.size)
             if not header:
                 raise broken(name, offset, "the file ends between two parts of a record")
-            flag, length = parse_part(header, name=name, offset=offset, inside=offset > begin)
+            flag, length = _parse_part(header, name=name, offset=offset, inside=offset > begin)
             padded = length + -length % 4
             if offset + _PART.size + padded > size_bytes:
                 raise broken(name, offset, f"the file ends inside a record of {length} bytes")
@@ -149,11 +135,11 @@ def scan_heads(file: BinaryIO, *, name: str, size_bytes: int) -> Iterator[Record
             payload += (MAGIC if offset > begin else b"") + body[:length]
             file.seek(padded - wanted, 1)
             offset += _PART.size + padded
-        yield RecordHead(offset=begin, size_bytes=offset - begin, labels=_find_labels(payload))
+        yield RecordHead(offset=begin, labels=_find_labels(payload))
 
 
 def _find_labels(payload: bytes) -> tuple[float, ...] | None:
-    """The labels in the beginning of an image's payload; None where it is none, or has more than are looked at."""
+    """The labels at the beginning of an image's payload, as 32-bit floats; None if it is too short for them."""
     if len(payload) < _IMAGE_HEADER.size:
         return None
     flag, label, _, _ = _IMAGE_HEADER.unpack_from(payload)
@@ -164,13 +150,8 @@ def _find_labels(payload: bytes) -> tuple[float, ...] | None:
     return struct.unpack_from(f"<{flag}f", payload, _IMAGE_HEADER.size)
 
 
-def read_records(file: BinaryIO, *, name: str) -> Iterator[bytes]:
-    """Every payload in the file, from where it stands to its end. Raises ClusterError as `scan_records` does."""
-    return (decode_record(record.content) for record in scan_records(file, name=name))
-
-
 def find_head(words: bytes) -> int | None:
-    """Where the first record begins in bytes that begin at a multiple of four of their file; None where none does.
+    """Where the first record begins in bytes from a multiple of four of their file; None if none does.
 
     The last four bytes are not looked at: they may be a magic number without its length.
     """
@@ -192,10 +173,7 @@ class ImageRecord:
 
 
 def encode_image(record: ImageRecord) -> bytes:
-    """The payload for one image: an IRHeader and the encoded image.
-
-    Raises ValueError where there is no label.
-    """
+    """The payload for one image: an IRHeader and the encoded image. Raises ValueError without a label."""
     if not record.labels:
         raise ValueError("an image record needs a label")
     if len(record.labels) == 1:
@@ -207,20 +185,13 @@ def encode_image(record: ImageRecord) -> bytes:
 def decode_image(payload: bytes, *, name: str) -> ImageRecord:
     """The labels, id and encoded image in a payload; labels are 32-bit floats.
 
-    `name` is what an error calls the record. Raises ClusterError where the payload is too short for its
-    header.
+    name: what an error calls the record. Raises ClusterError if the payload is too short for its header.
     """
-    if len(payload) < _IMAGE_HEADER.size:
-        raise ClusterError(f"{name}: {len(payload)} bytes are too short for an image record")
-    flag, label, record_id, _ = _IMAGE_HEADER.unpack_from(payload)
-    begin = _IMAGE_HEADER.size
-    if flag == 0:
-        return ImageRecord(labels=(label,), record_id=record_id, image=payload[begin:])
-    end = begin + 4 * flag
-    if len(payload) < end:
-        raise ClusterError(f"{name}: {len(payload)} bytes are too short for {flag} labels")
-    labels = struct.unpack_from(f"<{flag}f", payload, begin)
-    return ImageRecord(labels=labels, record_id=record_id, image=payload[end:])
+    labels = _find_labels(payload)
+    if labels is None:
+        raise ClusterError(f"{name}: {len(payload)} bytes are too short for an image record and its labels")
+    flag, _, record_id, _ = _IMAGE_HEADER.unpack_from(payload)
+    return ImageRecord(labels=labels, record_id=record_id, image=payload[_IMAGE_HEADER.size + 4 * flag :])
 
 
 def _aligned_magics(payload: bytes) -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""Where finished shards go, a folder on this machine or in S3, and what writes them there.
+"""Shards of records: where they go, a folder on this machine or in S3, how they are written, and how they are cut anew.
 
-Each file appears there only when it is complete. Until a run has ended, its mark lies beside the shards: it tells the
-next run that these are not finished and may be replaced. Finished shards are replaced only with --replace.
+Each file appears in the folder only when it is complete. Until a run has ended, its mark lies beside the shards: it
+tells the next run that they are unfinished and may be replaced. Finished shards are replaced only with --replace.
 """
 
 import hashlib
@@ -11,11 +11,10 @@ import shutil
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
@@ -23,49 +22,16 @@ from foundation.file_lock import locked
 from foundation.progress import Report
 from foundation.thread_pool import bounded_pool
 from foundation.user_folders import cache_folder
+from train.data.recordio import scan_records
+from train.data.sources import INDEX_FOLDER, Shard, Sources
 from train.s3 import operations
 from train.s3.url import S3Url, is_s3, parse_url
-
-INDEX_FOLDER = "index"
-"""Beside the shards, so that it is none of the files that MXNet reads where it is given their folder."""
 
 _OURS = re.compile(rf"part-\d{{5,}}\.rec|{INDEX_FOLDER}/(part-\d{{5,}}\.(idx|lst)|labels\.txt)")
 _MARK = f"{INDEX_FOLDER}/.unfinished"
 _WORK = ".cluster-pack"
 _UNDER_WAY = 2
 """Shards that wait on this machine's disk to be uploaded, or are being uploaded."""
-
-
-class S3Bucket:
-    """S3 from this machine, by the functions that `cluster data put, ls and rm` call."""
-
-    def __init__(self, *, region: str, create: bool, report: Report) -> None:
-        """create: make the bucket where there is none."""
-        self._region = region
-        self._create = create
-        self._report = report
-
-    def list_names(self, folder: str) -> Sequence[str]:
-        """What of each key below the folder follows its URL; nothing where there is no such bucket."""
-        try:
-            entries = operations.ls(folder, region=self._region, recursive=True)
-        except NotFoundError:
-            return ()
-        return [str(entry.url).removeprefix(folder) for entry in entries if not isinstance(entry, S3Url)]
-
-    def put_folder(self, source: Path, folder: str) -> None:
-        """Copy what a local folder holds to the folder."""
-        operations.put(
-            [f"{source}/"],
-            folder,
-            region=self._region,
-            create_bucket=self._create,
-            report=self._report,
-        )
-
-    def delete(self, urls: Sequence[str]) -> None:
-        """Delete objects."""
-        operations.rm(urls, region=self._region)
 
 
 class Destination(Protocol):
@@ -81,21 +47,24 @@ class Destination(Protocol):
 
 @contextmanager
 def open_destination(
-    destination: str, *, folders: Sequence[str], replace: bool, open_bucket: Callable[[], S3Bucket]
+    destination: str, *, folders: Sequence[str], replace: bool, region: str, create_bucket: bool, report: Report
 ) -> Iterator[Destination]:
     """Where to write shards whose names begin with one of `folders`; complete when the block ends without an error.
 
-    Raises UsageError, before anything is changed, where finished shards are there and not `replace`, or where other
-    files are, which MXNet would read as records; ClusterError where another run is at work there.
+    Raises UsageError, before anything is changed, if finished shards are there and not `replace`, or if other files
+    are, which MXNet would read as records; ClusterError if another run is at work there.
     """
-    if is_s3(destination):
-        url = parse_url(destination)
-        folder = str(url.as_folder())
-        with _open_remote(folder, folders, open_bucket(), replace=replace) as remote:
-            yield remote
-        return
     if not destination:
         raise UsageError("the destination is empty")
+    if is_s3(destination):
+        folder = str(parse_url(destination).as_folder())
+
+        def put(source: Path) -> None:
+            operations.put([f"{source}/"], folder, region=region, create_bucket=create_bucket, report=report)
+
+        with _open_remote(folder, folders, put, region=region, replace=replace) as remote:
+            yield remote
+        return
     try:
         with _open_local(Path(destination), folders, replace=replace) as local:
             yield local
@@ -103,10 +72,10 @@ def open_destination(
         raise ClusterError(f"{error.filename or destination}: cannot be written: {error.strerror}") from error
 
 
-def find_old(names: Iterable[str], folders: Sequence[str], *, where: str, replace: bool) -> tuple[str, ...]:
-    """Which of the names below a destination are shards, and so are to go. Pure.
+def _find_old(names: Iterable[str], folders: Sequence[str], *, where: str, replace: bool) -> tuple[str, ...]:
+    """Which of the names below a destination are shards, and so are to go.
 
-    Raises UsageError where they may not, and for files beside them.
+    Raises UsageError if they may not, and for files beside them.
     """
     below = [
         (folder, name.removeprefix(folder)) for name in sorted(names) for folder in folders if name.startswith(folder)
@@ -129,10 +98,14 @@ class _Local:
         self.work = folder / _WORK
 
     def deliver(self, files: Mapping[str, Path]) -> None:
-        for name, path in files.items():
-            target = self._folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
+        _move(files, self._folder)
+
+
+def _move(files: Mapping[str, Path], folder: Path) -> None:
+    for name, path in files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
 
 
 @contextmanager
@@ -141,8 +114,8 @@ def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Itera
     beside = [folder / name for below in folders for name in (below, f"{below}{INDEX_FOLDER}")]
     found = [path for below in beside if below.is_dir() for path in below.iterdir() if not path.is_dir()]
     names = [path.relative_to(folder).as_posix() for path in found]
-    old = find_old(names, folders, where=str(folder), replace=replace or local.work.exists())
-    local.work.parent.mkdir(parents=True, exist_ok=True)
+    old = _find_old(names, folders, where=str(folder), replace=replace or local.work.exists())
+    folder.mkdir(parents=True, exist_ok=True)
     _make_own(local.work)
     with _lock(local.work, str(folder)):
         _clear(local.work)
@@ -157,65 +130,67 @@ def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Itera
 
 
 class _Remote:
-    def __init__(self, folder: str, work: Path, bucket: S3Bucket) -> None:
-        self._folder = folder
+    """put: copies what a local folder holds to the destination; called in the uploader's one thread."""
+
+    def __init__(self, work: Path, put: Callable[[Path], None], uploader: ThreadPoolExecutor) -> None:
         self.work = work
-        self._bucket = bucket
-        self._uploader = bounded_pool(1)
+        self._put = put
+        self._uploader = uploader
         self._under_way: deque[Future[None]] = deque()
         self._count = 0
 
     def deliver(self, files: Mapping[str, Path]) -> None:
         self._count += 1
         batch = self.work / f"batch-{self._count}"
-        for name, path in files.items():
-            target = batch / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
+        _move(files, batch)
         self._under_way.append(self._uploader.submit(self._upload, batch))
-        self._wait(_UNDER_WAY - 1)
+        self.wait(_UNDER_WAY - 1)
 
-    def close(self, *, finished: bool) -> None:
-        """Wait for what is under way, and, where the run has come to its end, for all."""
-        try:
-            if finished:
-                self._wait(0)
-        finally:
-            self._uploader.shutdown(wait=True, cancel_futures=True)
-
-    def _wait(self, left: int) -> None:
+    def wait(self, left: int) -> None:
+        """Until at most so many uploads are under way."""
         while len(self._under_way) > left:
             self._under_way.popleft().result()
 
     def _upload(self, batch: Path) -> None:
-        self._bucket.put_folder(batch, self._folder)
+        self._put(batch)
         shutil.rmtree(batch)
 
 
 @contextmanager
-def _open_remote(folder: str, folders: Sequence[str], bucket: S3Bucket, *, replace: bool) -> Iterator[_Remote]:
+def _open_remote(
+    folder: str, folders: Sequence[str], put: Callable[[Path], None], *, region: str, replace: bool
+) -> Iterator[_Remote]:
     with _open_work(folder) as work:
-        names = bucket.list_names(folder)
-        old = find_old(names, folders, where=folder, replace=replace or _MARK in names)
+        names = _list_names(folder, region=region)
+        old = _find_old(names, folders, where=folder, replace=replace or _MARK in names)
         mark = work / "mark" / _MARK
         mark.parent.mkdir(parents=True)
         mark.touch()
-        bucket.put_folder(work / "mark", folder)
+        put(work / "mark")
         if old:
-            bucket.delete([folder + name for name in old])
-        remote = _Remote(folder, work, bucket)
+            operations.rm([folder + name for name in old], region=region)
+        uploader = bounded_pool(1)
         try:
+            remote = _Remote(work, put, uploader)
             yield remote
-        except BaseException:
-            remote.close(finished=False)
-            raise
-        remote.close(finished=True)
-        bucket.delete([folder + _MARK])
+            remote.wait(0)
+        finally:
+            uploader.shutdown(wait=True, cancel_futures=True)
+        operations.rm([folder + _MARK], region=region)
+
+
+def _list_names(folder: str, *, region: str) -> list[str]:
+    """What of each key below the folder follows its URL; nothing if there is no such bucket."""
+    try:
+        entries = operations.ls(folder, region=region, recursive=True)
+    except NotFoundError:
+        return []
+    return [str(entry.url).removeprefix(folder) for entry in entries if not isinstance(entry, S3Url)]
 
 
 @contextmanager
 def _open_work(url: str) -> Iterator[Path]:
-    """A folder on this machine for what goes to `url`, gone in the end; what killed runs have left goes, too."""
+    """A folder on this machine for what goes to `url`, removed at the end; so are those that killed runs have left."""
     base = cache_folder() / "packing"
     mine = base / hashlib.sha256(url.encode()).hexdigest()[:16]
     try:
@@ -224,7 +199,8 @@ def _open_work(url: str) -> Iterator[Path]:
             with locked(base / "lock"):
                 for other in base.iterdir():
                     if other.is_dir() and other != mine:
-                        _remove_unused(other)
+                        with suppress(BlockingIOError), locked(other / "lock", wait=False):  # else its run is at work
+                            shutil.rmtree(other)
                 mine.mkdir(exist_ok=True)
                 stack.enter_context(_lock(mine, url))
             _clear(mine)
@@ -236,13 +212,8 @@ def _open_work(url: str) -> Iterator[Path]:
         raise ClusterError(f"{mine}: cannot be written: {error.strerror}") from error
 
 
-def _remove_unused(folder: Path) -> None:
-    with suppress(BlockingIOError), locked(folder / "lock", wait=False):  # else its run is at work
-        shutil.rmtree(folder)
-
-
 def _make_own(work: Path) -> None:
-    """Make a folder that nobody else may write to. Raises ClusterError where there is another one, or a link."""
+    """Make a folder that nobody else may write to. Raises ClusterError if there is another one, or a link."""
     with suppress(FileExistsError):
         work.mkdir(mode=0o700)
     found = work.lstat()
@@ -300,7 +271,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file:
             self._file.close()
 
@@ -330,3 +301,63 @@ class ShardWriter:
         self._destination.deliver({**files, name: work / "part.rec"})
         self.written.append(WrittenShard(name=name, records=len(self._index), size_bytes=self.size_bytes))
         self._file, self._index, self._lines, self.size_bytes = None, [], [], 0
+
+
+def check_apart(shards: Sequence[Shard], destination: str) -> None:
+    """Raises UsageError if a source of a split is in the destination, and would be replaced while it is read."""
+    folder = destination.rstrip("/") if is_s3(destination) else str(Path(destination).resolve())
+    for shard in shards:
+        name = shard.name if is_s3(shard.name) else str(Path(shard.name).resolve())
+        if name.rpartition("/")[0] == folder:
+            raise UsageError(
+                f"{shard.name} is in {destination}, where the shards are to go", hint="choose another folder"
+            )
+
+
+def split_shards(
+    sources: Sources,
+    found: Sequence[Shard],
+    destination: Destination,
+    *,
+    shards: int | None,
+    shard_bytes: int | None,
+    watch: Callable[[int], None],
+) -> tuple[WrittenShard, ...]:
+    """Cut the records of the sources into `shards` shards of about the same size, or of `shard_bytes` at most.
+
+    The records keep their bytes and their order, and are numbered from 0 on in the indexes, through all shards. With
+    `shards`, a record is in the shard that its first byte falls into when all bytes are cut into equal pieces; with
+    `shard_bytes`, a shard ends before the record that is too much for it, and holds at least one. watch: told of so
+    many more bytes. Raises ClusterError that names the file and the byte where one is broken, UsageError if a shard
+    would stay empty.
+    """
+    total = sum(shard.size_bytes for shard in found)
+    key = at = number = 0
+    with ShardWriter(destination) as writer:
+        for shard in found:
+            with sources.open(shard) as file:
+                for record in scan_records(file, name=shard.name):
+                    size = len(record.content)
+                    if shards is not None and at * shards // total > number:
+                        writer.cut()
+                        number += 1
+                        _check_filled(at * shards // total, number, shards, total)
+                    elif shard_bytes and writer.size_bytes and writer.size_bytes + size > shard_bytes:
+                        writer.cut()
+                    writer.add(record.content, key=key)
+                    key, at = key + 1, at + size
+                    watch(size)
+        writer.cut()
+        if shards is not None:
+            _check_filled(shards - 1, number, shards, total)
+    if at != total:
+        raise ClusterError(f"the sources were changed while they were read: {at} bytes came where {total} were there")
+    return tuple(writer.written)
+
+
+def _check_filled(reached: int, number: int, shards: int, total: int) -> None:
+    if reached > number:
+        raise UsageError(
+            f"the records are too long for {shards} shards of {total // shards} bytes: shard {number} would be empty",
+            hint="fewer shards, or --shard-size",
+        )

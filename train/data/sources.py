@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from foundation.errors import ClusterError, NotFoundError
 from foundation.thread_pool import bounded_pool
-from train.data.shards import INDEX_FOLDER
 from train.s3.url import SCHEME, has_glob, is_s3, parse_url
 
 if TYPE_CHECKING:
     import s3fs
     from _typeshed import WriteableBuffer
 
+INDEX_FOLDER = "index"
+"""Beside the shards, so that it is none of the files that MXNet reads when it is given their folder."""
+
 CHUNK_BYTES = 8 * 2**20
 AHEAD = 4
 """Ranges under way or waiting to be read."""
-
-Fetch = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +49,8 @@ class Sources:
     def find(self, words: Sequence[str], *, suffix: str = ".rec") -> tuple[Shard, ...]:
         """The files that are named, by themselves, by a glob or by the folder that they are directly in.
 
-        In the order of the words, and of their names within each; of folders and globs only what ends with `suffix`,
-        without empty files. Raises NotFoundError where there is nothing, UsageError, AwsError.
+        In the order of the words, and of the names within each; of folders and globs only what ends with `suffix`,
+        without empty files. Raises NotFoundError if there is nothing, UsageError, AwsError.
         """
         found: list[Shard] = []
         for word in words:
@@ -62,15 +62,15 @@ class Sources:
 
     @contextmanager
     def open(self, shard: Shard, *, begin: int = 0, end: int | None = None) -> Iterator[BinaryIO]:
-        """The file from byte `begin` on. end: where reading will probably end; what is behind comes, too, but slower.
+        """The file from byte `begin` on. end: where reading will probably end; what follows comes, too, but slower.
 
-        Raises ClusterError; also while it is read from S3, where that fails in the end or the object has changed.
+        Raises ClusterError; also while it is read from S3, if that fails in the end or the object has changed.
         """
+        if is_s3(shard.name):
+            with self._open_s3(shard, begin=begin, end=shard.size_bytes if end is None else end) as file:
+                yield file
+            return
         with ExitStack() as stack:
-            if is_s3(shard.name):
-                fetch = stack.enter_context(self._fetching(shard))
-                yield stack.enter_context(open_ahead(fetch, size_bytes=shard.size_bytes, begin=begin, end=end))
-                return
             try:
                 file = stack.enter_context(Path(shard.name).open("rb"))
                 file.seek(begin)
@@ -79,8 +79,8 @@ class Sources:
             yield file
 
     @contextmanager
-    def _fetching(self, shard: Shard) -> Iterator[Callable[[int, int], bytes]]:
-        """What fetches a range of an object, as it is now: later it is an error if that has changed."""
+    def _open_s3(self, shard: Shard, *, begin: int, end: int) -> Iterator[BinaryIO]:
+        """An object as it is now: later it is an error if it has changed."""
         with self._explained(shard.name):
             remote = self._s3.open(shard.name, cache_type="none")
 
@@ -91,11 +91,16 @@ class Sources:
                 raise ClusterError(f"{shard.name}: S3 sent {len(content)} bytes where {end - begin} were asked for")
             return content
 
+        pool = bounded_pool(AHEAD)
+        raw = _Ahead(fetch, pool, size_bytes=shard.size_bytes, begin=begin, end=end)
         with remote:
-            yield fetch
+            try:
+                yield cast("BinaryIO", io.BufferedReader(raw, buffer_size=2**20))
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, name: str) -> bytes | None:
-        """All of a small file; None where there is none."""
+        """All of a small file; None if there is none."""
         try:
             if not is_s3(name):
                 return Path(name).read_bytes()
@@ -180,7 +185,11 @@ def _find_local(word: str, suffix: str) -> list[Shard]:
 
 
 class _Ahead(io.RawIOBase):
-    def __init__(self, fetch: Fetch, pool: ThreadPoolExecutor, *, size_bytes: int, begin: int, end: int) -> None:
+    """A file of which fetch(begin, stop) gives any range, read from `begin` on, and fetched ahead up to `end`."""
+
+    def __init__(
+        self, fetch: Callable[[int, int], bytes], pool: ThreadPoolExecutor, *, size_bytes: int, begin: int, end: int
+    ) -> None:
         super().__init__()
         self._fetch = fetch
         self._pool = pool
@@ -201,7 +210,7 @@ class _Ahead(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Forward: what is passed over within the ranges that are coming is thrown away. Backward: all of them are."""
+        """Forward within the ranges that are coming, what is passed over is thrown away; else all of them are."""
         target = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence] + offset
         if not self._at <= target <= self._asked:
             for coming in self._coming:
@@ -233,25 +242,8 @@ class _Ahead(io.RawIOBase):
         return memoryview(content)
 
     def _ask(self) -> None:
-        """Have the next ranges fetched: up to the probable end all that may be under way, behind it one."""
+        """Have the next ranges fetched: AHEAD of them up to the probable end, then one at a time."""
         while len(self._coming) < (AHEAD if self._asked < self._end else 1) and self._asked < self._size_bytes:
-            if self._coming and self._asked >= self._end:
-                return
             stop = min(self._asked + CHUNK_BYTES, self._size_bytes)
             self._coming.append(self._pool.submit(self._fetch, self._asked, stop))
             self._asked = stop
-
-
-@contextmanager
-def open_ahead(fetch: Fetch, *, size_bytes: int, begin: int, end: int | None) -> Iterator[BinaryIO]:
-    """A file of which fetch(begin, stop) gives any range, all of it; called from several threads.
-
-    begin: where reading begins.
-    end: up to where it is fetched ahead; None for all. Raises what `fetch` raises.
-    """
-    pool = bounded_pool(AHEAD)
-    raw = _Ahead(fetch, pool, size_bytes=size_bytes, begin=begin, end=size_bytes if end is None else end)
-    try:
-        yield cast("BinaryIO", io.BufferedReader(raw, buffer_size=2**20))
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

@@ -10,10 +10,8 @@ from cluster.app import App, pass_app
 from cluster.views.data import BYTES, counting_bar, describe_others, describe_transfers, transfer_progress
 from foundation.errors import NotFoundError, UsageError
 from foundation.user_folders import cache_folder
-from train.data import digits
 from train.data import fetch as fetching
-from train.data.convert import Written
-from train.data.datasets import DATASETS, Dataset
+from train.data.datasets import DATASETS, Dataset, Written, shard_names, write_demo
 from train.s3 import operations
 from train.s3.client import S3Object
 from train.s3.url import is_s3, parse_url
@@ -41,7 +39,8 @@ def fetch(app: App, *, name: str, destination: str, shards: int | None, create_b
     there = [str(path.relative_to(folder)) for path in folder.glob("*/*.rec")]
     _refuse_others(dataset, destination, there, shards=shards)
     with fetching.workplace(folder) as work:
-        written = fetching.move_into(_fetch(app, dataset, work, shards=shards), work, folder)
+        written = _fetch(app, dataset, work, shards=shards)
+        fetching.move_into(written, work, folder)
     app.say(f"{_describe(written)}, in {folder}")
 
 
@@ -80,7 +79,7 @@ def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
 
 def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shards: int | None) -> None:
     """Refuse a folder with other .rec files: MXNet reads all of them, such as those of an earlier fetch."""
-    own = {*dataset.shard_names(shards)}
+    own = shard_names(shards or dataset.shards)
     others = sorted(name for name in there if name.startswith(("train/", "val/")) and name not in own)
     if others:
         raise UsageError(
@@ -98,7 +97,7 @@ def _fetch(app: App, dataset: Dataset, work: Path, *, shards: int | None) -> Wri
 
 
 def _describe(written: Written) -> str:
-    size = decimal(sum(size_bytes for _, size_bytes in written.files))
+    size = decimal(sum(written.files.values()))
     return (
         f"{written.train_images} images to train with and {written.val_images} to validate with: "
         f"{len(written.files)} files, {size}"
@@ -113,4 +112,4 @@ def demo(app: App, *, folder: Path) -> None:
 
     They come with scikit-learn. 1500 are for training, 297 for validation.
     """
-    app.say(f"{_describe(digits.write_demo(folder))}, in {folder}")
+    app.say(f"{_describe(write_demo(folder))}, in {folder}")

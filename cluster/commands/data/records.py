@@ -16,9 +16,8 @@ from train.data import image_list
 from train.data.encode import ImageOptions, check_library
 from train.data.info import ShardInfo, describe_shards, share_out
 from train.data.pack import PackPlan, apply_pack, plan_pack
-from train.data.shards import S3Bucket, WrittenShard, open_destination
+from train.data.shards import WrittenShard, check_apart, open_destination, split_shards
 from train.data.sources import Sources
-from train.data.split import apply_split, check_apart
 from train.s3.url import is_s3
 
 _SHARDS = 16
@@ -90,7 +89,7 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
     tabs between them. Shards are DST/part-00000.rec ..., what belongs to them is in DST/index/.
     """
     plan = _plan(source, options)
-    _enter(app, [destination])
+    region = _enter(app, [destination])
     count = sum(len(part.images) for part in plan.parts)
     folders = [part.folder for part in plan.parts]
     with (
@@ -99,7 +98,9 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
             destination,
             folders=folders,
             replace=replace,
-            open_bucket=lambda: _open_bucket(app, create=create_bucket),
+            region=region,
+            create_bucket=create_bucket,
+            report=app.report,
         ) as place,
     ):
         done = apply_pack(
@@ -195,10 +196,12 @@ def split(
             destination,
             folders=[""],
             replace=replace,
-            open_bucket=lambda: _open_bucket(app, create=create_bucket),
+            region=region,
+            create_bucket=create_bucket,
+            report=app.report,
         ) as place,
     ):
-        written = apply_split(sources, found, place, shards=shards, shard_bytes=shard_size, watch=watch)
+        written = split_shards(sources, found, place, shards=shards, shard_bytes=shard_size, watch=watch)
     records = sum(shard.records for shard in written)
     app.say(f"split {len(found)} files, {records} records, into {_describe(written)}, in {destination}")
 
@@ -224,10 +227,6 @@ def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, a
     app.show("\n".join(as_lines(document, words)), document, as_json=as_json)
 
 
-def _open_bucket(app: App, *, create: bool) -> S3Bucket:
-    return S3Bucket(region=app.config.provision.region, create=create, report=app.report)
-
-
 def _enter(app: App, words: Sequence[str], *, start: bool = True) -> str:
     """Enter the cloud if a word is an s3:// URL, and return its region; else return ""."""
     if not any(map(is_s3, words)):
@@ -249,7 +248,7 @@ def as_document(shards: Sequence[ShardInfo], workers: int | None) -> dict[str, A
         "size_bytes": sum(shard.size_bytes for shard in shards),
         "smallest_record_bytes": min(sizes),
         "largest_record_bytes": max(sizes),
-        "scanned": all(shard.scanned for shard in shards),
+        "scanned": all(shard.labels is not None for shard in shards),
         "without_labels": sum(shard.without_labels for shard in shards),
         "labels": None,
         "shards": [

@@ -1,4 +1,4 @@
-"""Photographs to pack, and what is in folders and pictures."""
+"""Photographs to pack, and `cluster data` in this process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,10 +34,6 @@ def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         return printed.out + " ".join(printed.err.split())
 
     return run
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def pixels(encoded: bytes) -> np.ndarray:

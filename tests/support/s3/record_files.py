@@ -3,11 +3,12 @@
 import io
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
 
-from train.data.recordio import MAGIC, ImageRecord, encode_image, encode_record
+from train.data.recordio import MAGIC, ImageRecord, decode_record, encode_image, encode_record, scan_records
 
 
 def small_jpeg(number: int = 0) -> bytes:
@@ -20,6 +21,11 @@ def image_record(number: int, *, extra: bytes = b"") -> bytes:
     """A record with that id and label; `extra` follows the image, where decoders do not look."""
     image = small_jpeg(number) + extra
     return encode_record(encode_image(ImageRecord(labels=(float(number),), record_id=number, image=image)))
+
+
+def read_records(content: bytes, *, name: str = "x.rec") -> Iterator[bytes]:
+    """Every payload in a file of this content."""
+    return (decode_record(record.content) for record in scan_records(io.BytesIO(content), name=name))
 
 
 def write_uneven(folder: Path, counts: tuple[int, ...] = (23, 1, 9), *, seed: int = 7) -> list[Path]:

@@ -1,23 +1,22 @@
 """`cluster data ...` as it is typed, against moto's S3."""
 
 import json
-import os
-import pty
 import random
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cluster.views.data import TransferProgress
+from folders import read_files
 from project import CLUSTER, REPOSITORY, Project
-from s3_server import S3Server, serve_s3
+from s3_server import S3Server
 from terminal import Terminal
 from train.s3.plan import Upload
 from train.s3.url import S3Url
@@ -29,29 +28,6 @@ import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stderr=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        with serve_s3() as server:
-            yield server
-
-
-@pytest.fixture
-def project(server: S3Server, tmp_path: Path) -> Iterator[Project]:
-    env = {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "HOME": str(tmp_path),
-    }
-    project = Project(tmp_path, env)
-    project.write('name = "x"\ncloud = "aws"\n')
-    yield project
-    server.reset()
 
 
 def test_a_dataset_goes_to_s3_and_back(project: Project) -> None:
@@ -135,10 +111,10 @@ def test_a_failed_file_makes_the_command_fail(project: Project, server: S3Server
 
 def test_a_terminal_sees_a_bar_that_goes_away(project: Project, server: S3Server) -> None:
     server.put("bucket", {"x": bytes(3_000_000)})
-    seen = on_a_terminal([CLUSTER, "data", "get", "s3://bucket/x", "x"], project)
-    bar = re.search(r"[01]/1 files", seen)  # which of them it shows is a matter of time
-    assert bar, seen
-    assert bar.start() < seen.index("got 1 file, 3.0 MB")
+    with closing(Terminal()) as terminal, on_terminal(terminal, project, "get", "s3://bucket/x", "x") as process:
+        assert process.wait(60) == 0, terminal.settle()
+        assert re.fullmatch(r"got 1 file, 3\.0 MB .*", terminal.settle())
+        assert re.search(r"[01]/1 files", terminal.raw)  # which of them it shows is a matter of time
 
 
 def test_what_would_be_done(project: Project, server: S3Server) -> None:
@@ -163,23 +139,16 @@ def test_a_question_stays_on_the_screen_until_it_is_answered(project: Project, s
     server.put("bucket", {"old": b""})
     (project.directory / "in").mkdir()
     (project.directory / "in" / "new").write_text("n")
-    with closing(Terminal()) as terminal:
-        command = [CLUSTER, "data", "put", "--delete", "in", "s3://bucket/"]
-        env = project.environment() | {"TERM": "xterm"}
-        with subprocess.Popen(
-            command, cwd=project.directory, env=env, stdin=terminal.theirs, stdout=terminal.theirs,
-            stderr=terminal.theirs,
-        ) as process:  # fmt: skip
-            try:
-                terminal.wait_for(lambda: "[y/N]" in terminal.raw)
-                time.sleep(0.5)  # a bar would have been drawn over it by now
-                asked = terminal.settle()
-                terminal.type("y\n")
-                process.wait(20)
-            finally:
-                process.kill()
+    with (
+        closing(Terminal()) as terminal,
+        on_terminal(terminal, project, "put", "--delete", "in", "s3://bucket/") as process,
+    ):
+        terminal.wait_for(lambda: "[y/N]" in terminal.raw)
+        time.sleep(0.5)  # a bar would have been drawn over it by now
+        asked = terminal.settle()
+        terminal.type("y\n")
+        assert process.wait(20) == 0, terminal.settle()
         assert "Delete 1 file in s3://bucket/ that the source does not have?" in asked
-        assert process.returncode == 0, terminal.settle()
         assert "put 1 file" in terminal.settle()
     assert server.read("bucket") == {"new": b"n"}
 
@@ -289,22 +258,46 @@ def test_objects_without_a_checksum_are_named_once(project: Project, server: S3S
     assert "checksum" not in project.run("data", "get", "s3://bucket/0.rec", "third").stderr
 
 
-def on_a_terminal(command: list[str], project: Project) -> str:
-    """What a command writes to a terminal."""
-    ours, theirs = pty.openpty()
+@contextmanager
+def on_terminal(terminal: Terminal, project: Project, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """`cluster data WORDS...` with this terminal; it is killed at the end of the block if it still runs."""
     with subprocess.Popen(
-        command, cwd=project.directory, env=project.environment() | {"TERM": "xterm"}, stdout=theirs, stderr=theirs
-    ) as process:
-        os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                chunk = os.read(ours, 65536)
-            except OSError:  # Linux's way to say that the terminal's last user is gone
-                break
-            if not chunk:
-                break
-            seen += chunk
-    os.close(ours)
-    assert process.returncode == 0, seen
-    return seen.decode()
+        [CLUSTER, "data", *words], cwd=project.directory, env=project.environment() | {"TERM": "xterm"},
+        stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+FETCHED = {
+    *(f"train/part-0000{number}.rec" for number in range(2)),
+    "val/part-00000.rec",
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+}
+
+
+def test_a_dataset_comes_by_its_name_to_a_folder_or_to_s3(project: Project, server: S3Server) -> None:
+    said = project.run("data", "fetch", "digits", "here", "--shards", "2").stderr
+    assert "1500 images to train with and 297 to validate with: 7 files, 2." in said
+    files = read_files(project.directory / "here")
+    assert files.keys() == FETCHED
+    words = ("data", "fetch", "digits", "s3://bucket/digits", "--shards", "2")
+    assert "--create-bucket" in project.run(*words, code=1).stderr
+    assert "put 7 files" in project.run(*words, "--create-bucket").stderr
+    assert server.read("bucket") == {f"digits/{name}": content for name, content in files.items()}
+    assert not list(project.directory.rglob(".cluster-fetch*"))
+    # MXNet would read both: what would be left of the earlier one, and the other in its place.
+    more = project.run("data", "fetch", "digits", "here", "--shards", "1", code=2).stderr
+    assert "here has records that digits would be mixed with: train/part-00001.rec" in more
+    more = project.run("data", "fetch", "digits", "s3://bucket/digits/", "--shards", "1", code=2).stderr
+    assert "train/part-00001.rec" in more
+
+
+def test_a_fetch_that_cannot_be_is_refused(project: Project) -> None:
+    assert "is not one of" in project.run("data", "fetch", "imagenet", "here", code=2).stderr
+    assert "not s3://" in project.run("data", "fetch", "digits", "here", "--create-bucket", code=2).stderr

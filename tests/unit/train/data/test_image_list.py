@@ -8,7 +8,6 @@ import pytest
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from real_mxnet import real_mxnet, run_mxnet
 from train.data.image_list import divide, list_folder, read_list, render_line, shuffle
-from train.data.pack import plan_cuts
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def rendered(folder: Path) -> str:
 def test_sub_folders_are_labels_in_the_order_of_their_names(photos: Path) -> None:
     listed = list_folder(photos)
     assert listed.label_names == (".", "B", "a", "a/deep", "z")
-    assert [(image.index, image.labels, image.path) for image in listed.images[:4]] == [
+    assert [(image.record_id, image.labels, image.path) for image in listed.images[:4]] == [
         (0, (0.0,), "top.jpg"), (1, (1.0,), "B/b.jpg"), (2, (2.0,), "a/10.jpg"), (3, (2.0,), "a/2.PNG"),
     ]  # fmt: skip
 
@@ -62,7 +61,7 @@ def test_links_that_lead_back_end(photos: Path) -> None:
 def test_label_width(tmp_path: Path, width: int, labels: tuple[float, ...]) -> None:
     (tmp_path / "a.lst").write_text("7\t1\t2.5\t-3\ta b.jpg\n\n")
     (image,) = read_list(tmp_path / "a.lst", root=tmp_path, label_width=width).images
-    assert (image.index, image.labels, image.path) == (7, labels, "a b.jpg")
+    assert (image.record_id, image.labels, image.path) == (7, labels, "a b.jpg")
 
 
 @pytest.mark.parametrize(
@@ -107,22 +106,3 @@ def test_no_image_is_lost_to_rounding(photos: Path) -> None:
     parts = divide(images, train_ratio=0.9, test_ratio=0.1)
     assert sorted(parts) == ["train"]
     assert parts["train"] == images
-
-
-@pytest.mark.parametrize(
-    ("weights", "shards", "ends"),
-    [
-        ([1] * 6, 3, (2, 4, 6)),
-        ([1] * 7, 3, (2, 5, 7)),
-        ([100, 1, 1, 1], 2, (1, 4)),
-        ([1, 1, 1, 100], 3, (2, 3, 4)),
-        ([5], 1, (1,)),
-    ],
-)
-def test_shards_weigh_about_the_same(weights: list[int], shards: int, ends: tuple[int, ...]) -> None:
-    assert plan_cuts(weights, shards) == ends
-
-
-def test_shards_that_would_be_empty_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 records do not fill 3 shards"):
-        plan_cuts([1, 1], 3)

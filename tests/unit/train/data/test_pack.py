@@ -2,18 +2,17 @@
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from folders import read_files
 from foundation.errors import ClusterError, UsageError
-from photos import Run, contents, photo, pixels, run_here  # noqa: F401 - a fixture
-from project import Project
-from real_mxnet import real_mxnet, run_mxnet
-from s3_server import S3Server, serve_s3
-from train.data.pack import map_in_order
+from photos import Run, photo, pixels
+from real_mxnet import run_mxnet
+from s3_server import S3Server
+from train.data.pack import map_in_order, plan_cuts
 from train.data.reader import iterate_records
 from train.data.recordio import decode_image, encode_record
 
@@ -31,15 +30,11 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path, {"XDG_CACHE_HOME": str(tmp_path / "cache")})
-
-
-def test_shards_hold_every_image_with_its_label(project: Project, photos: Path) -> None:
-    said = project.run("data", "pack", "photos", "out", "--shards", "4", "--resize", "32", "--processes", "2").stderr
+@pytest.mark.usefixtures("photos")
+def test_shards_hold_every_image_with_its_label(run_here: Run, tmp_path: Path) -> None:
+    said = run_here("pack", "photos", "out", "--shards", "4", "--resize", "32", "--processes", "2")
     assert "packed 40 images into 4 shards" in said
-    files = contents(project.directory / "out")
+    files = read_files(tmp_path / "out")
     assert {name for name in files if "/" not in name} == {f"{stem}.rec" for stem in OWN}
     assert files["index/labels.txt"] == b"0\tcat\n1\tdog\n"
     listed = {}
@@ -47,9 +42,7 @@ def test_shards_hold_every_image_with_its_label(project: Project, photos: Path) 
         lines = files[f"index/{stem}.lst"].decode().splitlines()
         keys = [tuple(map(int, line.split("\t"))) for line in files[f"index/{stem}.idx"].decode().splitlines()]
         assert [int(line.split("\t")[0]) for line in lines] == [key for key, _ in keys]
-        records = [
-            decode_image(it, name=stem) for it in iterate_records(str(project.directory / "out" / f"{stem}.rec"))
-        ]
+        records = [decode_image(it, name=stem) for it in iterate_records(str(tmp_path / "out" / f"{stem}.rec"))]
         assert len(records) == 10
         for line, (_, offset), record in zip(lines, keys, records, strict=True):
             number, label, path = line.split("\t")
@@ -70,8 +63,8 @@ def test_the_same_bytes_whatever_the_number_of_processes_and_whatever_was_there(
     with pytest.raises(UsageError, match="two holds shards already"):
         run_here(*again)
     run_here(*again, "--replace")
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    sizes = [len(content) for name, content in contents(tmp_path / "one").items() if name.endswith(".rec")]
+    assert read_files(tmp_path / "one") == read_files(tmp_path / "two")
+    sizes = [len(content) for name, content in read_files(tmp_path / "one").items() if name.endswith(".rec")]
     assert max(sizes) <= 8000
     assert len(sizes) > 4
 
@@ -87,7 +80,7 @@ def test_parts_for_training_and_validation(run_here: Run, tmp_path: Path, photos
     assert sum(shard["records"] for shard in listed["shards"]) == 40
     assert listed["labels"]["first"] == {"0": 20, "1": 20}
     (path,) = photos.rglob("39.jpg")
-    assert any(path.read_bytes() in content for content in contents(tmp_path / "out").values())
+    assert any(path.read_bytes() in content for content in read_files(tmp_path / "out").values())
 
 
 def test_images_that_cannot_be_read_are_named(run_here: Run, tmp_path: Path, photos: Path) -> None:
@@ -139,10 +132,10 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
-    before = contents(tmp_path)
+    before = read_files(tmp_path)
     with pytest.raises((ClusterError, click.UsageError), match=said):
         run_here("pack", *words)
-    assert contents(tmp_path) == before
+    assert read_files(tmp_path) == before
     assert not (tmp_path / "out").exists()
 
 
@@ -173,12 +166,12 @@ def test_results_come_in_order_and_errors_come_through(processes: int) -> None:
 
 
 @pytest.mark.slow
-def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(project: Project, photos: Path) -> None:
-    project.run("data", "pack", "photos", "out", "--shards", "1", "--resize", "48", "--no-shuffle")
+def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(run_here: Run, tmp_path: Path, photos: Path) -> None:
+    run_here("pack", "photos", "out", "--shards", "1", "--resize", "48", "--no-shuffle")
     (tool,) = run_mxnet("import os; print(os.path.join(os.path.dirname(mx.__file__), 'tools', 'im2rec.py'))")
     for words in (["--list", "--recursive", "--no-shuffle"], ["--resize", "48"]):
         run_mxnet(f"import runpy; sys.argv[0] = {tool!r}; runpy.run_path({tool!r}, run_name='__main__')",
-                  *words, project.directory / "theirs", photos)  # fmt: skip
+                  *words, tmp_path / "theirs", photos)  # fmt: skip
     lines = run_mxnet(
         """
         a = mx.recordio.MXIndexedRecordIO(sys.argv[1] + "/index/part-00000.idx", sys.argv[1] + "/part-00000.rec", "r")
@@ -189,8 +182,8 @@ def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(project: Project, photo
             assert head == other and mine.shape == theirs.shape, (head, other, mine.shape, theirs.shape)
             print(numpy.abs(mine.astype(int) - theirs).mean())
         """,
-        project.directory / "out",
-        project.directory / "theirs",
+        tmp_path / "out",
+        tmp_path / "theirs",
     )
     assert len(lines) == 40
     assert max(map(float, lines)) < 2  # 0 but for rounding in different versions of the library
@@ -199,29 +192,43 @@ def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(project: Project, photo
         records = mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(3, 40, 40), batch_size=10)
         print(sum(10 - batch.pad for batch in records))
         """,
-        f"{project.directory}/out/",
+        f"{tmp_path}/out/",
     )
     assert read == ["40"]
-    assert real_mxnet()
+
+
+@pytest.mark.parametrize(
+    ("weights", "shards", "ends"),
+    [
+        ([1] * 6, 3, (2, 4, 6)),
+        ([1] * 7, 3, (2, 5, 7)),
+        ([100, 1, 1, 1], 2, (1, 4)),
+        ([1, 1, 1, 100], 3, (2, 3, 4)),
+        ([5], 1, (1,)),
+    ],
+)
+def test_shards_weigh_about_the_same(weights: list[int], shards: int, ends: tuple[int, ...]) -> None:
+    assert plan_cuts(weights, shards) == ends
+
+
+def test_shards_that_would_be_empty_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 records do not fill 3 shards"):
+        plan_cuts([1, 1], 3)
 
 
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+def bucket(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, which the commands of run_here use."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "cluster.toml").write_text('name = "x"\ncloud = "aws"\n')
-    with serve_s3() as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        yield server
-        server.reset()
+    return server
 
 
 def test_straight_to_s3(run_here: Run, tmp_path: Path, photos: Path, bucket: S3Server) -> None:
     words = ("--resize", "32", "--shards", "3", "--processes", "1")
     run_here("pack", "photos", "out", *words)
     run_here("pack", "photos", "s3://bucket/train", *words, "--create-bucket")
-    assert bucket.read("bucket") == {f"train/{name}": content for name, content in contents(tmp_path / "out").items()}
+    assert bucket.read("bucket") == {f"train/{name}": content for name, content in read_files(tmp_path / "out").items()}
     assert [path.name for path in (tmp_path / "cache" / "cluster" / "packing").iterdir()] == ["lock"]
     with pytest.raises(UsageError, match="holds shards already"):
         run_here("pack", "photos", "s3://bucket/train/")

@@ -1,6 +1,5 @@
 """The record iterator beside the real MXNet's ImageRecordIter, by ids, on files and on S3."""
 
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -12,22 +11,12 @@ from foundation.errors import ClusterError, NotFoundError
 from real_mxnet import labels_by_part
 from record_files import write_uneven
 from s3_proxies import Cuts, cutting_proxy
-from s3_server import REGION, S3Server, serve_s3, serve_s3_over_tls
+from s3_server import REGION, S3Server, serve_s3_over_tls
 from train.data import sources
-from train.data.reader import iterate_records
+from train.data.reader import Range, count_part, find_part, iterate_records
 from train.data.recordio import MAGIC, decode_image, encode_record
 
 PARTS = (1, 2, 3, 5)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    with serve_s3() as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        yield server
-        server.reset()
 
 
 def ids_by_part(url: str, counts: tuple[int, ...] = PARTS) -> list[list[int]]:
@@ -128,3 +117,45 @@ def test_every_record_is_in_one_part_whatever_it_holds(tmp_path: Path, files: li
     if any(files):
         read = [it for part in range(count) for it in iterate_records(f"{folder}/", num_parts=count, part_index=part)]
         assert read == list(chain.from_iterable(files))
+
+
+SIZES = st.lists(st.integers(1, 40).map(lambda words: 4 * words), min_size=1, max_size=5)
+
+
+@given(SIZES, st.integers(1, 9))
+def test_the_parts_are_the_files_without_gap_or_overlap(sizes: list[int], num_parts: int) -> None:
+    ranges = [it for index in range(num_parts) for it in find_part(sizes, num_parts, index)]
+    assert all(it.begin % 4 == 0 and it.end % 4 == 0 for it in ranges)
+    for file, size in enumerate(sizes):
+        mine = [(it.begin, it.end) for it in ranges if it.file == file]
+        assert [begin for begin, _ in mine] == [0, *(end for _, end in mine[:-1])]
+        assert mine[-1][1] == size
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "expected"),
+    [
+        ([100], 1, [[(0, 0, 100)]]),
+        ([100], 3, [[(0, 0, 36)], [(0, 36, 72)], [(0, 72, 100)]]),
+        ([40, 60], 2, [[(0, 0, 40), (1, 0, 12)], [(1, 12, 60)]]),
+        ([4], 3, [[(0, 0, 4)], [], []]),
+        ([8, 8], 2, [[(0, 0, 8)], [(1, 0, 8)]]),
+    ],
+)
+def test_where_the_cuts_are(sizes: list[int], parts: int, expected: list[list[tuple[int, int, int]]]) -> None:
+    found = [find_part(sizes, parts, index) for index in range(parts)]
+    assert found == [tuple(Range(file=file, begin=begin, end=end) for file, begin, end in part) for part in expected]
+
+
+@given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=20), min_size=1, max_size=4), st.integers(1, 9))
+def test_every_record_is_in_one_part(words: list[list[int]], num_parts: int) -> None:
+    starts = [[4 * sum(file[:number]) for number in range(len(file))] for file in words]
+    sizes = [4 * sum(file) for file in words]
+    counts = [count_part(starts, find_part(sizes, num_parts, index)) for index in range(num_parts)]
+    assert sum(counts) == sum(map(len, words))
+
+
+@pytest.mark.parametrize(("parts", "index"), [(0, 0), (2, 2), (2, -1)])
+def test_a_part_that_is_none_is_refused(parts: int, index: int) -> None:
+    with pytest.raises(ValueError, match="there is no part"):
+        find_part([8], parts, index)

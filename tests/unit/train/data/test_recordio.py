@@ -1,7 +1,6 @@
-"""RecordIO and idx files without MXNet. That MXNet reads them, and shares records out alike: test_reader.py."""
+"""RecordIO without MXNet. That MXNet reads it, and shares records out alike: test_reader.py."""
 
 import io
-import math
 import struct
 
 import pytest
@@ -9,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foundation.errors import ClusterError
-from train.data.convert import decode_idx, encode_idx
-from train.data.reader import Range, count_part, find_part
+from record_files import read_records
 from train.data.recordio import (
     MAGIC,
     ImageRecord,
@@ -18,7 +16,6 @@ from train.data.recordio import (
     encode_image,
     encode_record,
     find_head,
-    read_records,
     scan_heads,
     scan_records,
 )
@@ -33,13 +30,9 @@ def part(flag: int, body: bytes) -> bytes:
     return MAGIC + struct.pack("<I", flag << 29 | len(body)) + body
 
 
-def read(content: bytes) -> list[bytes]:
-    return list(read_records(io.BytesIO(content), name="x.rec"))
-
-
 @given(st.lists(PAYLOADS | st.binary(max_size=40), max_size=6))
 def test_what_is_written_is_read(payloads: list[bytes]) -> None:
-    assert read(b"".join(map(encode_record, payloads))) == payloads
+    assert list(read_records(b"".join(map(encode_record, payloads)))) == payloads
 
 
 @given(PAYLOADS)
@@ -89,11 +82,11 @@ def test_bytes_are_those_of_dmlc_core(payload: bytes, encoded: bytes) -> None:
 )
 def test_a_broken_file_is_refused_with_its_place(content: bytes, at: int, what: str) -> None:
     with pytest.raises(ClusterError, match=rf"x\.rec: .* at byte {at}: .*{what}"):
-        read(content)
+        list(read_records(content))
 
 
 def test_records_before_the_break_are_read() -> None:
-    records = read_records(io.BytesIO(encode_record(b"whole") + b"broken"), name="x.rec")
+    records = read_records(encode_record(b"whole") + b"broken")
     assert next(records) == b"whole"
     with pytest.raises(ClusterError):
         next(records)
@@ -138,7 +131,6 @@ def test_heads_are_where_the_records_are(payloads: list[bytes]) -> None:
     records = list(map(encode_record, payloads))
     content = b"".join(records)
     heads = list(scan_heads(io.BytesIO(content), name="x.rec", size_bytes=len(content)))
-    assert [content[head.offset :][: head.size_bytes] for head in heads] == records
     scanned = list(scan_records(io.BytesIO(content), name="x.rec"))
     assert [it.content for it in scanned] == records
     assert [it.offset for it in scanned] == [head.offset for head in heads]
@@ -165,82 +157,3 @@ def test_heads_of_a_file_that_is_cut_short(cut: int) -> None:
     content = encode_record(b"whole") + encode_record(b"cut" + MAGIC * 3 + b"end")
     with pytest.raises(ClusterError, match=r"x\.rec: .* at byte \d+: "):
         list(scan_heads(io.BytesIO(content[:-cut]), name="x.rec", size_bytes=len(content) - cut))
-
-
-# -- how records fall on workers --------------------------------------------------------------------------------------
-
-SIZES = st.lists(st.integers(1, 40).map(lambda words: 4 * words), min_size=1, max_size=5)
-
-
-@given(SIZES, st.integers(1, 9))
-def test_the_parts_are_the_files_without_gap_or_overlap(sizes: list[int], num_parts: int) -> None:
-    ranges = [it for index in range(num_parts) for it in find_part(sizes, num_parts, index)]
-    assert all(it.begin % 4 == 0 and it.end % 4 == 0 for it in ranges)
-    for file, size in enumerate(sizes):
-        mine = [(it.begin, it.end) for it in ranges if it.file == file]
-        assert [begin for begin, _ in mine] == [0, *(end for _, end in mine[:-1])]
-        assert mine[-1][1] == size
-
-
-@pytest.mark.parametrize(
-    ("sizes", "parts", "expected"),
-    [
-        ([100], 1, [[(0, 0, 100)]]),
-        ([100], 3, [[(0, 0, 36)], [(0, 36, 72)], [(0, 72, 100)]]),
-        ([40, 60], 2, [[(0, 0, 40), (1, 0, 12)], [(1, 12, 60)]]),
-        ([4], 3, [[(0, 0, 4)], [], []]),
-        ([8, 8], 2, [[(0, 0, 8)], [(1, 0, 8)]]),
-    ],
-)
-def test_where_the_cuts_are(sizes: list[int], parts: int, expected: list[list[tuple[int, int, int]]]) -> None:
-    found = [find_part(sizes, parts, index) for index in range(parts)]
-    assert found == [tuple(Range(file=file, begin=begin, end=end) for file, begin, end in part) for part in expected]
-
-
-@given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=20), min_size=1, max_size=4), st.integers(1, 9))
-def test_every_record_is_in_one_part(words: list[list[int]], num_parts: int) -> None:
-    starts = [[4 * sum(file[:number]) for number in range(len(file))] for file in words]
-    sizes = [4 * sum(file) for file in words]
-    counts = [count_part(starts, find_part(sizes, num_parts, index)) for index in range(num_parts)]
-    assert sum(counts) == sum(map(len, words))
-
-
-@pytest.mark.parametrize(("parts", "index"), [(0, 0), (2, 2), (2, -1)])
-def test_a_part_that_is_none_is_refused(parts: int, index: int) -> None:
-    with pytest.raises(ValueError, match="there is no part"):
-        find_part([8], parts, index)
-
-
-# -- MNIST's idx files -------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(0, 4), max_size=4), st.data())
-def test_an_idx_file_there_and_back(shape: list[int], data: st.DataObject) -> None:
-    size = math.prod(shape)
-    content = data.draw(st.binary(min_size=size, max_size=size))
-    assert decode_idx(encode_idx(shape, content), name="x") == (tuple(shape), content)
-
-
-def test_the_header_is_mnists() -> None:
-    assert encode_idx((2, 1, 3), b"abcdef") == bytes.fromhex("00000803 00000002 00000001 00000003") + b"abcdef"
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        b"",
-        b"\0\0\x08",
-        bytes.fromhex("00000d01 00000001") + b"abcd",  # floats
-        bytes.fromhex("00000803 00000002"),
-        encode_idx((2, 2), b"abcd") + b"e",
-        encode_idx((2, 2), b"abcd")[:-1],
-    ],
-)
-def test_what_is_no_idx_file_is_refused(file: bytes) -> None:
-    with pytest.raises(ClusterError, match=r"^images: .*idx"):
-        decode_idx(file, name="images")
-
-
-def test_content_must_fill_the_shape() -> None:
-    with pytest.raises(ValueError, match="3 bytes do not fill"):
-        encode_idx((2, 2), b"abc")

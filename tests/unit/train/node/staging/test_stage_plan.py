@@ -1,6 +1,5 @@
 """What of a row of shards a worker reads: compared with dmlc's own rule, step by step, over real records."""
 
-import io
 import random
 import struct
 
@@ -8,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data.recordio import MAGIC, encode_record, read_records
+from record_files import read_records
+from train.data.recordio import MAGIC, encode_record
 from train.node.s3 import Entry
 from train.node.staging import plan
 from train.node.staging.plan import Kept
@@ -37,7 +37,7 @@ class DmlcReader:
         for number in range(len(self.shards)):
             if self.offsets[number] < end and self.offsets[number + 1] > begin:
                 self.opened.add(number)
-        return list(read_records(io.BytesIO(row[begin:end]), name="part")) if begin < end else []
+        return list(read_records(row[begin:end])) if begin < end else []
 
     def shard_at(self, offset: int) -> int:
         return max(number for number, begin in enumerate(self.offsets) if begin <= offset)
@@ -71,7 +71,7 @@ def test_exactly_the_shards_that_a_part_opens(shards: list[list[int]], count: in
         touched = plan.find_touched(sizes, index, count)
         assert reader.opened <= set(touched)
         assert touched == sorted(touched)
-    assert read == [record for shard in content for record in read_records(io.BytesIO(shard), name="shard")]
+    assert read == [record for shard in content for record in read_records(shard)]
 
 
 @pytest.mark.parametrize(

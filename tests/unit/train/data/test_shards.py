@@ -1,24 +1,23 @@
 """Shards cut anew, and what is told of them: no byte is lost, and what is broken is found with its place."""
 
 import json
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from folders import read_files
 from foundation.errors import ClusterError, UsageError
-from photos import contents, run_here
+from foundation.progress import silent
+from photos import Run
 from record_files import image_record, write_uneven
 from train.data.info import describe_shards, share_out
+from train.data.reader import iterate_records
 from train.data.recordio import MAGIC, encode_record
-from train.data.shards import open_destination
+from train.data.shards import Destination, open_destination, split_shards
 from train.data.sources import Sources
-from train.data.split import apply_split
-
-Run = Callable[..., str]
-__all__ = ["run_here"]
 
 
 def joined(folder: Path) -> bytes:
@@ -28,8 +27,8 @@ def joined(folder: Path) -> bytes:
 def nothing(_: int) -> None: ...
 
 
-def refuse() -> None:
-    raise AssertionError("S3 is not asked")
+def opened(folder: str, *, replace: bool = False) -> AbstractContextManager[Destination]:
+    return open_destination(folder, folders=[""], replace=replace, region="", create_bucket=False, report=silent)
 
 
 @pytest.mark.parametrize("words", [("--shards", "3"), ("--shards", "1"), ("--shard-size", "40kB")])
@@ -70,8 +69,8 @@ def test_any_record_at_any_size(tmp_path: Path, payloads: list[bytes], most: int
     (tmp_path / "a.rec").write_bytes(b"".join(map(encode_record, payloads)))
     sources = Sources()
     found = sources.find([str(tmp_path / "a.rec")])
-    with open_destination(str(tmp_path / "out"), folders=[""], replace=True, open_bucket=refuse) as place:  # type: ignore[arg-type]
-        written = apply_split(sources, found, place, shards=None, shard_bytes=most, watch=nothing)
+    with opened(str(tmp_path / "out"), replace=True) as place:
+        written = split_shards(sources, found, place, shards=None, shard_bytes=most, watch=nothing)
     assert joined(tmp_path / "out") == (tmp_path / "a.rec").read_bytes()
     assert all(shard.size_bytes <= most or shard.records == 1 for shard in written)
 
@@ -113,7 +112,7 @@ def test_a_broken_file_is_named_with_its_place(run_here: Run, tmp_path: Path, co
         with pytest.raises(ClusterError, match=rf"a\.rec: not a whole RecordIO file, at byte {at}: "):
             run_here(*words)
     # The mark of a run that did not end, and no shard.
-    assert list(contents(tmp_path / "out")) == [".cluster-pack/lock"]
+    assert list(read_files(tmp_path / "out")) == [".cluster-pack/lock"]
 
 
 def test_what_info_tells(run_here: Run, tmp_path: Path) -> None:
@@ -134,8 +133,6 @@ def test_what_info_tells(run_here: Run, tmp_path: Path) -> None:
 
 
 def test_the_parts_are_those_that_are_read(tmp_path: Path) -> None:
-    from train.data.reader import iterate_records  # noqa: PLC0415 - only here
-
     write_uneven(tmp_path / "data")
     sources = Sources()
     shards = describe_shards(sources, sources.find([str(tmp_path / "data")]), full=False, watch=nothing)
@@ -145,15 +142,12 @@ def test_the_parts_are_those_that_are_read(tmp_path: Path) -> None:
 
 
 def test_a_second_run_in_the_same_place_is_refused(tmp_path: Path) -> None:
-    with (
-        open_destination(str(tmp_path / "out"), folders=[""], replace=False, open_bucket=refuse),  # type: ignore[arg-type]
-        pytest.raises(ClusterError, match="another command is writing there"),
-        open_destination(str(tmp_path / "out"), folders=[""], replace=False, open_bucket=refuse),  # type: ignore[arg-type]
-    ):
+    out = str(tmp_path / "out")
+    with opened(out), pytest.raises(ClusterError, match="another command is writing there"), opened(out):
         raise AssertionError("both are at work")
     assert list((tmp_path / "out").iterdir()) == []
-    with (
-        pytest.raises(UsageError, match="empty"),
-        open_destination("", folders=[""], replace=False, open_bucket=refuse),  # type: ignore[arg-type]
-    ):
+
+
+def test_an_empty_destination_is_refused() -> None:
+    with pytest.raises(UsageError, match="empty"), opened(""):
         raise AssertionError("where is that")

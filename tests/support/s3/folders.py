@@ -1,0 +1,15 @@
+"""Folders of files as dicts: from each name below the folder to the file's content."""
+
+from pathlib import Path
+
+
+def write_files(folder: Path, contents: dict[str, bytes]) -> None:
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Every file, hidden ones too."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

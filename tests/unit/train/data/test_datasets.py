@@ -1,0 +1,273 @@
+"""Datasets from the files in which they are published to those that MXNet reads."""
+
+import gzip
+import io
+import math
+import random
+import tarfile
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from folders import read_files
+from foundation.errors import ClusterError
+from real_mxnet import run_mxnet
+from record_files import read_records
+from train.data import datasets
+from train.data.datasets import (
+    DATASETS,
+    DIGIT_SIDE,
+    MNIST_FILES,
+    TRAIN_IMAGES,
+    TRAIN_LABELS,
+    VAL_IMAGES,
+    VAL_LABELS,
+    Written,
+    decode_idx,
+    encode_idx,
+    shard_names,
+)
+from train.data.recordio import decode_image
+
+DRAW = random.Random(7)
+Labelled = tuple[int, bytes]
+"""A label, and an image's pixels."""
+
+
+def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[Labelled]]:
+    """The images of each shard, whose ids count through."""
+    shards = []
+    records_before = 0
+    for path in sorted(folder.iterdir()):
+        shard = []
+        for payload in read_records(path.read_bytes()):
+            record = decode_image(payload, name=path.name)
+            image = Image.open(io.BytesIO(record.image))
+            assert (image.format, image.mode, image.size) == ("PNG", mode, size)
+            assert record.record_id == records_before + len(shard)
+            shard.append((int(record.labels[0]), image.tobytes()))
+        records_before += len(shard)
+        shards.append(shard)
+    return shards
+
+
+# --- MNIST
+
+
+def publish_mnist(folder: Path) -> dict[str, bytes]:
+    """MNIST with 13 and 5 images of 6 by 4; returns what its files are, unpacked."""
+    files = {}
+    for images, labels, count in ((TRAIN_IMAGES, TRAIN_LABELS, 13), (VAL_IMAGES, VAL_LABELS, 5)):
+        files[images] = encode_idx((count, 6, 4), DRAW.randbytes(count * 24))
+        files[labels] = encode_idx((count,), bytes(DRAW.randrange(10) for _ in range(count)))
+    for name, content in files.items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+    return files
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def test_mnist_comes_in_both_formats(tmp_path: Path, out: Path) -> None:
+    files = publish_mnist(tmp_path)
+    written = DATASETS["mnist"].write(tmp_path, out, 3)
+    there = read_files(out)
+    assert there.items() >= files.items()
+    assert there.keys() == {*files, *shard_names(3)}
+    assert written == Written(train_images=13, val_images=5, files={name: len(there[name]) for name in there})
+    train = read_part(out / "train", mode="L", size=(4, 6))
+    assert [len(shard) for shard in train] == [4, 4, 5]
+    pixels, labels = files[TRAIN_IMAGES][16:], files[TRAIN_LABELS][8:]
+    assert list(chain(*train)) == [(labels[at], pixels[at * 24 :][:24]) for at in range(13)]
+    assert len(read_part(out / "val", mode="L", size=(4, 6))[0]) == 5
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"no gzip", "not a whole gzip file"),
+        (gzip.compress(b"x" * 99)[:-9], "not a whole gzip file"),
+        (gzip.compress(b"x" * 99), "not an idx file"),
+        (gzip.compress(encode_idx((3,), b"abc")), "13 images, and .* 3 labels"),
+        (gzip.compress(encode_idx((3, 1, 1), b"abc")), "an array of 3 dimensions, not 1"),
+    ],
+    ids=["no gzip", "cut", "no idx", "count", "dimensions"],
+)
+def test_what_was_published_damaged_is_refused(tmp_path: Path, out: Path, content: bytes, said: str) -> None:
+    publish_mnist(tmp_path)
+    (tmp_path / f"{TRAIN_LABELS}.gz").write_bytes(content)
+    with pytest.raises(ClusterError, match=said):
+        DATASETS["mnist"].write(tmp_path, out, 1)
+
+
+@given(st.lists(st.integers(0, 4), max_size=4), st.data())
+def test_an_idx_file_there_and_back(shape: list[int], data: st.DataObject) -> None:
+    size = math.prod(shape)
+    content = data.draw(st.binary(min_size=size, max_size=size))
+    assert decode_idx(encode_idx(shape, content), name="x") == (tuple(shape), content)
+
+
+def test_the_header_is_mnists() -> None:
+    assert encode_idx((2, 1, 3), b"abcdef") == bytes.fromhex("00000803 00000002 00000001 00000003") + b"abcdef"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        b"",
+        b"\0\0\x08",
+        bytes.fromhex("00000d01 00000001") + b"abcd",  # floats
+        bytes.fromhex("00000803 00000002"),
+        encode_idx((2, 2), b"abcd") + b"e",
+        encode_idx((2, 2), b"abcd")[:-1],
+    ],
+)
+def test_what_is_no_idx_file_is_refused(file: bytes) -> None:
+    with pytest.raises(ClusterError, match=r"^images: .*idx"):
+        decode_idx(file, name="images")
+
+
+def test_content_must_fill_the_shape() -> None:
+    with pytest.raises(ValueError, match="3 bytes do not fill"):
+        encode_idx((2, 2), b"abc")
+
+
+# --- CIFAR-10
+
+
+def publish_cifar(folder: Path, *, without: str = "", cut: str = "") -> dict[str, bytes]:
+    """CIFAR-10 with 4 images in each batch, not in the batches' order; returns these. cut: one that is no whole row."""
+    names = [datasets.CIFAR_VAL, *reversed(datasets.CIFAR_TRAIN)]
+    batches = {name: b"".join(bytes([at % 10]) + DRAW.randbytes(3072) for at in range(4)) for name in names}
+    with tarfile.open(folder / datasets.CIFAR_ARCHIVE, mode="w:gz") as archive:
+        for name, content in {**batches, "../evil": b"x", "readme.html": b"x"}.items():
+            if name != without:
+                member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+                member.size = len(content) - (name == cut)
+                archive.addfile(member, io.BytesIO(content))
+    return batches
+
+
+def test_cifar10_comes_as_records_in_the_order_of_its_batches(tmp_path: Path, out: Path) -> None:
+    batches = publish_cifar(tmp_path)
+    written = DATASETS["cifar10"].write(tmp_path, out, 16)
+    assert (written.train_images, written.val_images) == (20, 4)
+    train = read_part(out / "train", mode="RGB", size=(32, 32))
+    assert len(train) == 16
+    content = b"".join(batches[name] for name in datasets.CIFAR_TRAIN)
+    for at, (label, pixels) in enumerate(chain(*train)):
+        record = content[at * 3073 :][:3073]
+        assert label == record[0]
+        assert (pixels[::3], pixels[1::3], pixels[2::3]) == (record[1:1025], record[1025:2049], record[2049:])
+    assert not (tmp_path / "evil").exists()
+    assert sorted(path.name for path in out.iterdir()) == ["train", "val"]
+
+
+def test_batches_that_are_missing_or_cut_are_named(tmp_path: Path, out: Path) -> None:
+    publish_cifar(tmp_path, without="data_batch_3.bin")
+    with pytest.raises(ClusterError, match=r"there is no data_batch_3\.bin in it"):
+        DATASETS["cifar10"].write(tmp_path, out, 1)
+    publish_cifar(tmp_path, cut="data_batch_3.bin")
+    with pytest.raises(ClusterError, match=r"data_batch_3\.bin: not a row of records"):
+        DATASETS["cifar10"].write(tmp_path, out, 1)
+    (tmp_path / datasets.CIFAR_ARCHIVE).write_bytes(b"no archive")
+    with pytest.raises(ClusterError, match="not a whole tar"):
+        DATASETS["cifar10"].write(tmp_path, out, 1)
+    assert not list(out.iterdir())
+
+
+def test_mxnet_reads_what_was_written(tmp_path: Path, out: Path) -> None:
+    batches = publish_cifar(tmp_path)
+    DATASETS["cifar10"].write(tmp_path, out, 1)
+    lines = run_mxnet(
+        """
+        records = mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(3, 32, 32), batch_size=1,
+                                        preprocess_threads=1, prefetch_buffer=1)
+        for batch in records:
+            print(int(batch.label[0].asscalar()), batch.data[0][0].asnumpy().astype("uint8").tobytes().hex())
+        """,
+        out / "val" / "part-00000.rec",
+    )
+    content = batches[datasets.CIFAR_VAL]
+    # MXNet's order is CIFAR-10's own: the red plane, the green one, the blue one.
+    assert lines == [f"{content[at]} {content[at + 1 : at + 3073].hex()}" for at in range(0, 4 * 3073, 3073)]
+
+
+# --- the digits
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
+    folder = tmp_path_factory.mktemp("digits")
+    return folder, datasets.write_demo(folder)
+
+
+def read_idx(folder: Path, images: str, labels: str) -> list[Labelled]:
+    shape, pixels = decode_idx((folder / images).read_bytes(), name=images)
+    _, values = decode_idx((folder / labels).read_bytes(), name=labels)
+    assert shape == (len(values), DIGIT_SIDE, DIGIT_SIDE)
+    area = DIGIT_SIDE * DIGIT_SIDE
+    return [(value, pixels[at * area :][:area]) for at, value in enumerate(values)]
+
+
+def test_both_formats_hold_the_same_digits_in_the_same_order(demo: tuple[Path, Written]) -> None:
+    folder, written = demo
+    size = (DIGIT_SIDE, DIGIT_SIDE)
+    train = read_part(folder / "train", mode="L", size=size)
+    assert [len(shard) for shard in train] == [375] * 4
+    assert list(chain(*train)) == read_idx(folder, TRAIN_IMAGES, TRAIN_LABELS)
+    assert read_part(folder / "val", mode="L", size=size) == [read_idx(folder, VAL_IMAGES, VAL_LABELS)]
+    assert written.files == {name: len(content) for name, content in read_files(folder).items()}
+    assert written.files.keys() == {*MNIST_FILES, *shard_names(4)}
+
+
+def test_every_digit_is_in_one_part_and_every_label_in_the_same_share(demo: tuple[Path, Written]) -> None:
+    folder, counts = demo
+    train = read_idx(folder, TRAIN_IMAGES, TRAIN_LABELS)
+    val = read_idx(folder, VAL_IMAGES, VAL_LABELS)
+    assert (len(train), len(val)) == (counts.train_images, counts.val_images) == (1500, 297)
+    assert Counter(train + val) == Counter((label, image.tobytes()) for label, image in datasets.load_digits())
+    shares = Counter(label for label, _ in val)
+    assert set(shares) == set(range(10))
+    assert max(shares.values()) - min(shares.values()) <= 2
+    labels = [label for label, _ in train]
+    assert labels != sorted(labels)
+
+
+def test_digits_are_in_mnists_form(demo: tuple[Path, Written]) -> None:
+    folder, _ = demo
+    for _, pixels in read_idx(folder, VAL_IMAGES, VAL_LABELS):
+        assert max(pixels) > 200
+        box = Image.frombytes("L", (DIGIT_SIDE, DIGIT_SIDE), pixels).getbbox()
+        assert box is not None
+        assert min(box) >= 4
+        assert max(box) <= 24
+
+
+def test_the_same_bytes_are_written_again(demo: tuple[Path, Written], tmp_path: Path) -> None:
+    folder, first = demo
+    assert datasets.write_demo(tmp_path) == first
+    assert read_files(tmp_path) == read_files(folder)
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match=r"cannot write the demo data: .*/file"):
+        datasets.write_demo(tmp_path / "file" / "below")
+
+
+def test_the_table_is_whole() -> None:
+    for name, dataset in DATASETS.items():
+        assert name == dataset.name
+        for file in dataset.sources:
+            assert len(file.mirrors) > 1
+            assert all(url.startswith("https://") for url in file.urls)
+            assert len(bytes.fromhex(file.sha256)) == 32
