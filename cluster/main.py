@@ -1,5 +1,6 @@
 """The command `cluster`: finds the command's module, and prints every error in one place."""
 
+import gc
 import io
 import os
 import signal
@@ -43,6 +44,7 @@ def main() -> None:
     except OSError:  # already reported; without this, Python would try again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
+    gc.freeze()  # all that was imported need not be searched for garbage once more: 0.04 s
     sys.exit(code)
 
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
-from obstore.store import S3Store
 
 from train.node import instance_credentials
+from train.node.s3_store import keep_keys, open_store
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import ClientConfig, S3Config, S3Credential
+    from obstore.store import ClientConfig, S3Credential, S3Store
 
 Result = TypeVar("Result")
 ATTEMPTS = 6
@@ -243,48 +243,6 @@ class Store:
                     raise refusal from None
             pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1))
             time.sleep(pause_s * random.random())  # noqa: S311 - so that not all nodes come back at the same moment
-
-
-def open_store(
-    bucket: str,
-    *,
-    region: str,
-    endpoint: str | None,
-    find_keys: Callable[[], S3Credential],
-    client: ClientConfig,
-    in_host: bool = False,
-    max_retries: int,
-) -> S3Store:
-    """Obstore's way to a bucket: S3 verifies the SHA-256 of what is put, and credentials are asked for anew in time.
-
-    endpoint: None is AWS's own. in_host: the bucket is named in the endpoint's host, and not in the path.
-    """
-    config: S3Config = {
-        "region": region,
-        "checksum_algorithm": "SHA256",
-        "virtual_hosted_style_request": in_host,
-    }
-    if endpoint:
-        config["endpoint"] = endpoint
-        client = {**client, "allow_http": endpoint.startswith("http://")}
-    return S3Store(
-        bucket,
-        config=config,
-        client_options=client,
-        credential_provider=find_keys,
-        retry_config={"max_retries": max_retries},
-    )
-
-
-def keep_keys(access_key: str, secret_key: str, token: str | None) -> Callable[[], S3Credential]:
-    """Credentials that stay, as obstore asks for them."""
-    keys: S3Credential = {
-        "access_key_id": access_key,
-        "secret_access_key": secret_key,
-        "token": token,
-        "expires_at": None,
-    }
-    return lambda: keys
 
 
 class _Broken(Exception):

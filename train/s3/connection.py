@@ -22,10 +22,9 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import obstore
 from botocore.exceptions import BotoCoreError, ClientError
 from obstore.exceptions import BaseError
-from urllib3.exceptions import HTTPError
 
 from foundation.errors import AwsError, ConfigError, NotFoundError
-from train.node.s3 import keep_keys, open_store
+from train.node.s3_store import keep_keys, open_store
 from train.s3.client import S3Object, explain
 from train.s3.url import S3Url
 
@@ -229,7 +228,7 @@ class Connection:
         """One call by botocore, repeated where that helps. Raises ClusterError's kinds."""
         try:
             response: dict[str, Any] = getattr(self._client, method)(**request)
-        except (ClientError, BotoCoreError, HTTPError, OSError) as error:
+        except (ClientError, BotoCoreError, OSError) as error:
             raise explain(error, method, bucket=request.get("Bucket"), key=request.get("Key")) from error
         if told := response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region"):
             self._note_region(request["Bucket"], told)
@@ -251,7 +250,7 @@ class Connection:
                 manager.upload(
                     cast("IO[bytes]", file), url.bucket, url.key, extra_args={"ChecksumAlgorithm": "SHA256"}
                 ).result()
-        except (ClientError, BotoCoreError, HTTPError, S3UploadFailedError, OSError) as error:
+        except (ClientError, BotoCoreError, S3UploadFailedError, OSError) as error:
             raise explain(error, "put_object", bucket=url.bucket, key=url.key) from error
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:

@@ -13,6 +13,8 @@ from train.s3.connection import Connection
 from train.s3.plan import Download, Upload
 
 Headers = Mapping[str, str]
+Ready = Callable[[int, int], None]
+"""Takes where bytes of a file begin, and how many they are."""
 Transfer = TypeVar("Transfer", Upload, Download)
 COMPARED_AT_ONCE = 8
 """Files at a time: some wait for S3, some for a disk."""
@@ -30,7 +32,16 @@ def is_same(
     called now and then, to be stopped by. Raises OSError, and as find_headers and go_on do.
     """
     with path.open("rb") as file:
-        return verify_open(file.fileno(), size_bytes=size_bytes, etag=etag, find_headers=find_headers, go_on=go_on)
+        descriptor = file.fileno()
+        if os.fstat(descriptor).st_size != size_bytes or os.pread(descriptor, 1, size_bytes):
+            return False
+        return verify_open(
+            descriptor,
+            size_bytes=size_bytes,
+            etag=etag,
+            find_headers=find_headers,
+            ready=lambda _begin, _length: go_on(),
+        )
 
 
 def verify_open(
@@ -39,39 +50,40 @@ def verify_open(
     size_bytes: int,
     etag: str,
     find_headers: Callable[..., Headers],
-    go_on: Check,
+    ready: Ready,
     told: Headers | None = None,
 ) -> bool | None:
-    """The same of an open file. told: what S3 has said about the object already."""
-    if os.fstat(descriptor).st_size != size_bytes or os.pread(descriptor, 1, size_bytes):
-        return False
+    """The same of the first bytes of an open file, as many as the object has.
+
+    ready: called before bytes are read; returns when they are there. told: what S3 has said about the object already.
+    """
     if told is None:  # most ETags are MD5s, which the listing has already
         check = integrity.find_check({"ETag": etag}, size_bytes)
-        if check is not None and _matches(check, descriptor, go_on):
+        if check is not None and _matches(check, descriptor, ready):
             return True
         told = find_headers()
     check = integrity.find_check(told, size_bytes)
     if check is None:
         return None
     if not check.certain:
-        if _matches(check, descriptor, go_on):
+        if _matches(check, descriptor, ready):
             return True
         first = find_headers(part=1)
         check = integrity.find_check(first, size_bytes, part_bytes=int(first["content-length"]))
-    return None if check is None else _matches(check, descriptor, go_on)
+    return None if check is None else _matches(check, descriptor, ready)
 
 
-def _matches(check: integrity.Check, descriptor: int, go_on: Check) -> bool:
-    """Whether the file's content is what the check wants. Raises OSError, and as go_on does."""
+def _matches(check: integrity.Check, descriptor: int, ready: Ready) -> bool:
+    """Whether the file's content is what the check wants. Raises OSError, and as ready does."""
     part_bytes = check.part_bytes
     if part_bytes is None:
-        for block in _read(descriptor, 0, check.size_bytes, go_on):
+        for block in _read(descriptor, 0, check.size_bytes, ready):
             check.feed(block)
         return check.matches()
 
     def hash_part(begin: int, _stop: Check) -> bytes:
         digest = integrity.new_digest(check.algorithm)
-        for block in _read(descriptor, begin, min(part_bytes, check.size_bytes - begin), go_on):
+        for block in _read(descriptor, begin, min(part_bytes, check.size_bytes - begin), ready):
             digest.update(block)
         return digest.digest()
 
@@ -79,12 +91,13 @@ def _matches(check: integrity.Check, descriptor: int, go_on: Check) -> bool:
     return check.matches_parts(map_in_threads(hash_part, begins, threads=_HASHED_AT_ONCE))
 
 
-def _read(descriptor: int, begin: int, length: int, go_on: Check) -> Iterator[memoryview]:
+def _read(descriptor: int, begin: int, length: int, ready: Ready) -> Iterator[memoryview]:
     """The blocks of a part of a file, or of less where it ends; each is good until the next one is asked for."""
     block = memoryview(bytearray(min(_MIB, max(length, 1))))
     while length:
-        go_on()
-        count = os.preadv(descriptor, [block[: min(length, len(block))]], begin)
+        wanted = block[: min(length, len(block))]
+        ready(begin, len(wanted))
+        count = os.preadv(descriptor, [wanted], begin)
         if not count:
             raise OSError("it became shorter while it was read")
         yield block[:count]

@@ -10,15 +10,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from botocore.exceptions import BotoCoreError
-from urllib3.exceptions import HTTPError
 
 from foundation.errors import AwsError, ClusterError, NotFoundError
-from foundation.thread_pool import Check, map_in_threads, run_in_thread
+from foundation.thread_pool import Check, StoppedError, map_in_threads, run_in_thread
 from train.s3.client import DamagedBodyError, explain
 from train.s3.connection import Connection, UnsureError
 from train.s3.content import verify_open
@@ -187,29 +187,36 @@ class _Job:
 
     def _fetch_verified(self, download: Download, file: PartialFile, tier: Tier, check: Check) -> bool | None:
         """Fetch it, again where it arrives damaged; None where S3 keeps nothing that it can be compared with."""
-        ask = partial(self._find_headers, download)
-        # The ETag of such an object says little, and to ask for more loads botocore: meanwhile the parts arrive.
-        headers = run_in_thread(ask) if is_in_parts(download) else None
         for _ in range(_TRIES):
-            self._fetch(download, file, tier, check)
-            verified = verify_open(
-                file.descriptor,
-                size_bytes=download.size_bytes,
-                etag=download.etag,
-                find_headers=ask,
-                told=headers.result() if headers is not None else None,
-                go_on=check,
-            )
-            if verified is not False:
-                return verified
+            arrived = Arrived()
+            # In a thread: a large file is verified while it arrives.
+            verified = run_in_thread(partial(self._verify, download, file, arrived))
+            try:
+                self._fetch(download, file, tier, check, arrived)
+            except BaseException:
+                arrived.stop()
+                raise
+            if verified.result() is not False:
+                return verified.result()
         raise AwsError(
             "what came from S3 is not what S3 says that it keeps: nothing was written", hint="run the command again"
+        )
+
+    def _verify(self, download: Download, file: PartialFile, arrived: "Arrived") -> bool | None:
+        ask = partial(self._find_headers, download)
+        return verify_open(
+            file.descriptor,
+            size_bytes=download.size_bytes,
+            etag=download.etag,
+            find_headers=ask,
+            ready=arrived.wait,
+            told=ask() if is_in_parts(download) else None,  # the ETag of what was sent in parts says little
         )
 
     def _find_headers(self, download: Download, part: int | None = None) -> Any:
         return self._connection.find_headers(download.source, etag=None if part else download.etag, part=part)
 
-    def _fetch(self, download: Download, file: PartialFile, tier: Tier, check: Check) -> None:
+    def _fetch(self, download: Download, file: PartialFile, tier: Tier, check: Check, arrived: "Arrived") -> None:
         begins = range(0, download.size_bytes, PART_BYTES)
 
         def fetch(begin: int, stop: Check) -> None:
@@ -218,6 +225,7 @@ class _Job:
                 stop()
 
             self._fetch_range(download, file, begin, min(PART_BYTES, download.size_bytes - begin), both)
+            arrived.add(begin)
 
         if len(begins) == 1:
             fetch(0, check)
@@ -255,11 +263,40 @@ class _Job:
             "get_object", Bucket=where.bucket, Key=where.key, IfMatch=download.etag, Range=wanted
         )
         try:
-            with answer["Body"] as body:
+            with closing(answer["Body"]) as body:
                 content = memoryview(body.read())
-        except (BotoCoreError, HTTPError, OSError) as error:
+        except (BotoCoreError, OSError) as error:
             raise BrokenReadError from error
         yield content
+
+
+class Arrived:
+    """Which parts of a download are in its file, for a thread that verifies them."""
+
+    def __init__(self) -> None:
+        self._begins: set[int] = set()
+        self._stopped = False
+        self._changed = threading.Condition()
+
+    def add(self, begin: int) -> None:
+        """All bytes of the part that begins here are there."""
+        with self._changed:
+            self._begins.add(begin)
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """No more will come."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def wait(self, begin: int, length: int) -> None:
+        """Until these bytes are there. Raises StoppedError."""
+        wanted = range(begin // PART_BYTES * PART_BYTES, begin + length, PART_BYTES)
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._begins.issuperset(wanted))
+            if self._stopped:
+                raise StoppedError
 
 
 class Source(io.RawIOBase):

@@ -1,0 +1,53 @@
+"""obstore's way to a bucket, as this machine and the nodes open it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from obstore.store import S3Store
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Config, S3Credential
+
+
+def open_store(
+    bucket: str,
+    *,
+    region: str,
+    endpoint: str | None,
+    find_keys: Callable[[], S3Credential],
+    client: ClientConfig,
+    in_host: bool = False,
+    max_retries: int,
+) -> S3Store:
+    """Obstore's way to a bucket: S3 verifies the SHA-256 of what is put, and credentials are asked for anew in time.
+
+    endpoint: None is AWS's own. in_host: the bucket is named in the endpoint's host, and not in the path.
+    """
+    config: S3Config = {
+        "region": region,
+        "checksum_algorithm": "SHA256",
+        "virtual_hosted_style_request": in_host,
+    }
+    if endpoint:
+        config["endpoint"] = endpoint
+        client = {**client, "allow_http": endpoint.startswith("http://")}
+    return S3Store(
+        bucket,
+        config=config,
+        client_options=client,
+        credential_provider=find_keys,
+        retry_config={"max_retries": max_retries},
+    )
+
+
+def keep_keys(access_key: str, secret_key: str, token: str | None) -> Callable[[], S3Credential]:
+    """Credentials that stay, as obstore asks for them."""
+    keys: S3Credential = {
+        "access_key_id": access_key,
+        "secret_access_key": secret_key,
+        "token": token,
+        "expires_at": None,
+    }
+    return lambda: keys
