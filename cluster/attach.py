@@ -11,10 +11,9 @@ from cluster.app import App
 from cluster.jobs import end_from_here, end_job
 from cluster.views.live import JobDisplay
 from foundation.errors import ClusterError, JobError
-from train.follow.events import Result
 from train.follow.head import Head, HeadGoneError, Talk
 from train.follow.run import STOPPED, Follower, Started, check_result, render_left, submit
-from train.job.protocol import Order
+from train.job.protocol import JobResult, Order
 
 Choice = Literal["stop", "leave", "continue"]
 QUESTION = "Stop the job, or leave it running? [stop/leave/continue] "
@@ -133,7 +132,7 @@ class _Attendance:
         self._interrupts = interrupts
         self._follower = Follower(head, job, take=display.take, say=display.say, look=interrupts.look)
 
-    def follow(self, talk: Any, *, queued: bool) -> Result | None:
+    def follow(self, talk: Any, *, queued: bool) -> JobResult | None:
         """The job's result; None: it is left running."""
         while True:
             try:

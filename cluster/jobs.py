@@ -18,7 +18,6 @@ from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.thread_pool import run_in_thread
 from provision.model import ClusterState, Node
-from train.follow.events import Result
 from train.follow.head import (
     SILENCE_S,
     AnswerError,
@@ -38,6 +37,7 @@ from train.follow.records import (
 )
 from train.follow.run import STOPPED, RemoteEnd, end_everywhere, render_left, stop_job
 from train.job.payload import code_digest
+from train.job.protocol import JobResult, Left
 
 PATIENCE_S = 4.0  # with a head that is asked for its job
 CONNECT_S = 2.0
@@ -107,7 +107,7 @@ def _connect(app: App, state: ClusterState, node: Node, wait_s: float) -> NodeCo
     )
 
 
-def end_from_here(app: App, job: str) -> dict[str, list[list[object]]]:
+def end_from_here(app: App, job: str) -> Left:
     """End a job's processes on every running node and on the user's own hosts; returns what may still run.
 
     Used when the head cannot do it. Raises ClusterError when EC2 cannot be asked.
@@ -292,7 +292,7 @@ def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
 class Stopped:
     """How a job ended. already: it had ended before. by_head: its supervisor stopped it and logged it."""
 
-    result: Result
+    result: JobResult
     already: bool = False
     by_head: bool = True
 
@@ -345,8 +345,8 @@ def _check_left(job: str, stopped: Stopped) -> None:
         )
 
 
-def end_without_head(app: App, job: str, error: ClusterError, *, say: Callable[[str], None]) -> Result:
+def end_without_head(app: App, job: str, error: ClusterError, *, say: Callable[[str], None]) -> JobResult:
     """End a job's processes on all nodes from this machine, when the head cannot. Raises ClusterError."""
     say(f"{error.message}; ending the processes of job {job} on all nodes from here")
     left = end_from_here(app, job)
-    return Result(state="stopped", exit_code=STOPPED, error="ended from the user's machine", left=left)
+    return JobResult(state="stopped", exit_code=STOPPED, error="ended from the user's machine", left=left)

@@ -15,7 +15,6 @@ from cluster.views.terminal import render_table
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from train.follow.events import Event as JobEvent
-from train.follow.events import Result
 from train.follow.head import Head
 from train.follow.run import run_job
 from train.job.plan import Job

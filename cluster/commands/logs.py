@@ -17,10 +17,10 @@ from cluster.jobs import JobSources, open_jobs
 from cluster.views.live import JobDisplay
 from cluster.views.status import job_documents, render_jobs
 from foundation.errors import JobError
-from train.follow.events import Event, EventReader, Result, Selection, parse_since
+from train.follow.events import Event, EventReader, Selection, parse_since
 from train.follow.records import JobRecord, fetch_s3_log
 from train.follow.run import Follower, LogStream, check_result
-from train.job.protocol import MAX_LINE_BYTES, Role
+from train.job.protocol import MAX_LINE_BYTES, JobResult, Role
 
 
 @click.command("jobs")
@@ -86,7 +86,7 @@ def logs(
         check_result(record.id, result)
 
 
-def _show(app: App, sources: JobSources, record: JobRecord, sink: Sink, *, follow: bool) -> Result | None:
+def _show(app: App, sources: JobSources, record: JobRecord, sink: Sink, *, follow: bool) -> JobResult | None:
     """Show the log so far, with all ranks known, then follow it."""
     with tempfile.TemporaryFile(prefix="cluster-log-") as log:
         if record.source == "s3" or sources.head is None:
@@ -151,7 +151,7 @@ def event_document(event: Event) -> dict[str, Any]:
     return document
 
 
-def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, Result | None]:
+def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, JobResult | None]:
     """Give all events of a log to `take`, with each process's rank as known at the log's end; reader and result.
 
     Lines that were printed before their rank was known get it, too. Reads the file to its end.

@@ -4,13 +4,13 @@ The log is the only source of a job's output: `cluster train`, `cluster logs` an
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, cast, get_args
 
+from foundation.decode import decode
 from foundation.errors import UsageError
-from train.job.protocol import JobResult, JobState, LogLine, Role, find_first_key, parse_log_line
+from train.job.protocol import JobResult, JobState, LogLine, Role, find_first_key
 
 STATES: frozenset[str] = frozenset(get_args(JobState))
 SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")
@@ -41,26 +41,6 @@ class Process:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
-    """How a job ended. left: what could not be ended, {host: [[pid, command line], ...]}; pid 0 is a whole host."""
-
-    state: JobState
-    exit_code: int
-    error: str | None
-    left: Mapping[str, list[list[object]]]
-
-
-def make_result(form: JobResult) -> Result:
-    """The result that the head reports. Without an exit code, the job's log could not be written."""
-    return Result(
-        state=form.state,
-        exit_code=int(form.state == "failed") if form.exit_code is None else form.exit_code,
-        error=form.error,
-        left={host: [[pid, words] for pid, words in found] for host, found in (form.left or {}).items()},
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """One line of the log; `at` in seconds since the epoch.
 
@@ -77,7 +57,7 @@ class Event:
     process: Process | None = None
     text: str = ""
     state: JobState | None = None
-    result: Result | None = None
+    result: JobResult | None = None
     warnings: tuple[str, ...] = ()
     stalled_since: float | None = None
 
@@ -95,7 +75,7 @@ class EventReader:
         if find_first_key(line) == "alive":  # a keep-alive, not part of the log
             return None
         try:
-            said = parse_log_line(line)
+            said = decode(line, LogLine)
             event = self._read(said)
         except ValueError as error:
             return Event(kind="damaged", at=self._at, text=f"a line of the job's log is damaged: {error}")
@@ -105,22 +85,18 @@ class EventReader:
     def _read(self, said: LogLine) -> Event | None:
         """Raises ValueError for a line that is not valid at this point of the log."""
         if said.result is not None:
-            result = make_result(said.result)
-            self.state = result.state
-            return Event(kind="result", at=said.t, result=result, state=result.state)
+            self.state = said.result.state
+            return Event(kind="result", at=said.t, result=said.result, state=said.result.state)
         if said.state is not None:
-            return self._read_state(said.state, said.t)
+            if said.state not in STATES:  # of a later version
+                return None
+            self.state = cast("JobState", said.state)
+            return Event(kind="state", at=said.t, state=self.state)
         if said.say is not None:
             return Event(kind="say", at=said.t, text=said.say, stalled_since=said.stalled_since)
         if said.warnings is not None:
             return Event(kind="warnings", at=said.t, warnings=said.warnings)
         return self._read_process(said, said.p) if said.p is not None else None
-
-    def _read_state(self, state: str, at: float) -> Event | None:
-        if state not in STATES:  # of a later version
-            return None
-        self.state = cast("JobState", state)
-        return Event(kind="state", at=at, state=self.state)
 
     def _read_process(self, said: LogLine, number: int) -> Event:
         process = self.processes.get(number)
@@ -173,14 +149,10 @@ class Selection:
         """Whether an event is selected. A process whose rank is not known yet has none of the selected ranks."""
         if self.since is not None and event.at < self.since:
             return False
-        if event.process is None or event.kind != "line":
+        process = event.process
+        if process is None or event.kind != "line":
             return True
-        return self._takes_process(event.process)
-
-    def _takes_process(self, process: Process) -> bool:
-        if self.roles and process.role not in self.roles:
-            return False
-        return not self.ranks or process.rank in self.ranks
+        return (not self.roles or process.role in self.roles) and (not self.ranks or process.rank in self.ranks)
 
 
 def parse_since(text: str, *, now: float) -> float:

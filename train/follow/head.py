@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import wait
 from contextlib import closing, suppress
-from typing import Any, Protocol
+from typing import Any
 
-from bootstrap.ssh.connection import wait_for_exit
+from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from foundation.errors import ClusterError, ConnectError
 from foundation.thread_pool import run_in_thread
 from train.job.protocol import MAX_LINE_BYTES, find_first_key, parse_failure, shorten
@@ -42,16 +42,6 @@ Look = Callable[[], None]
 
 def never() -> None:
     """A `look` that does nothing."""
-
-
-class Connection(Protocol):
-    """The part of bootstrap's NodeConnection that is used here."""
-
-    def open_channel(self, command: str) -> Any:
-        """Start a command; returns its paramiko channel. Raises ConnectError."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 class HeadGoneError(ClusterError):
@@ -224,15 +214,15 @@ class Head:
         self,
         *,
         name: str,
-        connect: Callable[[], Connection],
+        connect: Callable[[], NodeConnection],
         command: Callable[[Sequence[str]], str],
-        connection: Connection | None = None,
+        connection: NodeConnection | None = None,
     ) -> None:
         self.name = name
         self._connect = connect
         self._command = command
         self._connection = connection
-        self._own: Connection | None = None
+        self._own: NodeConnection | None = None
 
     def open(self, *words: str, look: Look = never) -> Talk:
         """Run jobs.py with these arguments, over a new connection if the last one is broken.
@@ -287,7 +277,7 @@ class Head:
         )
 
 
-def _watch(connect: Callable[[], Connection], look: Look) -> Connection:
+def _watch(connect: Callable[[], NodeConnection], look: Look) -> NodeConnection:
     """Connect in a thread of its own, so that `look` is called meanwhile. Raises what `connect` or `look` raises."""
     made = run_in_thread(connect)
     while not wait([made], LOOK_EVERY_S).done:

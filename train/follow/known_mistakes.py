@@ -84,28 +84,17 @@ LIBRARIES = (
         "libGL.so.1: cannot open shared object",
         "opencv-python needs a desktop's libraries: take opencv-python-headless in `[bootstrap] packages`",
     ),
+    Mistake("no kernel image is available", NO_KERNEL),
     Mistake(
-        "no kernel image is available",
-        NO_KERNEL,
-    ),
-    Mistake(
-        "invalid device function",
-        NO_KERNEL,
-        pattern=r"ErrStr:invalid device function|cudaErrorInvalidDeviceFunction",
+        "invalid device function", NO_KERNEL, pattern=r"ErrStr:invalid device function|cudaErrorInvalidDeviceFunction"
     ),
     Mistake(
         "CUDA driver version is insufficient",
         "the node's NVIDIA driver is older than this MXNet's CUDA: a newer ami, or an older wheel by `[bootstrap] "
         "mxnet`",
     ),
-    Mistake(
-        "Compile with USE_CUDA=1",
-        NO_GPU_SUPPORT,
-    ),
-    Mistake(
-        "Compile MXNet with USE_CUDA=1",
-        NO_GPU_SUPPORT,
-    ),
+    Mistake("Compile with USE_CUDA=1", NO_GPU_SUPPORT),
+    Mistake("Compile MXNet with USE_CUDA=1", NO_GPU_SUPPORT),
     Mistake(
         "CUDNN_STATUS_",
         "cuDNN fails: often too little GPU memory (a smaller `--batch-size`), or a cuDNN of another CUDA in "
@@ -161,22 +150,14 @@ LIBRARIES = (
 )
 
 S3 = (
-    Mistake(
-        "PermanentRedirect",
-        OTHER_REGION,
-        pattern=r"\bPermanentRedirect\b",
-    ),
+    Mistake("PermanentRedirect", OTHER_REGION, pattern=r"\bPermanentRedirect\b"),
     Mistake(
         "TemporaryRedirect",
         "S3 sends reads of this bucket elsewhere, as it does for a new bucket, or one of another region: try again "
         "later, or see `[provision] region`",
         pattern=r"\bTemporaryRedirect\b",
     ),
-    Mistake(
-        "AuthorizationHeaderMalformed",
-        OTHER_REGION,
-        pattern=r"\bAuthorizationHeaderMalformed\b",
-    ),
+    Mistake("AuthorizationHeaderMalformed", OTHER_REGION, pattern=r"\bAuthorizationHeaderMalformed\b"),
     Mistake(
         "compile with DMLC_USE_S3=1",
         'this MXNet cannot open s3:// by itself: set `[data] mode = "auto"`, by which workers read and save '
@@ -244,11 +225,7 @@ S3 = (
         "its variables name a place in S3, as in `cluster train --env MORE=s3://BUCKET/`; `cluster verify` shows "
         "whether there are any",
     ),
-    Mistake(
-        " Could not resolve host: ",
-        S3_UNKNOWN,
-        pattern=r"CURLE_OK: (?:Error: )?Could not resolve host: ",
-    ),
+    Mistake(" Could not resolve host: ", S3_UNKNOWN, pattern=r"CURLE_OK: (?:Error: )?Could not resolve host: "),
     Mistake(
         "Couldn't resolve host name",  # while writing
         S3_UNKNOWN,
@@ -259,44 +236,17 @@ S3 = (
         "S3 cannot be reached from the node: its subnet needs a way to S3 (a gateway endpoint, or the internet)",
         pattern=r"CURLE_OK: (?:Error: )?Failed to connect to ",
     ),
-    Mistake(
-        "Invalid RecordIO F",
-        NO_RECORDS,
-    ),
-    Mistake(
-        "RecordIOWriter",
-        NO_RECORDS,
-        pattern=r"Check failed: (?:p|header)\[0\] == RecordIOWriter: ?:kMagic",
-    ),
-    Mistake(
-        "file do not align by 4 bytes",
-        NO_RECORDS,
-    ),
+    Mistake("Invalid RecordIO F", NO_RECORDS),
+    Mistake("RecordIOWriter", NO_RECORDS, pattern=r"Check failed: (?:p|header)\[0\] == RecordIOWriter: ?:kMagic"),
+    Mistake("file do not align by 4 bytes", NO_RECORDS),
 )
 
 RESOURCES = (
-    Mistake(
-        "cudaMalloc",
-        GPU_MEMORY,
-        pattern=r"cudaMalloc (?:retry )?failed: out of memory",
-    ),
-    Mistake(
-        "CUDA: out of memory",
-        GPU_MEMORY,
-    ),
-    Mistake(
-        "std::bad_alloc",
-        MEMORY,
-    ),
-    Mistake(
-        "Failed to allocate CPU Memory",
-        MEMORY,
-    ),
-    Mistake(
-        "MemoryError",
-        MEMORY,
-        pattern=r"^(?:\w+\.)*MemoryError\b|_ArrayMemoryError",
-    ),
+    Mistake("cudaMalloc", GPU_MEMORY, pattern=r"cudaMalloc (?:retry )?failed: out of memory"),
+    Mistake("CUDA: out of memory", GPU_MEMORY),
+    Mistake("std::bad_alloc", MEMORY),
+    Mistake("Failed to allocate CPU Memory", MEMORY),
+    Mistake("MemoryError", MEMORY, pattern=r"^(?:\w+\.)*MemoryError\b|_ArrayMemoryError"),
     Mistake(
         "bind failed",
         "the scheduler's port on the head is taken: `cluster stop` ends what a job left; `cluster exec --node node-0 "
@@ -363,11 +313,7 @@ SCRIPTS = (
         NOT_ON_NODES,
         pattern=r"^(?:\w+: )*FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']{1,200})'",
     ),
-    Mistake(
-        "can't open file",
-        NOT_ON_NODES,
-        pattern=r"can't open file '(?P<path>[^']{1,200})': \[Errno 2\]",
-    ),
+    Mistake("can't open file", NOT_ON_NODES, pattern=r"can't open file '(?P<path>[^']{1,200})': \[Errno 2\]"),
     Mistake(
         "LocalFileSystem",
         "MXNet does not find this file on the node: `[bootstrap] sync` brings your own; s3:// is read from everywhere",

@@ -44,16 +44,16 @@ class JobRecord:
     """
 
     id: str
-    name: str
     state: JobState | Literal["damaged"]
-    workers: int
-    servers: int
-    submitted_at: float
-    started_at: float | None
-    ended_at: float | None
-    exit_code: int | None
-    error: str | None
     source: Source
+    name: str = ""
+    workers: int = 0
+    servers: int = 0
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    error: str | None = None
     warnings: tuple[str, ...] = ()
     stall: str | None = None
     nodes: tuple[JobHost, ...] = ()
@@ -96,7 +96,8 @@ def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRe
     try:
         form = parse_record(data)
     except ValueError as error:
-        return damaged_record(job or find_record_id(data) or UNKNOWN_ID, str(error), source=source)
+        known = job or find_record_id(data) or UNKNOWN_ID
+        return JobRecord(id=known, state="damaged", error=str(error), source=source)
     return JobRecord(
         id=form.id,
         name=form.name,
@@ -115,23 +116,6 @@ def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRe
         roles=form.roles,
         left=form.left,
         data=data,
-    )
-
-
-def damaged_record(job: str, why: str, *, source: Source) -> JobRecord:
-    """The stand-in for a record that cannot be read."""
-    return JobRecord(
-        id=job,
-        name="",
-        state="damaged",
-        workers=0,
-        servers=0,
-        submitted_at=0.0,
-        started_at=None,
-        ended_at=None,
-        exit_code=None,
-        error=why,
-        source=source,
     )
 
 

@@ -2,17 +2,28 @@
 
 import json
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from msgspec import to_builtins
 
 from bootstrap.ssh.connections import on_all
+from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError
-from train.follow.events import Event, EventReader, Result, make_result
+from train.follow.events import Event, EventReader
 from train.follow.head import LOOK_EVERY_S, SILENCE_S, WITHOUT_ANSWER_S, AnswerError, Head, Look, Talk, never
-from train.job.protocol import JobState, Order, find_first_key, parse_left, parse_stopped, parse_submitted, shorten
+from train.job.protocol import (
+    JobResult,
+    JobState,
+    Left,
+    LeftOnHost,
+    Order,
+    StopAnswer,
+    Submitted,
+    find_first_key,
+    shorten,
+)
 
 CLIENT_PATIENCE_S = 600.0
 """For how long a connection that broke is tried anew; the job does not wait for it."""
@@ -79,7 +90,7 @@ def _hand_over(talk: Talk, order: Order, look: Look, *, head: str, silence_s: fl
             hint=f"cluster jobs; cluster stop {order.job}",
         ) from error
     try:
-        said = parse_submitted(line or b"{}")
+        said = decode(line or b"{}", Submitted)
     except ValueError as error:
         raise AnswerError(
             f"{head}: it is not known whether it took job {order.job}: its answer cannot be understood: {error}",
@@ -241,7 +252,7 @@ class Follower:
         self._stream = LogStream(head, job, say=say, look=look, offset=offset)
         self._take = take
 
-    def run(self, talk: Talk | None = None) -> Result:
+    def run(self, talk: Talk | None = None) -> JobResult:
         """Follow the job to its end; raises as LogStream.lines, and can be called again likewise."""
         with closing(self._stream.lines(talk)) as lines:
             for line in lines:
@@ -253,7 +264,7 @@ class Follower:
         raise AssertionError  # a stream that waits does not end by itself
 
 
-def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Callable[[str], None]) -> Result:
+def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Callable[[str], None]) -> JobResult:
     """Run a job to its end; Ctrl-C stops it without a question.
 
     take: gets each event. say: gets messages about the connection. Give the result to `check_result`.
@@ -267,7 +278,7 @@ def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Cal
         raise
 
 
-def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[Result, bool]:
+def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult, bool]:
     """Stop a job, queued or running, and wait until nothing is left of it; its result, and whether it had ended before.
 
     gone: ids of instances that do not run. Raises ConnectError, AnswerError, ClusterError.
@@ -276,41 +287,41 @@ def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[Result, bo
     if not line:
         raise NotFoundError(f"{head.name} knows no job {job}", hint="cluster jobs")
     try:
-        said = parse_stopped(line)
+        said = decode(line, StopAnswer)
     except ValueError as error:
         raise head.not_understood(error) from None
-    return make_result(said.result), said.already
+    return said.result, said.already
 
 
-def check_result(job: str, result: Result) -> None:
+def check_result(job: str, result: JobResult) -> None:
     """Raises JobError, with the exit code of the first process that failed, unless all of the job went well."""
     remains = f"\n  not known to have ended: {render_left(result.left)}" if result.left else ""
     if result.state == "stopped":
         why = f": {result.error}" if result.error and result.error != "stopped" else ""
         raise JobError(f"job {job} was stopped{why}{remains}", exit_code=result.exit_code or STOPPED)
-    if result.state == "failed" or result.exit_code != 0:
+    if result.state == "failed" or result.exit_code:
         raise JobError(f"job {job} failed: {result.error}{remains}", exit_code=result.exit_code or 1)
     if result.left:
         raise JobError(f"job {job} did its work, but left processes behind{remains}", exit_code=1)
 
 
-def end_everywhere(nodes: Sequence[RemoteEnd]) -> dict[str, list[list[object]]]:
+def end_everywhere(nodes: Sequence[RemoteEnd]) -> Left:
     """End a job's processes on nodes from this machine; returns what may still run, by node."""
-    left: dict[str, list[list[object]]] = {}
+    left: Left = {}
 
     def end_on(node: RemoteEnd) -> None:
         try:
-            found = parse_left(node.run().encode() or b"[]")
+            found = decode(node.run().encode() or b"[]", LeftOnHost)
         except (ClusterError, ValueError) as error:
             found = [(0, f"could not be searched: {error}")]
         if found:
-            left[node.name] = [[pid, words] for pid, words in found]
+            left[node.name] = found
 
     on_all(nodes, end_on)
     return left
 
 
-def render_left(left: Mapping[str, Sequence[Sequence[object]]]) -> str:
+def render_left(left: Left) -> str:
     """What is left of a job, in a line. Pure."""
     # A process number of 0 stands for a whole host that could not be searched.
     return "; ".join(

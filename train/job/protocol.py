@@ -44,8 +44,9 @@ Moment = Annotated[float, Meta(ge=0, le=32_503_680_000)]  # seconds since the ep
 ExitCode = Annotated[int, Meta(ge=-255, le=255)]
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 ProcessNumber = Annotated[int, Meta(ge=0, lt=1 << 15)]  # each is kept as long as its log is read
-Left = dict[Name, list[tuple[Count, str]]]
-"""What could not be ended, by host: (pid, command line); pid 0 stands for a host that could not be searched."""
+LeftOnHost = list[tuple[Count, str]]
+"""What could not be ended: (pid, command line); pid 0 stands for a host that could not be searched."""
+Left = dict[Name, LeftOnHost]
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -322,26 +323,6 @@ def find_first_key(line: bytes) -> str:
 def parse_failure(line: bytes) -> str:
     """What the head says went wrong, in a line. Raises ValueError."""
     return shorten(decode(line, _Failure).error)
-
-
-def parse_log_line(line: bytes) -> LogLine:
-    """A line of a job's log. Raises ValueError."""
-    return decode(line, LogLine)
-
-
-def parse_submitted(line: bytes) -> Submitted:
-    """The answer to an order. Raises ValueError."""
-    return decode(line, Submitted)
-
-
-def parse_stopped(line: bytes) -> StopAnswer:
-    """The answer to `stop`. Raises ValueError."""
-    return decode(line, StopAnswer)
-
-
-def parse_left(text: bytes) -> list[tuple[int, str]]:
-    """What role.py could not end on its host. Raises ValueError."""
-    return decode(text, list[tuple[Count, str]])
 
 
 def parse_record(data: bytes) -> Record:

@@ -83,7 +83,10 @@ def measure_network(
     pairs: list[Pair] = []
     with ExitStack() as stack:
         ports = _listen(nodes, common, stack)
-        for source, targets in _by_source(planned).items():
+        targets_of: dict[str, list[str]] = {}
+        for source, target in planned:
+            targets_of.setdefault(source, []).append(target)
+        for source, targets in targets_of.items():
             peers = [{"name": name, "ip": by_name[name].host.private_ip, "port": ports[name]} for name in targets]
             order = {"do": "send", "peers": peers, "seconds": seconds, "streams": streams, "pings": PINGS}
             with closing(_start(by_name[source], {**order, **common})) as talk:
@@ -94,13 +97,6 @@ def measure_network(
                     if len(pairs) > len(planned):
                         raise ClusterError(f"{source}: {PROGRAM} has measured more than it was asked for")
     return NetworkResult(nodes=tuple(by_name), pairs=tuple(pairs), seconds=seconds, streams=streams)
-
-
-def _by_source(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    targets: dict[str, list[str]] = {}
-    for source, target in pairs:
-        targets.setdefault(source, []).append(target)
-    return targets
 
 
 def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitStack) -> dict[str, int]:

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ClusterError, JobError
-from train.follow.events import Event, Process, Result
+from train.follow.events import Event, Process
 from train.follow.progress import parse_report
 from train.follow.run import check_result
 from train.job.config import DataConfig, TrainConfig
 from train.job.payload import SCRIPTS_DIR
 from train.job.plan import Job, new_job_id, plan_job
-from train.job.protocol import KvStore
+from train.job.protocol import JobResult, KvStore
 
 LAST_LINES = 10
 KV_LAYERS = 50
@@ -33,7 +33,7 @@ _BATCH = re.compile(r"iter (\d+), ([\d.]+) sec, .* error (\S+)")
 class Runner(Protocol):
     """Runs a job to its end on the cluster."""
 
-    def __call__(self, job: Job, take: Callable[[Event], None], /) -> Result:
+    def __call__(self, job: Job, take: Callable[[Event], None], /) -> JobResult:
         """take: gets each event. Raises ClusterError's kinds for what is not the job's own failure."""
 
 
@@ -67,11 +67,13 @@ class KvResult:
 class Workload:
     """What is trained for the scaling: a shipped script and its arguments, on made-up images.
 
-    threads: OMP_NUM_THREADS, the same with any number of workers, so that nothing but their number differs.
+    batch_size: of each worker. threads: OMP_NUM_THREADS, the same with any number of workers, so that nothing but their
+    number differs.
     """
 
     script: str
     args: tuple[str, ...]
+    batch_size: int
     threads: int
 
 
@@ -153,16 +155,15 @@ def measure_kvstore(
     config: [train]. batches: how many are timed, after one that is not. planned: what else plan_job takes.
     Raises JobError, ClusterError.
     """
-    changes = {"kv_store": kv_store, "workers": len(nodes), "name": "bench-kvstore"}
-    own = _for_bench(config, changes)
     # With compression the sums come out different, an asynchronous store has an optimizer, and what measure.py pulls to
     # one processor alone lands in the very gradients that it pushes next: nothing to compare.
-    checked = own.gc_type == "none" and "async" not in kv_store and all(node.facts.gpus for node in nodes)
+    checked = config.gc_type == "none" and "async" not in kv_store and all(node.facts.gpus for node in nodes)
     words = ["--kv-store", kv_store, "--num-layers", str(KV_LAYERS), "--num-batches", str(batches)]
-    words += ["--test-results", "1" if checked else "0", "--gc-type", own.gc_type]
+    words += ["--test-results", "1" if checked else "0", "--gc-type", config.gc_type]
     words += ["--optimizer", "sgd"] if "async" in kv_store else []
     program = f"{nodes[0].code_dir}/train/node/bench_kvstore.py"
-    job = _plan(own, nodes, script=program, command=(nodes[0].python, program, *words), **planned)
+    changes = {"kv_store": kv_store, "workers": len(nodes), "name": "bench-kvstore"}
+    job = _plan(config, changes, nodes, script=program, command=(nodes[0].python, program, *words), **planned)
     return read_bandwidth(run_to_end(run, job).of_workers(), job=job, checked=checked)
 
 
@@ -211,6 +212,7 @@ def choose_workload(nodes: Sequence[ReadyNode], *, batches: int) -> Workload:
     return Workload(
         script=script,
         args=(*words, "--disp-batches", str(max(1, batches // 10))),
+        batch_size=size,
         threads=max(1, min(node.facts.cores for node in nodes) // processes),
     )
 
@@ -239,7 +241,7 @@ def measure_scaling(
     The other arguments as of measure_kvstore. Raises JobError, ClusterError.
     """
     alone: KvStore = "device" if nodes[0].facts.gpus else "local"
-    examples = str(batches * count * _batch_size(workload))
+    examples = str(batches * count * workload.batch_size)
     changes: dict[str, Any] = {
         "script": workload.script,
         "args": (*workload.args, "--num-examples", examples),
@@ -251,13 +253,12 @@ def measure_scaling(
     }
     if count == 1:
         changes |= {"gc_type": "none", "p3": False}
-    own = _for_bench(config, changes)
-    job = _plan(own, nodes, script=f"{nodes[0].code_dir}/{SCRIPTS_DIR}/{workload.script}", **planned)
+    job = _plan(config, changes, nodes, script=f"{nodes[0].code_dir}/{SCRIPTS_DIR}/{workload.script}", **planned)
     output = run_to_end(run, job).of_workers()
     return ScalingRun(
         job=job.order.job,
         workers=count,
-        kv_store=own.kv_store,
+        kv_store=job.config.kv_store,
         worker_speeds=tuple(read_speed(process, lines, job=job.order.job) for process, lines in output),
     )
 
@@ -271,15 +272,10 @@ def read_speed(process: Process, lines: Sequence[str], *, job: str) -> float:
     return statistics.median(speeds[1:] or speeds)
 
 
-def _batch_size(workload: Workload) -> int:
-    return int(workload.args[workload.args.index("--batch-size") + 1])
-
-
-def _for_bench(config: TrainConfig, changes: dict[str, Any]) -> TrainConfig:
-    """[train] for a job of ours: the user's environment and kv-store's settings, one server for each worker."""
+def _plan(
+    config: TrainConfig, changes: dict[str, Any], nodes: Sequence[ReadyNode], *, script: str, **planned: Any
+) -> Job:
+    """A job of ours: the user's environment and kv-store's settings, one server for each worker."""
     usual = {"args": (), "hosts": (), "servers": "auto", "launcher": "ssh", "gpus": "auto", "sync_dst_dir": ""}
-    return replace(config, **{**usual, "max_duration": "none", "queue": False, **changes})
-
-
-def _plan(config: TrainConfig, nodes: Sequence[ReadyNode], *, script: str, **planned: Any) -> Job:
-    return plan_job(config, nodes, job_id=new_job_id(), script=script, data=DataConfig(), env={}, **planned)
+    own = replace(config, **{**usual, "max_duration": "none", "queue": False, **changes})
+    return plan_job(own, nodes, job_id=new_job_id(), script=script, data=DataConfig(), env={}, **planned)

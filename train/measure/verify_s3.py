@@ -3,11 +3,10 @@
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bootstrap.apply import ReadyNode
 from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
@@ -26,8 +25,7 @@ MODULES = ("train", "train.node", "train.node.instance_credentials", "train.node
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Meaning:
+class Meaning(NamedTuple):
     """The outcome of a read; see Check."""
 
     status: Status
@@ -43,7 +41,7 @@ def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluste
     machine.
     """
     if url is None:
-        return _everywhere("s3://", Meaning(status="unchecked", said="not checked: [data] url is not set"))
+        return _everywhere("s3://", Meaning("unchecked", "not checked: [data] url is not set"))
     try:
         policy = render_job_policy(S3Scope(data_url=url), region=region)
         access = find_s3_access(region=region, instance_profile=instance_profile, cluster=cluster, policy=policy)
@@ -52,32 +50,20 @@ def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluste
         of_nodes = instance_profile != "none"
         status: Status = "unchecked" if of_nodes else "failed"
         said = "not checked: this machine may not look for an object" if of_nodes else "access denied"
-        return _everywhere(url, Meaning(status=status, said=said, cause=error.message, hint=error.hint))
+        return _everywhere(url, Meaning(status, said, error.message, error.hint))
     except NotFoundError as error:
         hint = f"cluster data put --create-bucket FOLDER {url}"
-        return _everywhere(url, Meaning(status=NOTHING_THERE, said=f"not checked: {error.message}", hint=hint))
+        return _everywhere(url, Meaning(NOTHING_THERE, f"not checked: {error.message}", hint=hint))
     except ClusterError as error:
-        return _everywhere(url, Meaning(status="failed", said=error.message, hint=error.hint))
+        return _everywhere(url, Meaning("failed", error.message, hint=error.hint))
     if found is None:
         hint = f"cluster data put FOLDER {url}"
-        return _everywhere(url, Meaning(status=NOTHING_THERE, said="not checked: it holds no object", hint=hint))
+        return _everywhere(url, Meaning(NOTHING_THERE, "not checked: it holds no object", hint=hint))
     return s3_probe(found, access)
 
 
-def _everywhere(subject: str, meaning: Meaning) -> Check:
-    return _check(EVERYWHERE, subject, meaning)
-
-
-def _check(node: str, subject: str, meaning: Meaning) -> Check:
-    return Check(
-        node=node,
-        check="s3",
-        subject=subject,
-        status=meaning.status,
-        said=meaning.said,
-        cause=meaning.cause,
-        hint=meaning.hint,
-    )
+def _everywhere(url: str, meaning: Meaning) -> Check:
+    return Check(node=EVERYWHERE, check="s3", subject=url, **meaning._asdict())
 
 
 async def _find_object(url: S3Url, *, region: str) -> S3Url | None:
@@ -121,22 +107,22 @@ def _read_source(module: str) -> str:
 
 def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -> tuple[Check, ...]:
     """What a node's read of the object says. Pure."""
-    return (_check(node.host.name, uri, _find_meaning(result, node=node.host.name, uri=uri, endpoint=endpoint)),)
+    meaning = _find_meaning(result, node=node.host.name, uri=uri, endpoint=endpoint)
+    return (Check(node=node.host.name, check="s3", subject=uri, **meaning._asdict()),)
 
 
 def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str) -> Meaning:
     said = next(iter(result.messages), None)
     if said is None and result.exit_code == 1:
         # The compute check tells why.
-        return Meaning(status="unchecked", said=f"not checked: {result.last_words}")
+        return Meaning("unchecked", f"not checked: {result.last_words}")
     if said is None:
-        hint = f"cluster exec --node {node} -- curl -sS -m 10 https://{endpoint}"
-        return Meaning(status="failed", said=f"MXNet {result.ending}", cause=f"while it read {uri}", hint=hint)
+        return Meaning("failed", f"MXNet {result.ending}", f"while it read {uri}", _ask(node, endpoint))
     if "credentials" in said:
         hint = "cluster iam-policy, and [provision] instance_profile in cluster.toml"
-        return Meaning(status="failed", said="there are no credentials", cause=said["credentials"], hint=hint)
+        return Meaning("failed", "there are no credentials", said["credentials"], hint)
     if "read" in said:
-        return Meaning(status="ok", said=f"read by MXNet, a record of {said['read']} bytes")
+        return Meaning("ok", f"read by MXNet, a record of {said['read']} bytes")
     if "error" not in said:
         return _find_staged_meaning(said, node=node, uri=uri, endpoint=endpoint)
     return explain_error(said["error"], node=node, uri=uri, endpoint=endpoint)
@@ -144,12 +130,15 @@ def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str) ->
 
 def _find_staged_meaning(said: Mapping[str, Any], *, node: str, uri: str, endpoint: str) -> Meaning:
     if "staged" in said:
-        return Meaning(status="ok", said=f"read as it is staged for this MXNet wheel, {said['staged']} bytes")
+        return Meaning("ok", f"read as it is staged for this MXNet wheel, {said['staged']} bytes")
     code, words = said["code"], said["refused"]
     if code and code != "Broken":  # s3.py's word for a connection
         return _explain_refusal(code, words, uri=uri)
-    hint = f"cluster exec --node {node} -- curl -sS -m 10 https://{endpoint}"
-    return Meaning(status="failed", said=f"{endpoint} cannot be reached", cause=words[:300], hint=hint)
+    return Meaning("failed", f"{endpoint} cannot be reached", words[:300], _ask(node, endpoint))
+
+
+def _ask(node: str, endpoint: str) -> str:
+    return f"cluster exec --node {node} -- curl -sS -m 10 https://{endpoint}"
 
 
 def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
@@ -158,27 +147,17 @@ def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
     if code:
         words = re.search(r"<Message>([^<]*)</Message>", error)
         return _explain_refusal(code[1], words[1] if words else "", uri=uri)
-    ask = f"cluster exec --node {node} -- curl -sS -m 10 https://{endpoint}"
-    known = {
-        "Invalid RecordIO": Meaning(status="ok", said="read by MXNet; it is no RecordIO file"),
-        "curl_easy_perform": Meaning(
-            status="failed",
-            said=f"{endpoint} cannot be reached",
-            cause=error.strip().rpartition("CURLE_OK: ")[2][:300],
-            hint=ask,
-        ),
-        "fail to open": Meaning(
-            status="failed", said="it is gone", cause="it was deleted meanwhile", hint=f"cluster data ls {uri}"
-        ),
-        "IsTruncated": Meaning(
-            status="failed",
-            said="the answer is not S3's",
-            cause=f"a proxy between {node} and {endpoint}, or a name that MXNet does not encode",
-            hint=ask,
-        ),
-    }
-    other = Meaning(status="failed", said=summarize_error(error), hint=f"cluster data ls {uri}")
-    return next((meaning for words, meaning in known.items() if words in error), other)
+    if "Invalid RecordIO" in error:
+        return Meaning("ok", "read by MXNet; it is no RecordIO file")
+    if "curl_easy_perform" in error:
+        cause = error.strip().rpartition("CURLE_OK: ")[2][:300]
+        return Meaning("failed", f"{endpoint} cannot be reached", cause, _ask(node, endpoint))
+    if "fail to open" in error:
+        return Meaning("failed", "it is gone", "it was deleted meanwhile", f"cluster data ls {uri}")
+    if "IsTruncated" in error:
+        cause = f"a proxy between {node} and {endpoint}, or a name that MXNet does not encode"
+        return Meaning("failed", "the answer is not S3's", cause, _ask(node, endpoint))
+    return Meaning("failed", summarize_error(error), hint=f"cluster data ls {uri}")
 
 
 def _explain_refusal(code: str, words: str, *, uri: str) -> Meaning:
@@ -194,4 +173,4 @@ def _explain_refusal(code: str, words: str, *, uri: str) -> Meaning:
         "InternalError": ("S3 has a fault at this moment", "the same command again"),
         "ServiceUnavailable": ("S3 has a fault at this moment", "the same command again"),
     }.get(code, (words, "aws sts get-caller-identity"))
-    return Meaning(status="failed", said=code, cause=cause[:300] or None, hint=hint)
+    return Meaning("failed", code, cause[:300] or None, hint)

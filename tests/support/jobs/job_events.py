@@ -1,6 +1,7 @@
 """Events of a job of workers on nodes of their own, as they come from its log."""
 
-from train.follow.events import Event, JobState, Process, Result
+from train.follow.events import Event, JobState, Process
+from train.job.protocol import JobResult
 
 
 def worker(rank: int, *, exit_code: int | None = None) -> Process:
@@ -25,5 +26,5 @@ def speed(rank: int, batch: int, samples_per_s: float, *, at: float = 102.0) -> 
 
 
 def result(at: float = 223.0) -> Event:
-    outcome = Result(state="done", exit_code=0, error=None, left={})
+    outcome = JobResult(state="done", exit_code=0, error=None, left={})
     return Event(kind="result", at=at, result=outcome, state="done")

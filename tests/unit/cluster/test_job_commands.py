@@ -27,9 +27,10 @@ from foundation.errors import ClusterError, ConnectError, JobError, NotFoundErro
 from job_channels import ALIVE, BROKEN, LOG, FakeHead, channel, encode, make_order
 from provision.model import ClusterState
 from provision_world import make_node
-from train.follow.events import Event, Result, Selection
+from train.follow.events import Event, Selection
 from train.follow.head import HeadGoneError
 from train.follow.records import JobRecord, choose_job, find_running, merge_records, read_record
+from train.job.protocol import JobResult
 
 NOW = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 ORDER = make_order()
@@ -179,7 +180,7 @@ def test_what_was_stopped() -> None:
         {"role": "worker", "host": "node-0", "rank": 1, "ended_at": 5.0},
     ]
     one = record(1, state="running", roles=roles, nodes=[{"name": "node-0"}, {"name": "node-1"}])
-    result = Result(state="stopped", exit_code=130, error=None, left={})
+    result = JobResult(state="stopped", exit_code=130, error=None, left={})
     assert render_stopped_job(one, Stopped(result=result)) == (
         "job 20261121-000000-abc (train_mnist) is stopped: scheduler on node-0, worker 0 on node-1\n"
         "nothing of it is left on node-0, node-1"

@@ -8,7 +8,7 @@ import time
 from typing import Any, Optional
 
 from foundation.decode import decode
-from train.job.protocol import JobResult, LogLine, parse_log_line
+from train.job.protocol import JobResult, LogLine
 from train.node import job_folder, wire
 from train.node.supervisor import recovery
 from train.node.wire import Ended, Message
@@ -177,7 +177,7 @@ class Follower:
 def is_result(line: bytes) -> bool:
     """Whether a line of the log is the last one."""
     try:
-        return parse_log_line(line).result is not None
+        return decode(line, LogLine).result is not None
     except ValueError:
         return False
 

@@ -10,7 +10,8 @@ from typing import Any, Optional
 
 from msgspec import to_builtins
 
-from train.job.protocol import JobResult, parse_log_line
+from foundation.decode import decode
+from train.job.protocol import JobResult, LogLine
 from train.node import job_folder, wire
 
 RESERVE_BYTES = 1 << 18
@@ -119,4 +120,4 @@ def mend(job: str) -> Optional[JobResult]:
     except FileNotFoundError:
         return None
     last = data[:whole].rpartition(b"\n")[0].rpartition(b"\n")[2]
-    return parse_log_line(last).result if last else None
+    return decode(last, LogLine).result if last else None

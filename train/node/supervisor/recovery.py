@@ -8,8 +8,9 @@ from collections.abc import Collection, Sequence
 from typing import Optional
 
 from bootstrap.node import process_tree
+from foundation.decode import decode
 from foundation.file_lock import FileLock, is_held
-from train.job.protocol import JobHost, JobResult, Left, Record, parse_left
+from train.job.protocol import JobHost, JobResult, Left, LeftOnHost, Record
 from train.node import job_folder
 from train.node.programs import CODE_DIR, program_words
 from train.node.supervisor import job_log, launching, ssh_proxy
@@ -162,7 +163,7 @@ class Search:
             out, said = self._child.communicate()
         last = out.strip().rpartition(b"\n")[2]
         try:
-            found = parse_left(last) if self._child.returncode == 0 else None
+            found = decode(last, LeftOnHost) if self._child.returncode == 0 else None
         except ValueError:
             found = None
         return found, said.decode("utf-8", "replace").strip()

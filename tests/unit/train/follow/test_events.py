@@ -5,8 +5,8 @@ import json
 import pytest
 
 from foundation.errors import UsageError
-from train.follow.events import Event, EventReader, Process, Result, Selection, parse_since, render_line
-from train.job.protocol import Role
+from train.follow.events import Event, EventReader, Process, Selection, parse_since, render_line
+from train.job.protocol import JobResult, Role
 
 LOG = [
     '{"t":1.0,"state":"starting"}',
@@ -40,7 +40,9 @@ def test_events_build_on_the_lines_before_them() -> None:
     assert events[7] == Event(kind="say", at=6.0, text="worker 2 on node-1 was killed")
     assert events[8] == Event(kind="warnings", at=6.5, warnings=("2 models",))
     assert events[9] is not None
-    assert events[9].result == Result(state="failed", exit_code=137, error="worker 2", left={"node-0": [[7, "python"]]})
+    assert events[9].result == JobResult(
+        state="failed", exit_code=137, error="worker 2", left={"node-0": [(7, "python")]}
+    )
     assert reader.state == "failed"
 
 
@@ -61,7 +63,7 @@ def test_a_result_may_say_more_than_is_known_today() -> None:
     line = b'{"t":1,"result":{"state":"done","exit_code":0,"error":null,"left":{},"cost":3}}'
     event = EventReader().read(line)
     assert event is not None
-    assert event.result == Result(state="done", exit_code=0, error=None, left={})
+    assert event.result == JobResult(state="done", exit_code=0, error=None, left={})
 
 
 DEEP = b"[" * 100_000 + b"]" * 100_000

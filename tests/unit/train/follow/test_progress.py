@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.follow.events import Event, Process, Result
+from train.follow.events import Event, Process
 from train.follow.progress import Progress, Report, find_stragglers, parse_report, render_duration, render_rate
+from train.job.protocol import JobResult
 
 
 def report(
@@ -149,7 +150,7 @@ def test_progress_is_summed_over_the_ranks() -> None:
     assert progress.epoch == 1
     assert progress.metrics == {"accuracy": 0.5, "validation-accuracy": 0.9}
     assert progress.duration_s == 15.0
-    result = Result(state="done", exit_code=0, error=None, left={})
+    result = JobResult(state="done", exit_code=0, error=None, left={})
     progress.take(Event(kind="result", at=233.4, result=result, state="done"))
     assert progress.state == "done"
     assert progress.render_summary() == (

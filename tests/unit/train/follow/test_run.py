@@ -10,7 +10,7 @@ from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
 from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order, no_answer
 from train.follow import run
-from train.follow.events import Event, EventReader, Result
+from train.follow.events import Event, EventReader
 from train.follow.head import HeadGoneError
 from train.follow.run import (
     Follower,
@@ -22,7 +22,7 @@ from train.follow.run import (
     stop_job,
     submit,
 )
-from train.job.protocol import Order
+from train.job.protocol import JobResult, Order
 
 ORDER = make_order(secrets={"K": "v"})
 STARTED = b'{"job":"j1","state":"starting"}\n'
@@ -204,8 +204,8 @@ def test_a_job_that_the_head_does_not_know() -> None:
 # -- the end -------------------------------------------------------------------------------------------------------
 
 
-def result(**values: object) -> Result:
-    return Result(**{"state": "done", "exit_code": 0, "error": None, "left": {}, **values})  # type: ignore[arg-type]
+def result(**values: object) -> JobResult:
+    return JobResult(**{"state": "done", "exit_code": 0, "error": None, "left": {}, **values})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -215,15 +215,15 @@ def result(**values: object) -> Result:
         (result(state="stopped", exit_code=130, error="stopped"), 130, r"was stopped$"),
         (result(state="stopped", exit_code=130, error="by signal 15"), 130, "stopped: by signal 15"),
         (result(state="failed", exit_code=0, error="odd"), 1, "odd"),
-        (result(left={"node-1": [[12, "python x"]]}), 1, r"left processes behind\n.*node-1: process 12 \(python x\)"),
+        (result(left={"node-1": [(12, "python x")]}), 1, r"left processes behind\n.*node-1: process 12 \(python x\)"),
         (
-            result(state="failed", exit_code=1, error="e", left={"node-1": [[0, "could not be searched"]]}),
+            result(state="failed", exit_code=1, error="e", left={"node-1": [(0, "could not be searched")]}),
             1,
             "node-1 c",
         ),
     ],
 )
-def test_what_a_jobs_end_means(ended: Result, code: int, words: str) -> None:
+def test_what_a_jobs_end_means(ended: JobResult, code: int, words: str) -> None:
     with pytest.raises(JobError, match=words) as caught:
         check_result("j1", ended)
     assert caught.value.exit_code == code
@@ -256,6 +256,6 @@ def test_nodes_that_cannot_be_searched_are_named() -> None:
         run.RemoteEnd(name="node-3", run=lambda: ""),
     ]
     assert end_everywhere(nodes) == {
-        "node-1": [[0, "could not be searched: node-0: no answer on port 22"]],
-        "node-2": [[7, "python"]],
+        "node-1": [(0, "could not be searched: node-0: no answer on port 22")],
+        "node-2": [(7, "python")],
     }

@@ -24,9 +24,10 @@ from cluster.commands.bench import (
 from foundation.errors import ClusterError, JobError
 from job_world import CODE_DIR, node
 from project import REPOSITORY
-from train.follow.events import Event, Process, Result
+from train.follow.events import Event, Process
 from train.job.config import TrainConfig
 from train.job.plan import Job
+from train.job.protocol import JobResult
 from train.measure import network as network_module
 from train.measure import training
 from train.measure.network import NetworkResult, Pair, choose_pairs, measure_network
@@ -204,12 +205,12 @@ INFO:root:iter 3, {2} sec, 0.000000 GB/sec per gpu, error 0.000000
 class FakeRunner:
     """Runs no job: its workers print what they are told to, in the order of their ranks backwards."""
 
-    def __init__(self, *outputs: str, result: Result | None = None) -> None:
+    def __init__(self, *outputs: str, result: JobResult | None = None) -> None:
         self.outputs = outputs
-        self.result = result or Result(state="done", exit_code=0, error=None, left={})
+        self.result = result or JobResult(state="done", exit_code=0, error=None, left={})
         self.jobs: list[Job] = []
 
-    def __call__(self, job: Job, take: Callable[[Event], None], /) -> Result:
+    def __call__(self, job: Job, take: Callable[[Event], None], /) -> JobResult:
         self.jobs.append(job)
         server = Process(number=99, role="server", host="node-0", rank=0)
         take(Event(kind="process", at=0.0, process=server))
@@ -277,7 +278,7 @@ def test_sums_that_must_come_out_different_are_not_compared() -> None:
 
 
 def test_a_job_that_fails_shows_its_last_lines() -> None:
-    failed = Result(state="failed", exit_code=3, error="worker 0 on node-0 ended with exit code 3", left={})
+    failed = JobResult(state="failed", exit_code=3, error="worker 0 on node-0 ended with exit code 3", left={})
     with pytest.raises(JobError, match="exit code 3\n") as caught:
         measure(FakeRunner("one\ntwo: libcudart.so.9.0 is missing", result=failed))
     assert "[worker 0 node-0] two: libcudart.so.9.0 is missing" in caught.value.message
@@ -362,7 +363,7 @@ def test_a_worker_that_reports_nothing_is_named() -> None:
 def test_the_table_of_scaling() -> None:
     runs = [(1, (100.0,)), (2, (80.0, 70.0)), (4, (40.0,) * 4)]
     scaling = Scaling(
-        workload=Workload(script="train_mnist.py", args=("--network", "lenet"), threads=4),
+        workload=Workload(script="train_mnist.py", args=("--network", "lenet"), batch_size=64, threads=4),
         runs=tuple(
             ScalingRun(job="j", workers=count, kv_store="dist_sync" if count > 1 else "local", worker_speeds=each)
             for count, each in runs
