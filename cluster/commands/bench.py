@@ -18,7 +18,7 @@ from train.follow.events import Event as JobEvent
 from train.follow.head import Head
 from train.follow.run import run_job
 from train.job.plan import Job
-from train.job.protocol import KvStore
+from train.job.protocol import JobResult, KvStore
 from train.measure.network import NetworkResult, Pair, measure_network
 from train.measure.training import (
     KV_NETWORK,
@@ -92,7 +92,7 @@ def bench(
     with ready_nodes(app, state) as (nodes, _), closing(head_of(app, nodes)) as head:
         _check_idle(head)
 
-        def run(job: Job, take: Callable[[JobEvent], None]) -> Result:
+        def run(job: Job, take: Callable[[JobEvent], None]) -> JobResult:
             return run_job(head, job.order, take=take, say=app.say)
 
         for name in dict.fromkeys(what or WHAT):
