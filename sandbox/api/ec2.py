@@ -29,8 +29,7 @@ from moto.ec2.models.vpcs import VPC
 
 from sandbox.api import limits
 from sandbox.api.consistency import Tokens, Unsettled
-from sandbox.api.instances import SandboxInstance
-from sandbox.api.placement_groups import PlacementGroups
+from sandbox.api.instances import PlacementGroups, SandboxInstance
 from sandbox.config import Market, SandboxConfig
 from sandbox.faults import FaultBook
 from sandbox.hosts.network import Group, Rule
@@ -72,7 +71,7 @@ class SandboxEC2Backend(EC2Backend):
         self.launches: Tokens[Reservation] = Tokens()
         self.answers: Tokens[TYPE_RESPONSE] = Tokens()
         self.unsettled = Unsettled(self.settings.config.consistency_delay_s)
-        self.placement_groups = PlacementGroups(region_name, account_id)
+        self.placement_groups = PlacementGroups(self)
 
     def create_default_vpc(self) -> VPC:
         """The default VPC in the sandbox's own range, with a default subnet in each zone."""

@@ -13,11 +13,10 @@ from moto.ec2.models.instances import Reservation
 from moto.ec2.responses import EC2Response
 from moto.iam.models import iam_backends
 
-from sandbox.api import limits, placement_groups
+from sandbox.api import limits
 from sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE, SandboxEC2Backend, lock
 from sandbox.api.images import SandboxAmi
-from sandbox.api.instances import SandboxInstance, register_spot_requests
-from sandbox.api.placement_groups import PlacementGroup
+from sandbox.api.instances import PlacementGroup, SandboxInstance, register_spot_requests
 from sandbox.api.prices import ON_DEMAND, spot_price, spot_times
 from sandbox.config import Market
 from sandbox.faults import is_number
@@ -102,7 +101,7 @@ class LaunchActions(EC2Response):
         if zone:
             limits.check_offered(instance_type, zone, self.region)
         if group := self._find_placement_group():
-            limits.check_strategy(instance_type, group.strategy, group.name)
+            limits.check_strategy(instance_type, group.strategy, group.group_name)
         self._check_profile()
         if self._market() == "spot":
             price = self._get_param("InstanceMarketOptions.SpotOptions.MaxPrice")
@@ -138,11 +137,8 @@ class LaunchActions(EC2Response):
             )  # fmt: skip
 
     def _find_placement_group(self) -> PlacementGroup | None:
-        groups = self.sandbox_backend.placement_groups
-        if name := self._get_param("Placement.GroupName"):
-            return groups.get(name)
-        group_id = self._get_param("Placement.GroupId")
-        return groups.find_by_id(group_id) if group_id else None
+        name = self._get_param("Placement.GroupName") or self._get_param("Placement.GroupId")
+        return self.sandbox_backend.placement_groups.get(name) if name else None
 
     def _reserve(self, low: int, high: int) -> tuple[str, int]:
         """The zone and the number of instances that quota and capacity let this launch have."""
@@ -174,7 +170,7 @@ class LaunchActions(EC2Response):
                 )
         group = self._find_placement_group()
         for instance in launched:
-            instance.placement.group_name = group.name if group else ""
+            instance.placement.group_name = group.group_name if group else ""
             instance.placement.group_id = group.id if group else None  # type: ignore[attr-defined]
             instance.capacity_fault = fault_id
             instance.client_token = self._get_param("ClientToken", "")
@@ -233,26 +229,20 @@ class SandboxEC2Response(LaunchActions):
             self._get_int_param("PartitionCount"),
             self._get_param("SpreadLevel"),
         )
-        tags = self._parse_tag_specification("placement-group").get("placement-group", {})
-        self.ec2_backend.create_tags([group.id], tags)
-        return ActionResult({"PlacementGroup": placement_groups.render(group, tags)})
+        group.add_tags(self._parse_tag_specification("placement-group").get("placement-group", {}))
+        return ActionResult({"PlacementGroup": group})
 
     def describe_placement_groups(self) -> ActionResult:
         """Those that are named, or all that pass the filters."""
-        found = self.sandbox_backend.placement_groups.describe(
-            self._get_param("GroupNames", []),
-            self._get_param("GroupIds", []),
-            cast("dict[str, list[str]]", self._filters_from_querystring()),
-            self.ec2_backend.tags,
-        )
+        named = [*self._get_param("GroupNames", []), *self._get_param("GroupIds", [])]
+        found = self.sandbox_backend.placement_groups.describe(named, self._filters_from_querystring())
         hides = self.sandbox_backend.unsettled.hides
-        return ActionResult({"PlacementGroups": [group for group in found if not hides("pg", group["GroupId"])]})
+        return ActionResult({"PlacementGroups": [group for group in found if not hides("pg", group.id)]})
 
     def delete_placement_group(self) -> ActionResult:
         """Deletes a group that no instance is in."""
         used = {i.placement.group_name for i in self.sandbox_backend.sandbox_instances() if i.state != "terminated"}
-        group = self.sandbox_backend.placement_groups.delete(self._get_param("GroupName", ""), used=used)
-        self.ec2_backend.tags.pop(group.id, None)
+        self.sandbox_backend.placement_groups.delete(self._get_param("GroupName", ""), used=used)
         return EmptyResult()
 
     def describe_spot_price_history(self) -> ActionResult:

@@ -1,16 +1,19 @@
-"""Instances as EC2 has them: states that take time, a network interface that goes with its instance, spot requests."""
+"""Instances as EC2 has them, with states that take time; and what belongs to them: spot requests, placement groups."""
 
 import copy
 import datetime as dt
+import secrets
 import time
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.models.instances import Instance, InstanceState, StateReason
 from moto.ec2.models.spot_requests import SpotInstanceRequest
-from moto.ec2.utils import random_spot_request_id
+from moto.ec2.utils import generic_filter, random_spot_request_id
 
 from sandbox.config import Market, SandboxConfig
 from sandbox.hosts.network import mac_address_of
@@ -18,6 +21,8 @@ from sandbox.hosts.network import mac_address_of
 STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 ENDED = ("shutting-down", "terminated")
 INTERRUPTED = "Server.SpotInstanceTermination"  # the state reason of a spot instance that EC2 took back
+STRATEGIES = ("cluster", "spread", "partition")
+MAX_PARTITIONS = 7
 
 
 class IncorrectInstanceStateError(EC2ClientError):
@@ -274,3 +279,74 @@ def register_spot_requests(
         request = SandboxSpotRequest(instance, options, tags)
         instance.spot_instance_request_id = request.id
         instance.ec2_backend.spot_instance_requests[request.id] = request
+
+
+class PlacementGroup(TaggedEC2Resource):
+    """A placement group; the attributes are those of EC2's answer. Hosts are all on one machine anyway."""
+
+    def __init__(
+        self, ec2_backend: Any, name: str, strategy: str, partitions: int | None, spread_level: str | None
+    ) -> None:
+        self.ec2_backend = ec2_backend
+        self.id = self.group_id = f"pg-0{secrets.token_hex(8)}"
+        self.group_name = name
+        self.group_arn = f"arn:aws:ec2:{ec2_backend.region_name}:{ec2_backend.account_id}:placement-group/{name}"
+        self.state = "available"
+        self.strategy = strategy
+        self.partition_count = (partitions or 2) if strategy == "partition" else None
+        self.spread_level = (spread_level or "rack") if strategy == "spread" else None
+
+    def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
+        """As of moto's other resources."""
+        if filter_name == "spread-level":
+            return self.spread_level or ""
+        return super().get_filter_value(filter_name, method_name or "DescribePlacementGroups")
+
+
+class PlacementGroups:
+    """The placement groups of one region, which moto lacks. Each method but `find` raises EC2ClientError.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreatePlacementGroup.html
+    """
+
+    def __init__(self, ec2_backend: Any) -> None:
+        self._backend = ec2_backend
+        self._groups: dict[str, PlacementGroup] = {}
+
+    def create(self, name: str, strategy: str, partitions: int | None, spread_level: str | None) -> PlacementGroup:
+        """Makes a group."""
+        if not name:
+            raise EC2ClientError("MissingParameter", "The request must contain the parameter groupName")
+        if name in self._groups:
+            raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
+        if strategy not in STRATEGIES:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{strategy}' for strategy.")
+        if partitions is not None and (strategy != "partition" or not 1 <= partitions <= MAX_PARTITIONS):
+            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{partitions}' for partitionCount.")
+        group = self._groups[name] = PlacementGroup(self._backend, name, strategy, partitions, spread_level)
+        return group
+
+    def find(self, name: str) -> PlacementGroup | None:
+        """A group by its name or its id."""
+        return next((group for group in self._groups.values() if name in (group.group_name, group.id)), None)
+
+    def get(self, name: str) -> PlacementGroup:
+        """As `find`, but the group has to exist."""
+        if group := self.find(name):
+            return group
+        raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+
+    def delete(self, name: str, *, used: Container[str]) -> None:
+        """Deletes a group. used: the names of the groups with instances in them."""
+        group = self.get(name)
+        if group.group_name in used:
+            raise EC2ClientError(
+                "InvalidPlacementGroup.InUse", f"The placement group '{name}' is in use and may not be deleted."
+            )
+        del self._groups[group.group_name]
+        self._backend.tags.pop(group.id, None)
+
+    def describe(self, names: Iterable[str] = (), filters: dict[str, Any] | None = None) -> list[PlacementGroup]:
+        """The groups with these names or ids, or all, that pass the filters."""
+        groups = [self.get(name) for name in names] or list(self._groups.values())
+        return generic_filter(filters or {}, groups)

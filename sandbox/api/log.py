@@ -12,7 +12,9 @@ from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from sandbox.api.s3 import name_operation
+from moto.core.request import Request
+from moto.core.routing import get_service_router
+from werkzeug.exceptions import HTTPException
 
 # Where the call's description, the fault that struck it and the permission that it lacked stand in a request's
 # environment.
@@ -116,14 +118,12 @@ def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, 
 
 
 def _name_s3_operation(environ: WSGIEnvironment) -> str:
-    query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-    return name_operation(
-        environ["REQUEST_METHOD"],
-        environ["PATH_INFO"],
-        query,
-        is_list_v2=query.get("list-type") == ["2"],
-        is_copy="HTTP_X_AMZ_COPY_SOURCE" in environ,
-    )
+    """The operation's name in botocore's model, or the method of a request that is none."""
+    try:
+        operation, _ = get_service_router("s3").match(Request(environ, populate_request=False))
+    except HTTPException:
+        return str(environ["REQUEST_METHOD"])
+    return str(operation.name)
 
 
 def _read_form(environ: WSGIEnvironment) -> dict[str, list[Any]]:

@@ -1,11 +1,11 @@
-"""Who may do what: each call is held against its caller's IAM policies before it takes effect.
+"""Who may do what: each call is checked against its caller's IAM policies before it takes effect.
 
-Signatures are not checked: what counts is whose access key a call names.
+Signatures are not checked: a call is made by the owner of the access key that it names.
 """
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -16,22 +16,22 @@ from moto.ec2.models import ec2_backends
 from sandbox.api import ec2
 from sandbox.api.log import CALL_KEY, REFUSED_KEY
 from sandbox.api.refusals import Refusal, RefusedError, deny, forbid, refuse
-from sandbox.iam.permissions import Call, describe_asks, describe_ec2_asks, read_tree, s3_arn
+from sandbox.iam.permissions import Call, Ec2Asks, describe_asks, read_tree, s3_arn
 from sandbox.iam.policies import Ask, PolicyError
 from sandbox.iam.principals import Principal, Trust, check_session, find_principal, find_trust
 
-# Services whose calls belong to one region; those of the others are global, or made to one region for all.
+# Services with an endpoint in each region; the others are global, or have one region for all.
 REGIONAL = ("ec2", "ssm", "servicequotas")
-# What AWS allows everybody, whatever their policies say.
+# AWS allows these to everybody, whatever their policies say.
 ALWAYS_ALLOWED = (("sts", "GetCallerIdentity"), ("sts", "GetSessionToken"))
 ASSUME_ROLE = ("sts", "AssumeRole")
-# Whoever may not list a bucket is not told what is missing in it.
+# To callers who may not list a bucket, these answer 403 instead of 404.
 # https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html
 TELLS_OF_ABSENCE = ("GetObject", "HeadObject")
 
 
 class Authorization:
-    """WSGI middleware below ApiLog. region: the sandbox's."""
+    """WSGI middleware below ApiLog, which describes each call. region: the sandbox's."""
 
     def __init__(self, app: WSGIApplication, region: str) -> None:
         self._app = app
@@ -43,8 +43,8 @@ class Authorization:
         service, action = known["service"], known["action"]
         try:
             principal = self._identify(known)
-            is_trusted = (service, action) != ASSUME_ROLE  # whom a role trusts is not a matter of the caller's rights
-            if (principal.may_do_all and is_trusted) or (service, action) in ALWAYS_ALLOWED:
+            is_free = principal.may_do_all and (service, action) != ASSUME_ROLE  # the role's trust policy counts, too
+            if is_free or (service, action) in ALWAYS_ALLOWED:
                 return self._app(environ, start_response)
             call = _read_call(environ)
             self._check(call, principal, environ)
@@ -55,17 +55,15 @@ class Authorization:
         return self._app(environ, start_response)
 
     def _identify(self, known: Mapping[str, Any]) -> Principal:
-        """Who calls. Raises RefusedError for calls that are nobody's or not for this sandbox."""
+        """The caller. Raises RefusedError for calls without a known key or for another region."""
         if known["service"] in REGIONAL and known["region"] != self._region:
             message = f"the sandbox of this folder runs in {self._region}, not in {known['region']}"
             raise RefusedError(Refusal(code="InvalidRegion", message=message))
         try:
             principal = find_principal(known["access_key_id"])
         except PolicyError as error:
-            reason = (
-                f"The sandbox cannot tell what this caller may do, as a policy of theirs is not understood: {error}"
-            )
-            raise RefusedError(forbid(reason)) from error
+            reason = "The sandbox cannot tell what this caller may do, as a policy of theirs is not understood"
+            raise RefusedError(forbid(f"{reason}: {error}")) from error
         check_session(known["access_key_id"], known["service"] or "", known["action"])
         return principal
 
@@ -79,7 +77,7 @@ class Authorization:
                 raise RefusedError(deny(call.service, principal.arn, ask.action, ask.resource, explicit=explicit))
 
     def _find_trust(self, call: Call, principal: Principal, resource: str) -> Trust:
-        """What the resource's own policy says of the caller; "account" where it has none, so that theirs decide."""
+        """What the resource's own policy says of the caller; "account" if it has none."""
         if (call.service, call.action) != ASSUME_ROLE:
             return "account"
         try:
@@ -87,20 +85,18 @@ class Authorization:
         except PolicyError as error:
             raise RefusedError(forbid(f"The sandbox cannot tell whom {resource} trusts: {error}")) from error
 
-    def _describe(self, call: Call) -> Iterator[Ask]:
+    def _describe(self, call: Call) -> Iterable[Ask]:
         if call.service != "ec2":
-            yield from describe_asks(call)
-            return
+            return describe_asks(call)
         backend = ec2_backends[DEFAULT_ACCOUNT_ID][self._region]
         assert isinstance(backend, ec2.SandboxEC2Backend)  # noqa: S101 -- moto_setup.py put it there
         with ec2.lock:
-            asks = list(describe_ec2_asks(call, backend))
-        yield from asks
+            return list(Ec2Asks(call, backend).describe())
 
     def _answer_without_absence(
         self, environ: WSGIEnvironment, start_response: StartResponse, call: Call, principal: Principal
     ) -> Iterable[bytes]:
-        """The answer; a 404 becomes what it is on AWS for a caller who may not list the bucket."""
+        """The answer, with 403 instead of 404 for a caller who may not list the bucket."""
         begun: list[Any] = []
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Callable[[bytes], object]:
@@ -119,7 +115,7 @@ class Authorization:
 
 
 def _read_call(environ: WSGIEnvironment) -> Call:
-    """What permissions depend on; a body that is read is put back."""
+    """The parts of a call that permissions depend on. Puts back a body that it reads."""
     known = environ[CALL_KEY]
     service, action = known["service"] or "", known["action"]
     is_form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
@@ -135,7 +131,7 @@ def _read_call(environ: WSGIEnvironment) -> Call:
         region=known["region"] or "",
         tree=read_tree(dict(form)),
         document=_read_document(body) if is_json else {},
-        # WSGI has the path's bytes as if they were Latin-1.
+        # WSGI decodes the path as Latin-1.
         path=environ["PATH_INFO"].encode("latin-1").decode(errors="replace"),
         query=environ.get("QUERY_STRING", ""),
         source=environ.get("HTTP_X_AMZ_COPY_SOURCE", ""),
@@ -146,6 +142,6 @@ def _read_call(environ: WSGIEnvironment) -> Call:
 def _read_document(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body or b"{}")
-    except ValueError:  # not JSON, and the service says so itself
+    except ValueError:  # not JSON; the service will say so
         return {}
     return document if isinstance(document, dict) else {}

@@ -1,6 +1,6 @@
-"""Which permissions a call needs: its action in IAM's words, its resources, and what conditions may ask of it.
+"""Which permissions a call needs: the action as IAM names it, the resources, and the values of condition keys.
 
-What is not known here is asked for on "*", as of services without resources.
+Actions that are not known here need a permission on "*".
 
 https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
@@ -22,9 +22,9 @@ from sandbox.iam.policies import Ask
 
 Context = Mapping[str, tuple[str, ...]]
 Tree = Mapping[str, Any]
-"""The parameters of a call of the query protocol: `A.1.B=c` is {"A": {"1": {"B": "c"}}}."""
+"""The parameters of a query protocol call: `A.1.B=c` is {"A": {"1": {"B": "c"}}}."""
 
-# S3's operations whose permission has another name.
+# S3's operations whose permission has a different name.
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
 S3_ACTIONS = {
     "ListBuckets": "ListAllMyBuckets", "HeadBucket": "ListBucket", "ListObjects": "ListBucket",
@@ -34,7 +34,8 @@ S3_ACTIONS = {
     "UploadPartCopy": "PutObject", "CompleteMultipartUpload": "PutObject", "ListParts": "ListMultipartUploadParts",
     "DeleteObjects": "DeleteObject", "GetBucketEncryption": "GetEncryptionConfiguration",
     "PutBucketEncryption": "PutEncryptionConfiguration", "DeleteBucketEncryption": "PutEncryptionConfiguration",
-    "GetBucketLifecycle": "GetLifecycleConfiguration", "PutBucketLifecycle": "PutLifecycleConfiguration",
+    "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
+    "PutBucketLifecycleConfiguration": "PutLifecycleConfiguration",
     "DeleteBucketLifecycle": "PutLifecycleConfiguration", "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
     "PutPublicAccessBlock": "PutBucketPublicAccessBlock", "DeletePublicAccessBlock": "PutBucketPublicAccessBlock",
     "GetBucketCors": "GetBucketCORS", "PutBucketCors": "PutBucketCORS", "DeleteBucketCors": "PutBucketCORS",
@@ -43,20 +44,19 @@ S3_ACTIONS = {
 WITH_PREFIX = ("ListBucket", "ListBucketVersions")
 OF_A_VERSION = ("GetObject", "DeleteObject")
 
-# The parameters of IAM's calls that name what they are for, the first one that is there.
+# The parameters of IAM's calls that name the resource; the first one counts.
 IAM_NAMED = {"InstanceProfileName": "instance-profile", "RoleName": "role", "UserName": "user", "GroupName": "group",
              "PolicyName": "policy"}  # fmt: skip
 IAM_ARNS = ("PolicySourceArn", "PolicyArn")
-EC2_SERVICE = "ec2.amazonaws.com"
 
-# Parameters that name resources, and of which kind.
+# Parameters that name resources, and their kinds.
 NAMED = {
     "InstanceId": "instance", "GroupId": "security-group", "KeyName": "key-pair", "KeyPairId": "key-pair",
     "VolumeId": "volume", "NetworkInterfaceId": "network-interface", "SubnetId": "subnet", "VpcId": "vpc",
     "ImageId": "image", "SnapshotId": "snapshot", "AllocationId": "elastic-ip", "LaunchTemplateId": "launch-template",
     "SpotInstanceRequestId": "spot-instances-request", "SecurityGroupRuleId": "security-group-rule",
 }  # fmt: skip
-# What an action makes, and the parameter that names it where its ARN has a name instead of an id.
+# The kind of resource that an action makes, and the parameter with its name if its ARN has a name instead of an id.
 CREATED: dict[str, tuple[str, str | None]] = {
     "CreateSecurityGroup": ("security-group", None), "ImportKeyPair": ("key-pair", "KeyName"),
     "CreateKeyPair": ("key-pair", "KeyName"), "CreatePlacementGroup": ("placement-group", "GroupName"),
@@ -65,19 +65,18 @@ CREATED: dict[str, tuple[str, str | None]] = {
     "CreateLaunchTemplate": ("launch-template", None), "AllocateAddress": ("elastic-ip", None),
     "CreateImage": ("image", None),
 }  # fmt: skip
-# Reading has no resources, but for these.
+# Describe actions have no resources, except for these.
 READ_OF_RESOURCES = ("DescribeInstanceAttribute",)
 TAGGING = ("CreateTags", "DeleteTags")
 PUBLIC_KINDS = ("image", "snapshot")  # their ARNs have no account
-MADE_BY_LAUNCH = ("instance", "volume", "network-interface")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A call, taken apart as far as permissions depend on it.
+    """The parts of a call that permissions depend on.
 
-    action: the API's name; tree: of the query protocol; document: of the JSON protocol; path, query, source: of S3,
-    where `source` is the header x-amz-copy-source and `body` is of DeleteObjects alone.
+    tree: the parameters of the query protocol; document: those of the JSON protocol. path, query, source, body: of S3;
+    `source` is the header x-amz-copy-source, and `body` is there for DeleteObjects only.
     """
 
     service: str
@@ -92,12 +91,12 @@ class Call:
 
     @property
     def context(self) -> dict[str, tuple[str, ...]]:
-        """What conditions may ask of every call."""
+        """The condition keys of every call."""
         return {"aws:requestedregion": (self.region,), "aws:securetransport": ("true",)}
 
 
 def describe_asks(call: Call) -> Iterator[Ask]:
-    """The permissions that a call of any service but EC2 needs, all of them."""
+    """All permissions that a call needs; of any service but EC2."""
     if call.service == "s3":
         yield from _describe_s3(call)
     elif call.service == "iam":
@@ -111,7 +110,7 @@ def describe_asks(call: Call) -> Iterator[Ask]:
 
 
 def _sts_resource(call: Call) -> str:
-    """The role that is to be assumed, or the federated user that is to be made."""
+    """The role to assume or the federated user to make."""
     if call.action == "GetFederationToken":
         return f"arn:aws:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{call.tree.get('Name', '')}"
     return str(call.tree.get("RoleArn", "*"))
@@ -146,7 +145,7 @@ def s3_arn(bucket: str, key: str = "") -> str:
 
 
 def _keys_of(body: bytes) -> list[str]:
-    """The keys in the body of DeleteObjects; what is no XML has none, and S3 refuses it."""
+    """The keys in the body of DeleteObjects; none if it is not XML, which S3 refuses."""
     try:
         root = ET.fromstring(body)  # noqa: S314 -- from the sandbox's own user, and expat has a limit for entities
     except ET.ParseError:
@@ -167,28 +166,24 @@ def _describe_iam(call: Call, iam: IAMBackend) -> Iterator[Ask]:
     if call.action == "AddRoleToInstanceProfile":
         name = str(call.tree.get("RoleName", ""))
         role = next((role for role in list(iam.get_roles()) if role.name == name), None)
-        yield ask_to_pass(call, role.arn if role else iam_arn("role", name))
+        yield _ask_to_pass(call, role.arn if role else _iam_arn("role", name))
 
 
-def ask_to_pass(call: Call, role_arn: str) -> Ask:
-    """The permission to hand a role to EC2."""
-    return Ask(
-        action="iam:PassRole",
-        resource=role_arn,
-        context={**call.context, "iam:passedtoservice": (EC2_SERVICE,)},
-    )
+def _ask_to_pass(call: Call, role_arn: str) -> Ask:
+    """The permission to pass a role to EC2."""
+    context = {**call.context, "iam:passedtoservice": ("ec2.amazonaws.com",)}
+    return Ask(action="iam:PassRole", resource=role_arn, context=context)
 
 
-def iam_arn(kind: str, name: str, path: str = "/") -> str:
-    """The ARN of something of IAM's. Pure."""
+def _iam_arn(kind: str, name: str, path: str = "/") -> str:
     return f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:{kind}{path}{name}"
 
 
 def _find_iam_resource(call: Call, iam: IAMBackend) -> tuple[str, Mapping[str, str]]:
-    """What a call is for: its ARN, and the tags that it has."""
+    """The ARN and the tags of the resource of a call."""
     if call.action == "CreateServiceLinkedRole":
         service = str(call.tree.get("AWSServiceName", ""))
-        return iam_arn("role", "*", f"/aws-service-role/{service}/"), {}
+        return _iam_arn("role", "*", f"/aws-service-role/{service}/"), {}
     for parameter in IAM_ARNS:
         if parameter in call.tree and "RoleName" not in call.tree and "UserName" not in call.tree:
             return str(call.tree[parameter]), {}
@@ -199,13 +194,13 @@ def _find_iam_resource(call: Call, iam: IAMBackend) -> tuple[str, Mapping[str, s
     kept: dict[str, Iterable[Any]] = {"role": iam.get_roles(), "instance-profile": iam.get_instance_profiles()}
     found = next((one for one in list(kept.get(kind, ())) if one.name == name), None)
     if found is None:
-        return iam_arn(kind, name, str(call.tree.get("Path", "/"))), {}
+        return _iam_arn(kind, name, str(call.tree.get("Path", "/"))), {}
     tags = found.tags.values() if isinstance(found.tags, dict) else found.tags
     return str(found.arn), {tag["Key"]: tag["Value"] for tag in tags}
 
 
 def _parameters(call: Call) -> Iterator[str]:
-    """The ARNs of SSM's parameters that a call names; AWS's public ones are of no account."""
+    """The ARNs of the SSM parameters that a call names; AWS's public ones have no account."""
     names = [call.document.get("Name") or call.document.get("Path"), *call.document.get("Names", [])]
     named = [name for name in names if isinstance(name, str)]
     for name in named:
@@ -220,7 +215,7 @@ def _parameters(call: Call) -> Iterator[str]:
 
 
 def read_tree(form: Mapping[str, str]) -> Tree:
-    """The parameters of a form, by their dots. Pure."""
+    """Nests the parameters of a form by the dots in their names. Pure."""
     tree: dict[str, Any] = {}
     for name, value in form.items():
         *above, last = name.split(".")
@@ -228,7 +223,7 @@ def read_tree(form: Mapping[str, str]) -> Tree:
         for part in above:
             following = below.setdefault(part, {})
             if not isinstance(following, dict):
-                break  # both `A=1` and `A.1=2`: no client sends that, and moto refuses it
+                break  # both `A=1` and `A.1=2`: moto refuses that
             below = following
         else:
             below[last] = value
@@ -236,7 +231,7 @@ def read_tree(form: Mapping[str, str]) -> Tree:
 
 
 def read_list(found: Any) -> list[Any]:
-    """The entries of a list in a tree, in their order; a single value is a list of one. Pure."""
+    """The entries of a list in a tree, in order; a single value is a list of one. Pure."""
     if isinstance(found, Mapping):
         numbered = sorted((int(number), value) for number, value in found.items() if number.isdecimal())
         return [value for _, value in numbered]
@@ -244,15 +239,15 @@ def read_list(found: Any) -> list[Any]:
 
 
 def read_tags(found: Any) -> dict[str, str]:
-    """The tags in a list of `Key` and `Value`. Pure."""
+    """The tags in a list of `Key` and `Value` pairs. Pure."""
     return {str(tag.get("Key", "")): str(tag.get("Value", "")) for tag in read_list(found) if isinstance(tag, Mapping)}
 
 
 def tag_context(*, requested: Mapping[str, str], present: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Condition keys of the tags that a call wants to set, and of those that its resource has. Pure."""
-    context: dict[str, tuple[str, ...]] = {}
-    for key, value in requested.items():
-        context[f"aws:requesttag/{key.lower()}"] = (value,)
+    """The condition keys of the tags that a call wants to set, and of those that its resource has. Pure."""
+    context: dict[str, tuple[str, ...]] = {
+        f"aws:requesttag/{key.lower()}": (value,) for key, value in requested.items()
+    }
     for key, value in present.items():
         for prefix in ("aws:resourcetag/", "ec2:resourcetag/"):
             context[f"{prefix}{key.lower()}"] = (value,)
@@ -261,12 +256,12 @@ def tag_context(*, requested: Mapping[str, str], present: Mapping[str, str]) -> 
     return context
 
 
-def describe_ec2_asks(call: Call, backend: SandboxEC2Backend) -> Iterator[Ask]:
-    """The permissions that a call of EC2's needs, all of them. To be called under EC2's lock."""
-    yield from _Asker(call, backend).describe()
+# --- EC2
 
 
-class _Asker:
+class Ec2Asks:
+    """The permissions that an EC2 call needs. Use it under EC2's lock."""
+
     def __init__(self, call: Call, backend: SandboxEC2Backend) -> None:
         self._call = call
         self._backend = backend
@@ -276,6 +271,7 @@ class _Asker:
         self._given = {str(one.get("ResourceType", "")): read_tags(one.get("Tag")) for one in specifications}
 
     def describe(self) -> Iterator[Ask]:
+        """All of them."""
         action = self._call.action
         if action.startswith("Describe") and action not in READ_OF_RESOURCES:
             yield self._ask("*")
@@ -299,7 +295,7 @@ class _Asker:
         for parameter, named in NAMED.items():
             if parameter != name_parameter:
                 asks += [self._ask_of(named, name) for name in read_list(self._tree.get(parameter))]
-        # The name is the group's own where it is being made, and the one to look for elsewhere.
+        # When the call makes a group, GroupName is the new group's name.
         if kind is None and "GroupName" in self._tree:
             named = "security-group" if "SecurityGroup" in self._call.action else "placement-group"
             asks += [self._ask_of(named, name) for name in read_list(self._tree["GroupName"])]
@@ -308,9 +304,10 @@ class _Asker:
 
     def _describe_launch(self) -> Iterator[Ask]:
         """RunInstances needs a permission on each resource that it makes or uses."""
-        for kind in MADE_BY_LAUNCH:
-            more = {"ec2:instancetype": (str(self._tree.get("InstanceType", DEFAULT_INSTANCE_TYPE)),)}
-            yield self._ask_to_make(kind, "*", more if kind == "instance" else {})
+        instance_type = str(self._tree.get("InstanceType", DEFAULT_INSTANCE_TYPE))
+        yield self._ask_to_make("instance", "*", {"ec2:instancetype": (instance_type,)})
+        yield self._ask_to_make("volume", "*")
+        yield self._ask_to_make("network-interface", "*")
         if "spot-instances-request" in self._given:
             yield self._ask_to_make("spot-instances-request", "*")
         yield self._ask_of("image", str(self._tree.get("ImageId", "*")))
@@ -336,18 +333,18 @@ class _Asker:
         yield from self._ask_for_role()
 
     def _ask_for_role(self) -> Iterator[Ask]:
-        """To give instances a role is to pass that role to EC2. A profile that is not there EC2 itself refuses."""
+        """A profile's role is passed to EC2. EC2 itself refuses an unknown profile."""
         asked = self._tree.get("IamInstanceProfile", {})
         for profile in list(iam_backends[DEFAULT_ACCOUNT_ID]["aws"].get_instance_profiles()):
             if profile.name == asked.get("Name") or profile.arn == asked.get("Arn"):
                 for role in profile.roles:
-                    yield ask_to_pass(self._call, role.arn)
+                    yield _ask_to_pass(self._call, role.arn)
 
     def _ask(self, resource: str, context: Mapping[str, tuple[str, ...]] | None = None) -> Ask:
         return Ask(action=f"ec2:{self._call.action}", resource=resource, context={**self._context, **(context or {})})
 
     def _ask_of(self, kind: str, name: Any, *, requested: Mapping[str, str] | None = None) -> Ask:
-        """A permission on something that is there; one that is not has no tags, and EC2 itself refuses it."""
+        """A permission on an existing resource. EC2 itself refuses an unknown one."""
         name, tags = self._look_up(kind, str(name))
         return self._ask(self._arn(kind, name), tag_context(requested=requested or {}, present=tags))
 
@@ -356,7 +353,7 @@ class _Asker:
         return self._ask(self._arn(kind, name), {**given, **(more or {})})
 
     def _ask_to_tag(self, kind: str, tags: Mapping[str, str]) -> Ask:
-        """Tags at creation need the permission to tag as well."""
+        """Tags at creation also need ec2:CreateTags."""
         made = CREATED.get(self._call.action, (None, None))[0]
         context = {**tag_context(requested=tags, present={}), "ec2:createaction": (self._call.action,)}
         resource = self._arn(kind, self._new_name() if kind == made else "*")
@@ -373,26 +370,25 @@ class _Asker:
         return f"arn:aws:ec2:{self._call.region}:{account}:{kind}/{name}"
 
     def _look_up(self, kind: str, name: str) -> tuple[str, dict[str, str]]:
-        """The name that stands in an ARN, and the tags, of something that was named in any way."""
+        """A resource's name as in its ARN, and its tags. name: its name or its id."""
         backend, resource_id = self._backend, name
         if kind == "security-group" and (group := backend.get_security_group_by_name_or_id(name)):
             name = resource_id = str(group.id)
         elif kind == "key-pair":
             pair = next((one for one in backend.key_pairs.values() if name in (one.key_name, one.id)), None)
             name, resource_id = (pair.key_name, pair.id) if pair else (name, name)
-        elif kind == "placement-group":
-            near = backend.placement_groups.find(name)
-            name, resource_id = (near.name, near.id) if near else (name, name)
+        elif kind == "placement-group" and (near := backend.placement_groups.find(name)):
+            name, resource_id = near.group_name, near.id
         return name, {str(key): str(value) for key, value in backend.tags.get(resource_id, {}).items()}
 
     def _default_subnet(self) -> str:
-        """Where a launch goes that names no subnet: known beforehand if it names a zone."""
+        """The subnet of a launch that names none; only a launch with a zone has one that is known beforehand."""
         subnets = self._backend.get_default_subnets()
         zone = self._tree.get("Placement", {}).get("AvailabilityZone")
         return str(subnets[zone].id) if zone in subnets else "*"
 
     def _default_group(self, subnet_id: str) -> str:
-        """The group of instances that name none: the default one of their VPC."""
+        """The group of a launch that names none: the default group of its VPC."""
         vpc_id = next((one.vpc_id for one in self._backend.describe_subnets() if one.id == subnet_id), None)
         group = self._backend.get_default_security_group(vpc_id)
         return str(group.id) if group else "*"

@@ -1,7 +1,7 @@
 """IAM's policy language: what a document says, and what that means for one request. Pure: no AWS, no moto.
 
-Whatever is not understood here is refused when the document is read, as a statement that is passed over in silence
-would be a permission that nobody gave.
+moto's own evaluation knows neither resources nor conditions. Anything that is not understood here is refused when the
+document is read: to ignore it could grant a permission that nobody gave.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
@@ -37,8 +37,8 @@ class PolicyError(ValueError):
 class Ask:
     """One permission that a call needs.
 
-    action: `service:Action`. resource: an ARN, or "*" where AWS knows no resource for the action.
-    context: the values of condition keys, by the key in small letters; a key without values is not there.
+    action: `service:Action`. resource: an ARN, or "*" for actions without resources.
+    context: the values of condition keys, by the key in lower case.
     """
 
     action: str
@@ -48,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """One key of a Condition block. `key` is in small letters; `if_exists`: it holds where there is no such key."""
+    """One key of a Condition block. `key` is in lower case; `if_exists`: it also holds if the key is missing."""
 
     operator: str
     quantifier: str
@@ -57,7 +57,7 @@ class Condition:
     values: tuple[str, ...]
 
     def holds(self, context: Mapping[str, tuple[str, ...]]) -> bool:
-        """Whether a request's context fulfils it."""
+        """Whether it holds for a request."""
         given = context.get(self.key, ())
         if self.operator == "Null":
             return ("false" if given else "true") in self.values
@@ -78,7 +78,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
-    """One statement. `other_actions`, `other_resources`: it names those that it is not for."""
+    """One statement. `other_actions`: NotAction, it applies to all but its actions; `other_resources` likewise."""
 
     allows: bool
     actions: tuple[str, ...]
@@ -87,17 +87,15 @@ class Statement:
     other_resources: bool
     conditions: tuple[Condition, ...]
 
-    def names(self, ask: Ask) -> bool:
-        """Whether it is for a request's action and resource, be its conditions what they may."""
-        named = any(matches(pattern.lower(), ask.action.lower()) for pattern in self.actions)
-        if named is self.other_actions:
-            return False
-        named = any(matches(pattern, ask.resource) for pattern in self.resources)
-        return named is not self.other_resources
-
-    def is_for(self, ask: Ask) -> bool:
-        """Whether it says something of a request."""
-        return self.names(ask) and all(one.holds(ask.context) for one in self.conditions)
+    def applies(self, ask: Ask) -> bool:
+        """Whether its actions, resources and conditions match a request."""
+        has_action = any(matches(pattern.lower(), ask.action.lower()) for pattern in self.actions)
+        has_resource = any(matches(pattern, ask.resource) for pattern in self.resources)
+        return (
+            has_action is not self.other_actions
+            and has_resource is not self.other_resources
+            and all(condition.holds(ask.context) for condition in self.conditions)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +106,7 @@ class Policy:
 
     @property
     def allows_everything(self) -> bool:
-        """Whether it allows whatever it is asked for, so that nobody has to ask."""
+        """Whether it allows every request, so that none has to be checked."""
         return all(statement.allows for statement in self.statements) and any(
             (one.actions, one.resources, one.conditions) == (("*",), ("*",), ())
             and not (one.other_actions or one.other_resources)
@@ -117,8 +115,8 @@ class Policy:
 
 
 def decide(policies: Iterable[Policy], ask: Ask) -> Verdict:
-    """What policies together say: a Deny wins, and what none of them mentions is not allowed. Pure."""
-    verdicts = {one.allows for policy in policies for one in policy.statements if one.is_for(ask)}
+    """What policies together say: a Deny wins. Pure."""
+    verdicts = {one.allows for policy in policies for one in policy.statements if one.applies(ask)}
     if False in verdicts:
         return "denied"
     return "allowed" if verdicts else "unmentioned"
@@ -131,13 +129,13 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text is as a pattern with * and ? has it, from its first letter to its last. Pure."""
+    """Whether a whole text matches a pattern with * and ?. Pure."""
     return _compile(pattern).fullmatch(text) is not None
 
 
 @lru_cache(maxsize=256)
 def parse_policy(text: str) -> Policy:
-    """A policy document of an identity (a user, a role). Pure. Raises PolicyError."""
+    """Reads an identity's policy document (a user's, a role's). Pure. Raises PolicyError."""
     try:
         document = json.loads(text, object_pairs_hook=_refuse_doubles)
     except json.JSONDecodeError as error:
@@ -155,7 +153,7 @@ def parse_policy(text: str) -> Policy:
 
 
 def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two members of one name JSON's readers forget the first without a word."""
+    """JSON's readers silently drop the first of two members with the same name."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -198,7 +196,7 @@ def _parse_statement(found: Any, number: int) -> Statement:
 
 
 def _parse_choice(found: Mapping[str, Any], name: str, where: str) -> tuple[tuple[str, ...], bool]:
-    """What stands in `Action` or in `NotAction`, and whether it was the latter."""
+    """The value of `Action` or `NotAction`, and whether it was the latter."""
     if (name in found) is (f"Not{name}" in found):
         raise PolicyError(f"{where}: one of {name} and Not{name} has to be there")
     inverted = name not in found

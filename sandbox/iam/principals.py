@@ -1,7 +1,7 @@
-"""Who calls, and what they may do: the sandbox's own user, users and roles made in it, and sessions of theirs.
+"""Who calls, and what they may do: the sandbox's own user, users and roles made in it, and their sessions.
 
-All of it is in moto's IAM and STS, so what IAM's calls change there counts from then on, as on AWS. Not moto's are
-GetSessionToken and GetFederationToken, whose keys moto gives out to everybody alike and does not remember.
+They are all in moto's IAM and STS, so changes through IAM's API take effect at once. GetSessionToken and
+GetFederationToken are ours: moto returns the same keys to everybody and does not remember them.
 """
 
 import datetime as dt
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
-from moto.iam.models import AccessKey, IAMBackend, Policy, Role, User, iam_backends
+from moto.iam.models import IAMBackend, Policy, Role, User, iam_backends
 from moto.sts import urls as sts_urls
 from moto.sts.exceptions import STSClientError, STSValidationError
 from moto.sts.models import AssumedRole, STSBackend, sts_backends
@@ -27,8 +27,8 @@ from sandbox.iam import policies
 from sandbox.iam.policies import Ask, PolicyError, Verdict, decide, matches, parse_policy
 
 Trust = Literal["named", "account", "nobody", "denied"]
-"""named: the policy names the caller, who needs no permission of their own. account: it leaves that to the policies of
-the account's users and roles."""
+"""named: the policy names the caller, who needs no permission of their own. account: it names the account, so that the
+caller's own policies decide."""
 
 ACTION = "sts:AssumeRole"
 ELEMENTS = {"Sid", "Effect", "Principal", "Action"}
@@ -43,47 +43,40 @@ SESSION_S = 12 * 3600
 MIN_SESSION_S = 900
 MAX_FEDERATION_S = 36 * 3600
 ROLE_SESSION_S = 3600
-"""Of a role that says nothing else, and at most of one that is assumed with the keys of another role."""
+"""The default MaxSessionDuration of a role, and the limit when a role assumes a role."""
 MAX_SESSION_POLICY = 2048
 FEDERATED_NAME = r"[\w+=,.@-]{2,32}"
 OF_USERS_ALONE = ("GetSessionToken", "GetFederationToken")
 
 
-def read_trust(document: str, *, names: AbstractSet[str], account: str) -> Trust:
-    """What a role's trust policy says of a caller.
+def read_trust(document: str, *, names: AbstractSet[str]) -> Trust:
+    """What a role's trust policy says of a caller. Raises PolicyError for what is not understood, such as conditions.
 
-    names: the ARNs of the caller: a user's, or a session's and its role's. Raises PolicyError for what is not
-    understood, such as conditions.
+    names: the caller's ARNs: the user's, or the session's and its role's.
     """
-    found: set[Trust] = set()
-    for statement in _statements(document):
-        unknown = statement.keys() - ELEMENTS
-        if unknown:
-            raise PolicyError(f'the trust policy: "{min(unknown)}" is not understood')
-        actions = statement.get("Action", [])
-        if not any(matches(one.lower(), ACTION.lower()) for one in _words(actions)):
-            continue
-        trust = _find_trust(statement.get("Principal"), names=names, account=account)
-        found.add("denied" if statement.get("Effect") == "Deny" and trust != "nobody" else trust)
-    order: tuple[Trust, ...] = ("denied", "named", "account")
-    return next((trust for trust in order if trust in found), "nobody")
-
-
-def _statements(document: str) -> list[dict[str, Any]]:
     try:
         statements = json.loads(document).get("Statement", [])
     except (ValueError, AttributeError) as error:
         raise PolicyError(f"the trust policy is no policy document: {error}") from None
-    return [statements] if isinstance(statements, dict) else list(statements)
+    found: set[Trust] = set()
+    for statement in [statements] if isinstance(statements, dict) else statements:
+        unknown = statement.keys() - ELEMENTS
+        if unknown:
+            raise PolicyError(f'the trust policy: "{min(unknown)}" is not understood')
+        if any(matches(action.lower(), ACTION.lower()) for action in _words(statement.get("Action", []))):
+            trust = _find_trust(statement.get("Principal"), names)
+            found.add("denied" if statement.get("Effect") == "Deny" and trust != "nobody" else trust)
+    order: tuple[Trust, ...] = ("denied", "named", "account")
+    return next((trust for trust in order if trust in found), "nobody")
 
 
-def _find_trust(principal: Any, *, names: AbstractSet[str], account: str) -> Trust:
+def _find_trust(principal: Any, names: AbstractSet[str]) -> Trust:
     if principal == "*":
         return "named"
-    trusted = _words(principal.get("AWS", [])) if isinstance(principal, dict) else []
-    if "*" in trusted or names & set(trusted):
+    trusted = set(_words(principal.get("AWS", []))) if isinstance(principal, dict) else set()
+    if trusted & {"*", *names}:
         return "named"
-    return "account" if {account, f"arn:aws:iam::{account}:root"} & set(trusted) else "nobody"
+    return "account" if trusted & {DEFAULT_ACCOUNT_ID, f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:root"} else "nobody"
 
 
 def _words(found: Any) -> list[str]:
@@ -94,7 +87,7 @@ def _words(found: Any) -> list[str]:
 class Principal:
     """A caller.
 
-    grants: groups of policies, each of which has to allow what is done: first the rights, then what limits them.
+    grants: groups of policies, each of which has to allow an action: first the rights, then what limits them.
     names: the ARNs by which a trust policy may name the caller.
     """
 
@@ -108,7 +101,7 @@ class Principal:
         return all(len(group) == 1 and group[0].allows_everything for group in self.grants)
 
     def decide(self, ask: Ask, *, trust: Trust = "account") -> Verdict:
-        """What they together say of a permission. trust: what the resource's own policy says, where it has one."""
+        """The verdict on a permission. trust: what the resource's own policy says, if it has one."""
         if trust in ("nobody", "denied"):
             return "denied" if trust == "denied" else "unmentioned"
         rights, *limits = [decide(group, ask) for group in self.grants]
@@ -122,24 +115,28 @@ class Principal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """Temporary keys of a user's. `owner`: the user's access key id. `ends`: UTC, as moto counts it.
+    """Temporary keys of a user; the first four as in STS's answer. `expiration`: UTC without a zone, as moto has it.
 
-    federated: the name that GetFederationToken was given; None for GetSessionToken. policy: what limits it.
+    owner: the user's access key id. federated: the name given to GetFederationToken; None for GetSessionToken.
+    policy: limits the session further.
     """
 
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+    expiration: dt.datetime
     owner: str
-    ends: dt.datetime
     federated: str | None = None
     policy: str | None = None
 
     @property
     def federated_arn(self) -> str:
-        """Of a federated user."""
+        """The ARN of a federated user."""
         return f"arn:{PARTITION}:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{self.federated}"
 
 
 class SandboxStsBackend(STSBackend):
-    """moto's, which remembers the sessions that it gave out."""
+    """moto's STS, which also remembers sessions."""
 
     _url_module = sts_urls
 
@@ -149,16 +146,23 @@ class SandboxStsBackend(STSBackend):
 
     def open_session(
         self, owner: str, duration_s: int, *, federated: str | None = None, policy: str | None = None
-    ) -> tuple[AccessKey, Session]:
-        """Keys of a user's for some time."""
+    ) -> Session:
+        """Makes temporary keys of a user."""
         key = _iam().create_temp_access_key()
-        ends = utcnow() + dt.timedelta(seconds=duration_s)
-        session = Session(owner=owner, ends=ends, federated=federated, policy=policy)
+        session = Session(
+            access_key_id=key.access_key_id,
+            secret_access_key=key.secret_access_key,
+            session_token=random_session_token(),
+            expiration=utcnow() + dt.timedelta(seconds=duration_s),
+            owner=owner,
+            federated=federated,
+            policy=policy,
+        )
         self.sessions[key.access_key_id] = session
-        return key, session
+        return session
 
     def get_caller_identity(self, access_key_id: str, region: str) -> tuple[str, str, str]:
-        """As moto's; a session is its user's, and a federated user is one of their own."""
+        """As moto's; a session is its user, except that a federated user has an identity of their own."""
         session = self.sessions.get(access_key_id)
         if session and session.federated:
             return f"{DEFAULT_ACCOUNT_ID}:{session.federated}", session.federated_arn, DEFAULT_ACCOUNT_ID
@@ -167,27 +171,27 @@ class SandboxStsBackend(STSBackend):
 
 
 class SandboxStsResponse(TokenResponse):
-    """moto's actions, with keys of their own for each session."""
+    """moto's actions, with new keys for each session."""
 
     def get_session_token(self) -> ActionResult:
-        """Temporary keys with the rights of the user that asks."""
-        made = _sts().open_session(self.get_access_key(), self._get_int_param("DurationSeconds", SESSION_S))
-        return ActionResult({"Credentials": _render_keys(*made)})
+        """Temporary keys with the caller's rights."""
+        duration_s = self._get_int_param("DurationSeconds", SESSION_S)
+        return ActionResult({"Credentials": _sts().open_session(self.get_access_key(), duration_s)})
 
     def get_federation_token(self) -> ActionResult:
-        """Temporary keys with those rights of the user that asks which the given policy allows, too."""
+        """Temporary keys with those rights of the caller that the given policy also allows."""
         name, policy = self._get_param("Name") or "", self._get_param("Policy")
         if re.fullmatch(FEDERATED_NAME, name, re.ASCII) is None:
             raise STSValidationError(f"Value '{name}' at 'name' failed to satisfy constraint: {FEDERATED_NAME}")
         duration_s = self._get_int_param("DurationSeconds", SESSION_S)
         _check_duration(duration_s, MAX_FEDERATION_S)
         _check_policy(policy)
-        made = _sts().open_session(self.get_access_key(), duration_s, federated=name, policy=policy)
-        user = {"FederatedUserId": f"{DEFAULT_ACCOUNT_ID}:{name}", "Arn": made[1].federated_arn}
-        return ActionResult({"Credentials": _render_keys(*made), "FederatedUser": user, "PackedPolicySize": 6})
+        session = _sts().open_session(self.get_access_key(), duration_s, federated=name, policy=policy)
+        user = {"FederatedUserId": f"{DEFAULT_ACCOUNT_ID}:{name}", "Arn": session.federated_arn}
+        return ActionResult({"Credentials": session, "FederatedUser": user, "PackedPolicySize": 6})
 
     def assume_role(self) -> ActionResult:
-        """As moto's, for no longer than the role allows; and for an hour where a role assumes a role."""
+        """As moto's, for at most the role's MaxSessionDuration, or an hour when a role assumes a role."""
         _check_policy(self._get_param("Policy"))
         role = _find_role(self._get_param("RoleArn"))
         limit_s = int((role and role.max_session_duration) or ROLE_SESSION_S)
@@ -195,15 +199,6 @@ class SandboxStsResponse(TokenResponse):
             limit_s = min(limit_s, ROLE_SESSION_S)
         _check_duration(self._get_int_param("DurationSeconds", ROLE_SESSION_S), limit_s)
         return super().assume_role()
-
-
-def _render_keys(key: AccessKey, session: Session) -> dict[str, Any]:
-    return {
-        "AccessKeyId": key.access_key_id,
-        "SecretAccessKey": key.secret_access_key,
-        "SessionToken": random_session_token(),
-        "Expiration": session.ends,
-    }
 
 
 def _check_duration(duration_s: int, limit_s: int) -> None:
@@ -228,10 +223,7 @@ def _check_policy(policy: str | None) -> None:
 
 
 def install_principals(access_key_id: str, secret_access_key: str, policy: str) -> None:
-    """Makes the user whose keys the sandbox's owner has, before the first call.
-
-    policy: the IAM policy document that limits them; "" for none.
-    """
+    """Makes the sandbox's own user. policy: the document of the IAM policy that limits them; "": they may do all."""
     sts_backends.backend = SandboxStsBackend
     sts_urls.url_paths = {"{0}/$": SandboxStsResponse.dispatch}
     user = _iam().create_user("us-east-1", OPERATOR)  # IAM's users are of no region; the name tells moto the partition
@@ -251,17 +243,17 @@ def _sts() -> SandboxStsBackend:
 
 
 def find_principal(access_key_id: str | None) -> Principal:
-    """Who has an access key. Raises RefusedError, and PolicyError when one of their policies is not understood."""
+    """The owner of an access key. Raises RefusedError, and PolicyError when a policy of theirs is not understood."""
     if access_key_id is None:
         raise RefusedError(NO_KEY)
     role = _sts().get_assumed_role_from_access_key(access_key_id)
     if role is not None:
-        _check_end(role.expiration)
+        _check_not_expired(role)
         names = frozenset({role.arn, role.role_arn})
         return Principal(arn=role.arn, grants=_grants_of_session(role), names=names)
     session = _sts().sessions.get(access_key_id)
     if session is not None:
-        _check_end(session.ends)
+        _check_not_expired(session)
         access_key_id = session.owner
     user = _find_user(access_key_id)
     if user is None:
@@ -269,11 +261,11 @@ def find_principal(access_key_id: str | None) -> Principal:
     principal = _describe_user(user)
     if session is None or session.federated is None:
         return principal
-    limits = _parse_all([session.policy]) if session.policy else ()  # without a policy it may do nothing
+    limits = _parse_all([session.policy]) if session.policy else ()  # without a policy, nothing is allowed
     return Principal(arn=session.federated_arn, grants=(*principal.grants, limits))
 
 
-# Other threads may add users and roles meanwhile: a list of them is made in one step.
+# list() copies in one step: other threads may add users and roles meanwhile.
 
 
 def _find_user(access_key_id: str) -> User | None:
@@ -287,15 +279,12 @@ def _find_role(arn: str) -> Role | None:
 
 
 def _describe_user(user: User) -> Principal:
-    holders: list[Any] = [user, *_iam().get_groups_for_user(user.name)]
-    found: list[Any] = []
-    for holder in holders:
-        found += [*holder.policies.values(), *holder.managed_policies.values()]
-    return Principal(arn=user.arn, grants=(_parse_all(found),), names=frozenset({user.arn}))
+    grants = _policies_of(user, *_iam().get_groups_for_user(user.name))
+    return Principal(arn=user.arn, grants=(grants,), names=frozenset({user.arn}))
 
 
 def check_session(access_key_id: str, service: str, action: str) -> None:
-    """Raises RefusedError for what temporary keys are not good for, whatever the policies say.
+    """Raises RefusedError for what temporary keys cannot do, whatever the policies say.
 
     https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.html
     """
@@ -311,15 +300,13 @@ def check_session(access_key_id: str, service: str, action: str) -> None:
 
 
 def find_trust(principal: Principal, role_arn: str) -> Trust:
-    """What a role's trust policy says of a caller. Raises PolicyError when it is not understood."""
+    """Whether a role trusts a caller. Raises PolicyError when its trust policy is not understood."""
     role = _find_role(role_arn)
-    if role is None:
-        return "nobody"
-    return read_trust(role.assume_role_policy_document, names=principal.names, account=DEFAULT_ACCOUNT_ID)
+    return read_trust(role.assume_role_policy_document, names=principal.names) if role else "nobody"
 
 
 def name_caller(access_key_id: str | None) -> str:
-    """The ARN of whoever has an access key, for messages."""
+    """The ARN of an access key's owner, for messages."""
     session = _sts().sessions.get(access_key_id or "")
     if session and session.federated:
         return session.federated_arn
@@ -329,26 +316,26 @@ def name_caller(access_key_id: str | None) -> str:
     return str(role.arn) if role else str(user.arn) if user else ANYBODY
 
 
-def _check_end(ends: dt.datetime) -> None:
-    if utcnow() >= ends:
+def _check_not_expired(keys: AssumedRole | Session) -> None:
+    if utcnow() >= keys.expiration:
         raise RefusedError(EXPIRED)
 
 
 def _grants_of_session(assumed: AssumedRole) -> tuple[tuple[policies.Policy, ...], ...]:
-    """The role's, and what limits the session."""
+    """The role's policies, its permissions boundary and the session's policy."""
     role = _find_role(assumed.role_arn)
-    if role is None:  # deleted: who still has its keys may do nothing with them
+    if role is None:  # deleted: its sessions may do nothing
         return ((),)
-    session = (_parse_all([assumed.policy]),) if assumed.policy else ()
-    return (*_grants_of_role(role), *session)
+    limits: list[Any] = [_iam().get_policy(role.permissions_boundary_arn)] if role.permissions_boundary_arn else []
+    limits += [assumed.policy] if assumed.policy else []
+    return (_policies_of(role), *(_parse_all([limit]) for limit in limits))
 
 
-def _grants_of_role(role: Role) -> tuple[tuple[policies.Policy, ...], ...]:
-    """A role's own policies, and its permissions boundary."""
-    own = _parse_all([*role.policies.values(), *role.managed_policies.values()])
-    if not role.permissions_boundary_arn:
-        return (own,)
-    return (own, _parse_all([_iam().get_policy(role.permissions_boundary_arn)]))
+def _policies_of(*holders: Any) -> tuple[policies.Policy, ...]:
+    """The inline and the managed policies of users, groups or roles."""
+    return _parse_all(
+        policy for holder in holders for policy in (*holder.policies.values(), *holder.managed_policies.values())
+    )
 
 
 def _parse_all(found: Iterable[Any]) -> tuple[policies.Policy, ...]:

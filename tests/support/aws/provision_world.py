@@ -238,7 +238,7 @@ class World:
                 "groups": sum(
                     group.name != "default" for groups in backend.groups.values() for group in groups.values()
                 ),
-                "placements": len(backend.placement_groups.describe((), (), {}, {})),
+                "placements": len(backend.placement_groups.describe()),
                 "keys": len(backend.key_pairs),
                 "open spot requests": sum(
                     request.state in {"open", "active"} for request in backend.spot_instance_requests.values()

@@ -1,4 +1,4 @@
-"""What the sandbox's EC2 decides by itself: quotas, prices, capacity, tokens, S3's operations, consistency."""
+"""What the sandbox's EC2 decides by itself: quotas, prices, capacity, tokens, consistency."""
 
 import datetime as dt
 import json
@@ -11,7 +11,6 @@ from sandbox.api import limits, prices
 from sandbox.api.consistency import Tokens, Unsettled
 from sandbox.api.limits import count_vcpus, find_quota
 from sandbox.api.prices import ON_DEMAND, SPOT_STEP, spot_price, spot_times
-from sandbox.api.s3 import name_operation
 from sandbox.config import QUOTAS, Market
 from sandbox.faults import FaultBook
 
@@ -136,38 +135,6 @@ def test_tokens() -> None:
     assert tokens.find("CreateFleet", "a", {"Size": 2}) is None
     with pytest.raises(EC2ClientError, match="IdempotentParameterMismatch"):
         tokens.find("CreateVolume", "a", {"Size": 2})
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "query", "name"),
-    [
-        ("GET", "/", (), "ListBuckets"),
-        ("PUT", "/b", (), "CreateBucket"),
-        ("HEAD", "/b/", (), "HeadBucket"),
-        ("GET", "/b", ("list-type",), "ListObjectsV2"),
-        ("GET", "/b", ("prefix",), "ListObjects"),
-        ("GET", "/b", ("uploads",), "ListMultipartUploads"),
-        ("GET", "/b", ("location",), "GetBucketLocation"),
-        ("PUT", "/b", ("publicAccessBlock",), "PutPublicAccessBlock"),
-        ("POST", "/b", ("delete",), "DeleteObjects"),
-        ("DELETE", "/b", (), "DeleteBucket"),
-        ("GET", "/b/k/l", (), "GetObject"),
-        ("PUT", "/b/k", (), "PutObject"),
-        ("POST", "/b/k", ("uploads",), "CreateMultipartUpload"),
-        ("PUT", "/b/k", ("partNumber", "uploadId"), "UploadPart"),
-        ("POST", "/b/k", ("uploadId",), "CompleteMultipartUpload"),
-        ("DELETE", "/b/k", ("uploadId",), "AbortMultipartUpload"),
-        ("GET", "/b/k", ("uploadId",), "ListParts"),
-        ("PUT", "/b/k", ("tagging",), "PutObjectTagging"),
-    ],
-)
-def test_s3_operations_have_their_names(method: str, path: str, query: tuple[str, ...], name: str) -> None:
-    assert name_operation(method, path, query, is_list_v2="list-type" in query, is_copy=False) == name
-
-
-def test_copies_have_names_of_their_own() -> None:
-    assert name_operation("PUT", "/b/k", (), is_list_v2=False, is_copy=True) == "CopyObject"
-    assert name_operation("PUT", "/b/k", ("uploadId",), is_list_v2=False, is_copy=True) == "UploadPartCopy"
 
 
 class Clock:

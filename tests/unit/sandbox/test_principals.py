@@ -50,7 +50,7 @@ def test_the_operator_has_the_policy_that_was_given(sts: SandboxStsBackend) -> N
 
 
 def test_a_session_is_its_owners_until_it_ends(sts: SandboxStsBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, _ = sts.open_session(KEY, 900)
+    key = sts.open_session(KEY, 900)
     assert find_principal(key.access_key_id) == find_principal(KEY)
     assert name_caller(key.access_key_id) == OPERATOR
     later = utcnow() + dt.timedelta(seconds=901)

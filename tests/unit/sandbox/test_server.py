@@ -169,14 +169,14 @@ def test_a_break_is_told_in_the_callers_own_form(connect: Connect) -> None:
 
 def test_log_has_a_line_for_each_call(connect: Connect, place: Place) -> None:
     connection = connect()
-    ask(connection, "/bucket/key", b"x" * 10)
+    ask(connection, "/bucket", b"x" * 10)
     ask(connection, "/missing")
     ask(connection, "/broken")
     calls = [json.loads(line) for line in place.api_log.read_text().splitlines()]
     assert [(call["action"], call["status"], call["error"]) for call in calls] == [
         ("PostObject", 200, None),
-        ("ListObjects", 404, "NoSuchKey"),
-        ("ListObjects", 500, "InternalError"),
+        ("PostObject", 404, "NoSuchKey"),
+        ("PostObject", 500, "InternalError"),
     ]
 
 
@@ -205,8 +205,38 @@ def test_call_of_the_json_protocol() -> None:
     assert environ["wsgi.input"].read() == b"{}"
 
 
-def test_unsigned_call_is_s3s() -> None:
-    assert describe_call(environ_of(b""))["service"] == "s3"
+@pytest.mark.parametrize(
+    ("method", "path", "query", "name"),
+    [
+        ("GET", "/", "", "ListBuckets"),
+        ("PUT", "/b", "", "CreateBucket"),
+        ("HEAD", "/b/", "", "HeadBucket"),
+        ("GET", "/b", "list-type=2", "ListObjectsV2"),
+        ("GET", "/b", "prefix=x", "ListObjects"),
+        ("GET", "/b", "uploads", "ListMultipartUploads"),
+        ("GET", "/b", "lifecycle", "GetBucketLifecycleConfiguration"),
+        ("PUT", "/b", "publicAccessBlock", "PutPublicAccessBlock"),
+        ("POST", "/b", "delete", "DeleteObjects"),
+        ("GET", "/b/k/l", "", "GetObject"),
+        ("PUT", "/b/k/", "", "PutObject"),
+        ("POST", "/b/k", "uploads", "CreateMultipartUpload"),
+        ("PUT", "/b/k", "partNumber=1&uploadId=x", "UploadPart"),
+        ("POST", "/b/k", "uploadId=x", "CompleteMultipartUpload"),
+        ("DELETE", "/b/k", "uploadId=x", "AbortMultipartUpload"),
+        ("PUT", "/b/k", "tagging", "PutObjectTagging"),
+        ("POST", "/b/k", "", "POST"),
+    ],
+)
+def test_unsigned_calls_are_s3s_with_the_names_of_its_operations(method: str, path: str, query: str, name: str) -> None:
+    asked = {**environ_of(b""), "REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query}
+    described = describe_call(asked)
+    assert (described["service"], described["action"], described["resource"]) == ("s3", name, path.lstrip("/"))
+
+
+def test_copies_have_names_of_their_own() -> None:
+    asked = {**environ_of(b""), "REQUEST_METHOD": "PUT", "PATH_INFO": "/b/k", "HTTP_X_AMZ_COPY_SOURCE": "b/other"}
+    assert describe_call(asked)["action"] == "CopyObject"
+    assert describe_call({**asked, "QUERY_STRING": "partNumber=1&uploadId=x"})["action"] == "UploadPartCopy"
 
 
 @pytest.mark.parametrize(
