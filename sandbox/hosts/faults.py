@@ -1,9 +1,8 @@
-"""Faults that come about at once, on hosts that run. All of this is called in the main thread."""
+"""Immediate faults, on running hosts. Everything here is called in the main thread."""
 
 import datetime as dt
 import os
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from sandbox.api import ec2
 from sandbox.api.instances import Interruption, SandboxInstance
 from sandbox.faults import Act, FaultError
 from sandbox.hosts.fleet import Berth, Fleet
-from sandbox.hosts.hosts import POLL_S
 from sandbox.hosts.network import CommandError
+from sandbox.place import wait_until
 
 SPOT_NOTICE_S = 120.0
 # Below the host's root; as root's, so that it is there until `free-disk` or somebody in the host removes it.
@@ -22,26 +21,20 @@ END_TIMEOUT_S = 5.0
 
 
 class HostFaults:
-    """Brings about the immediate kinds of faults.py; each method returns what it did, in words."""
+    """Causes the immediate kinds of faults. `acts`: by kind."""
 
     def __init__(self, fleet: Fleet, backend: ec2.SandboxEC2Backend) -> None:
         self._fleet = fleet
         self._backend = backend
         acts: dict[str, Act] = {
-            "kill": self.kill,
-            "freeze": self.freeze,
-            "thaw": self.thaw,
-            "partition": self.partition,
-            "heal": self.heal,
-            "full-disk": self.fill_disk,
-            "free-disk": self.free_disk,
-            "link": self.shape_link,
-            "spot-notice": self.announce_interruption,
-        }
+            "kill": self._kill, "freeze": self._freeze, "thaw": self._thaw, "partition": self._partition,
+            "heal": self._heal, "full-disk": self._fill_disk, "free-disk": self._free_disk, "link": self._shape_link,
+            "spot-notice": self._announce_interruption,
+        }  # fmt: skip
         self.acts = {kind: _said(kind, act) for kind, act in acts.items()}
 
-    def kill(self, parameters: Mapping[str, str]) -> str:
-        """The host's power is cut. The instance then stops, as it does on lost hardware, or EC2 takes no notice."""
+    def _kill(self, parameters: Mapping[str, str]) -> str:
+        """Cuts the host's power. The instance then stops, as on lost hardware, or EC2 takes no notice."""
         with ec2.lock:
             instance, berth = self._find(parameters["instance"])
             berth.lost = instance.impaired = parameters.get("leaves") == "running"
@@ -49,8 +42,8 @@ class HostFaults:
         _wait_until_dead(instance.id, berth)
         return f"the host of {instance.id} is dead, and its instance " + ("goes on" if berth.lost else "stops")
 
-    def freeze(self, parameters: Mapping[str, str]) -> str:
-        """All processes stand still, and so does the kernel, for all that the network can tell."""
+    def _freeze(self, parameters: Mapping[str, str]) -> str:
+        """Stops all processes, and the network as if the kernel stood still, too."""
         with ec2.lock:
             instance, berth = self._find(parameters["instance"])
             self._fleet.links.switch(instance.id, on=False)
@@ -59,8 +52,8 @@ class HostFaults:
             berth.frozen |= _stop_processes(_pid_of(berth))
         return f"{instance.id} stands still with {len(berth.frozen)} processes"
 
-    def thaw(self, parameters: Mapping[str, str]) -> str:
-        """The processes that `freeze` stopped go on."""
+    def _thaw(self, parameters: Mapping[str, str]) -> str:
+        """Continues the processes that `freeze` stopped."""
         with ec2.lock:
             instance, berth = self._find(parameters["instance"])
             if not berth.frozen:
@@ -72,15 +65,15 @@ class HostFaults:
             self._fleet.links.refresh(self._backend)
         return f"{instance.id} goes on"
 
-    def partition(self, parameters: Mapping[str, str]) -> str:
-        """No packet passes between two hosts, of connections that are open neither."""
+    def _partition(self, parameters: Mapping[str, str]) -> str:
+        """Lets no packet pass between two hosts, not even of open connections."""
         one, other = self._pair("partition", parameters)
         with ec2.lock:
             self._fleet.links.part(one, other)
             self._fleet.links.refresh(self._backend)
         return f"{one} and {other} do not see each other"
 
-    def heal(self, parameters: Mapping[str, str]) -> str:
+    def _heal(self, parameters: Mapping[str, str]) -> str:
         """Ends a partition."""
         one, other = self._pair("heal", parameters)
         with ec2.lock:
@@ -89,8 +82,8 @@ class HostFaults:
             self._fleet.links.refresh(self._backend)
         return f"{one} and {other} see each other again"
 
-    def fill_disk(self, parameters: Mapping[str, str]) -> str:
-        """The root volume has no byte left. It costs the machine nothing: the space is reserved, not written."""
+    def _fill_disk(self, parameters: Mapping[str, str]) -> str:
+        """Fills the root volume. On the machine's own disk it takes no space: it is reserved, not written."""
         with ec2.lock:
             instance, berth = self._find(parameters["instance"])
             process = Path(f"/proc/{_pid_of(berth)}")
@@ -99,7 +92,7 @@ class HostFaults:
             raise FaultError(f"full-disk: the root volume of {instance.id} is in memory, as there is no loop device")
         free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
         with (root / FILL_FILE).open("wb") as stream:
-            # In steps, as the file's own extents need some of the space as well.
+            # In steps, because the file's own extents also take space.
             while free >= os.statvfs(root).f_frsize:
                 try:
                     os.posix_fallocate(stream.fileno(), os.fstat(stream.fileno()).st_size, free)
@@ -107,7 +100,7 @@ class HostFaults:
                     free //= 2
         return f"the disk of {instance.id} is full"
 
-    def free_disk(self, parameters: Mapping[str, str]) -> str:
+    def _free_disk(self, parameters: Mapping[str, str]) -> str:
         """Ends `full-disk`."""
         with ec2.lock:
             instance, berth = self._find(parameters["instance"])
@@ -117,16 +110,16 @@ class HostFaults:
         path.unlink()
         return f"the disk of {instance.id} is as it was"
 
-    def shape_link(self, parameters: Mapping[str, str]) -> str:
-        """The host's link gets another bandwidth."""
+    def _shape_link(self, parameters: Mapping[str, str]) -> str:
+        """Changes the bandwidth of the host's link."""
         mbit = float(parameters["mbit"])
         with ec2.lock:
             instance, berth = self._find(parameters["instance"])
             self._fleet.shape(berth, _pid_of(berth), mbit)
         return f"the link of {instance.id} has {mbit:g} Mbit/s" if mbit else f"the link of {instance.id} has no limit"
 
-    def announce_interruption(self, parameters: Mapping[str, str]) -> str:
-        """A spot instance reads in its metadata when it will be ended, and then it is."""
+    def _announce_interruption(self, parameters: Mapping[str, str]) -> str:
+        """Announces the end of a spot instance in its metadata, and then ends it."""
         after_s = float(parameters.get("after_s", SPOT_NOTICE_S))
         with ec2.lock:
             instance, _ = self._find(parameters["instance"])
@@ -137,7 +130,7 @@ class HostFaults:
         return f"{instance.id} has been told that it ends in {after_s:g} s"
 
     def _find(self, instance_id: str) -> tuple[SandboxInstance, Berth]:
-        """An instance whose host is up. Raises FaultError."""
+        """An instance whose host runs. Raises FaultError."""
         instance = self._instance(instance_id)
         berth = self._fleet.find_berth(instance_id)
         if berth is None or berth.host.exit_code is not None or not berth.boot.done():
@@ -158,7 +151,7 @@ class HostFaults:
 
 
 def _said(kind: str, act: Act) -> Act:
-    """The same, but what the machine refuses is a FaultError."""
+    """The same, but errors of the machine become FaultErrors."""
 
     def said(parameters: Mapping[str, str]) -> str:
         try:
@@ -177,19 +170,16 @@ def _pid_of(berth: Berth) -> int:
 
 
 def _wait_until_dead(instance_id: str, berth: Berth) -> None:
-    """Waits until no process of the host is left, so that nothing there answers any more. Raises FaultError.
+    """Waits until no process of the host is left. Raises FaultError.
 
-    The kernel ends all of a pid namespace before its process 1 is reaped, and `unshare` ends after that.
+    The kernel ends a whole pid namespace before its process 1 is reaped, and `unshare` ends after that.
     """
-    deadline = time.monotonic() + END_TIMEOUT_S
-    while berth.host.exit_code is None:
-        if time.monotonic() > deadline:
-            raise FaultError(f"the host of {instance_id} was killed, and still lives after {END_TIMEOUT_S:g} s")
-        time.sleep(POLL_S)
+    if not wait_until(lambda: berth.host.exit_code is not None, END_TIMEOUT_S):
+        raise FaultError(f"the host of {instance_id} was killed, and still lives after {END_TIMEOUT_S:g} s")
 
 
 def _stop_processes(first: int) -> set[int]:
-    """Stops all processes of the pid namespace, until no new one turns up; those that were stopped already stay so."""
+    """Stops all running processes of the pid namespace, until no new one turns up; returns them."""
     namespace = Path(f"/proc/{first}/ns/pid").readlink()
     stopped: set[int] = set()
     for _ in range(FREEZE_ROUNDS):
@@ -208,7 +198,7 @@ def _pids_in(namespace: Path) -> Iterator[int]:
             try:
                 if (entry / "ns/pid").readlink() == namespace:
                     yield int(entry.name)
-            except (FileNotFoundError, ProcessLookupError, PermissionError):  # ended since, or nobody's to look at
+            except (FileNotFoundError, ProcessLookupError, PermissionError):  # has ended, or is a kernel thread
                 continue
 
 

@@ -1,4 +1,4 @@
-"""The hosts of all instances: brings what runs on the machine in line with what EC2 says should run."""
+"""The hosts of all instances: starts and ends them so that those run that should, as EC2 has it."""
 
 import base64
 import datetime as dt
@@ -42,7 +42,7 @@ log = logging.getLogger("sandbox.fleet")
 
 
 class Links:
-    """The links of all hosts. To be called under the lock of EC2; what is changed here counts from `refresh` on."""
+    """The links of all hosts. Use it under EC2's lock; changes take effect with `refresh`."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -52,7 +52,7 @@ class Links:
         self._loaded = ""
 
     def attach(self, instance_id: str, number: int) -> None:
-        """A host is about to be plugged in; until its groups are known, nothing gets through."""
+        """A host is about to be plugged in; nothing gets through before the next `refresh`."""
         self._numbers[instance_id] = number
 
     def detach(self, instance_id: str) -> None:
@@ -61,24 +61,21 @@ class Links:
         self._off.discard(instance_id)
 
     def part(self, one: str, other: str) -> None:
-        """Two instances do not see each other any more, whatever hosts they will have."""
+        """Cuts the connection between two instances, and between later hosts of theirs."""
         self._partitions.add(frozenset((one, other)))
 
     def join(self, one: str, other: str) -> bool:
-        """The opposite of `part`; False when they were not parted."""
+        """Undoes `part`; False if they were not parted."""
         known = frozenset((one, other)) in self._partitions
         self._partitions.discard(frozenset((one, other)))
         return known
 
     def switch(self, instance_id: str, *, on: bool) -> None:
-        """Cuts a host from everything, or ends that."""
-        if on:
-            self._off.discard(instance_id)
-        else:
-            self._off.add(instance_id)
+        """Connects a host, or cuts it from everything."""
+        (self._off.discard if on else self._off.add)(instance_id)
 
     def refresh(self, backend: EC2Backend) -> None:
-        """Brings the router's rules in line with the security groups, if anything differs; acts at once."""
+        """Loads the security groups into the router if anything has changed."""
         ports = [
             Port(link=link_of(number), groups=_groups_of(backend, instance_id))
             for instance_id, number in self._numbers.items()
@@ -112,10 +109,10 @@ def _groups_of(backend: EC2Backend, instance_id: str) -> tuple[str, ...]:
 
 @dataclass(kw_only=True, slots=True)
 class Berth:
-    """A host and the work on it that is under way.
+    """An instance's host, and the work on it in progress.
 
-    `number`: of its link. `reboots`: how many of its instance's it has been through. `public_ip`: the one it has.
-    `lost`: killed without EC2 taking notice. `frozen`: the processes that were stopped.
+    `number`: of its link. `reboots`: the instance's count when the host was started. `public_ip`: its current one.
+    `lost`: killed, while EC2 takes no notice. `frozen`: its stopped processes.
     """
 
     host: Host
@@ -129,10 +126,10 @@ class Berth:
 
 
 class PhantomFleet:
-    """Takes every instance to the state that it is on its way to: for [sandbox] hosts = "none"."""
+    """Instances without hosts, for [sandbox] hosts = "none": each enters its next state at once."""
 
     def reconcile(self, backend: ec2.SandboxEC2Backend) -> None:
-        """One step; returns at once."""
+        """Takes every instance one step further, without waiting."""
         with ec2.lock:
             for instance in backend.sandbox_instances():
                 if instance.state != "terminated":
@@ -150,7 +147,7 @@ class PhantomFleet:
             instance.finish_stop()
 
     def describe(self, backend: ec2.SandboxEC2Backend) -> tuple[HostStatus, ...]:
-        """Every instance that is not terminated, with its host if it has one."""
+        """The instances that are not terminated, with their hosts."""
         with ec2.lock:
             return tuple(
                 HostStatus(
@@ -164,24 +161,22 @@ class PhantomFleet:
                 if instance.state != "terminated"
             )
 
-    def _pid_of(self, instance_id: str) -> int | None:
-        del instance_id
+    def _pid_of(self, _instance_id: str, /) -> int | None:
         return None
 
     def enforce(self, backend: ec2.SandboxEC2Backend) -> None:
-        """Brings the hosts' links, if there are any, in line with the security groups. Call it under EC2's lock."""
+        """Applies the security groups to the hosts' links. Call it under EC2's lock."""
 
-    def read_console(self, instance_id: str) -> str:
-        """What an instance's host wrote to its console, if it has one."""
-        del instance_id
+    def read_console(self, _instance_id: str, /) -> str:
+        """The end of the host's console output."""
         return ""
 
     def end_all(self) -> None:
-        """Ends every host, if there is any, and waits for it."""
+        """Ends all hosts and waits for them."""
 
 
 class Fleet(PhantomFleet):
-    """One host per running instance and none for any other. Only the main thread calls it, but for `read_console`."""
+    """One host for each running instance. Only `read_console` may be called outside the main thread."""
 
     def __init__(
         self, place: Place, settings: Settings, network: Network, book: FaultBook, wake: Callable[[], None]
@@ -195,7 +190,7 @@ class Fleet(PhantomFleet):
         self._pool = bounded_pool(SIDE_BY_SIDE)
         self._berths: dict[str, Berth] = {}
         self._launched = 0
-        # EC2 keeps a terminated instance's output for a while, and it is what tells why a boot failed.
+        # As EC2, keeps the output of terminated instances: it tells why a boot failed.
         self._last_words: dict[str, str] = {}
         self._ca_pem = place.ca_file.read_text()
         self._accounts = render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
@@ -224,7 +219,7 @@ class Fleet(PhantomFleet):
         try:
             host = hosts.spawn(self._place, instance.id)
         except OSError as error:
-            log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the traceback says nothing more
+            log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the message says it all
             instance.fail_to_boot(str(error))
             return
         sshd = self._book.take("no-sshd", **asked) is None
@@ -279,7 +274,7 @@ class Fleet(PhantomFleet):
         elif instance.reboots != berth.reboots:
             self._begin_end(instance, berth)
         elif berth.host.exit_code is not None:
-            self._see_to_ended(instance, berth)
+            self._handle_ended(instance, berth)
         elif instance.interruption is not None and instance.interruption.at <= dt.datetime.now(dt.UTC):
             log.info("%s: its spot capacity is taken back", instance.id)
             instance.reclaim()
@@ -289,8 +284,8 @@ class Fleet(PhantomFleet):
         elif instance.public_ip != berth.public_ip:
             self._move_public_address(instance, berth)
 
-    def _see_to_ended(self, instance: SandboxInstance, berth: Berth) -> None:
-        """Its host has ended, and not because the daemon ended it."""
+    def _handle_ended(self, instance: SandboxInstance, berth: Berth) -> None:
+        """The host has ended without the daemon."""
         log.info("%s: its host ended by itself (%s)", instance.id, berth.host.ending or berth.host.exit_code)
         match berth.host.ending:
             case "reboot":
@@ -301,7 +296,7 @@ class Fleet(PhantomFleet):
                 instance.lose_host()
 
     def _move_public_address(self, instance: SandboxInstance, berth: Berth) -> None:
-        """An elastic address has come or gone."""
+        """An elastic address was associated or disassociated."""
         old, berth.public_ip = berth.public_ip, instance.public_ip
         if berth.host.pid is None:
             return
@@ -333,7 +328,7 @@ class Fleet(PhantomFleet):
         self._wake()
 
     def _settle(self, instance: SandboxInstance) -> None:
-        """The host is gone: the instance arrives in the state that it was on its way to."""
+        """The host is gone: the instance becomes terminated or stopped."""
         if not instance.may_arrive:
             return
         if instance.state == "shutting-down":
@@ -342,8 +337,8 @@ class Fleet(PhantomFleet):
                 self._last_words[instance.id] = self.read_console(instance.id)
                 try:
                     shutil.rmtree(folder.path)
-                except OSError as error:  # tried again at the next step; the other hosts go on
-                    log.error("%s: its files cannot be removed: %s", instance.id, error)  # noqa: TRY400 -- no more to say
+                except OSError as error:  # tried again at the next step
+                    log.error("%s: its files cannot be removed: %s", instance.id, error)  # noqa: TRY400 -- as above
                     return
             instance.finish_termination()
             log.info("%s: terminated", instance.id)
@@ -352,15 +347,15 @@ class Fleet(PhantomFleet):
             log.info("%s: stopped", instance.id)
 
     def enforce(self, backend: ec2.SandboxEC2Backend) -> None:
-        """Brings the hosts' links in line with the security groups, at once. Call it under the lock of EC2."""
+        """Applies the security groups to the hosts' links. Call it under EC2's lock."""
         self.links.refresh(backend)
 
-    def _pid_of(self, instance_id: str) -> int | None:
+    def _pid_of(self, instance_id: str, /) -> int | None:
         berth = self._berths.get(instance_id)
         return berth.host.pid if berth else None
 
-    def read_console(self, instance_id: str) -> str:
-        """The last 64 KB that the instance's host wrote to its console."""
+    def read_console(self, instance_id: str, /) -> str:
+        """The last 64 KB of the host's console output."""
         console = hosts.folder_of(self._place, instance_id).console
         try:
             with console.open("rb") as stream:
@@ -370,15 +365,15 @@ class Fleet(PhantomFleet):
             return self._last_words.get(instance_id, "")
 
     def shape(self, berth: Berth, pid: int, mbit: float) -> None:
-        """Limits a host's link to so many Mbit/s, in each direction; 0: no limit. Raises CommandError."""
+        """Limits a host's link to `mbit` Mbit/s in each direction; 0: no limit. Raises CommandError."""
         self._network.shape(berth.number, pid, mbit)
 
     def find_berth(self, instance_id: str) -> Berth | None:
-        """The host that an instance has now. To be called under the lock, as everything else."""
+        """An instance's host. Use it under EC2's lock."""
         return self._berths.get(instance_id)
 
     def end_all(self) -> None:
-        """Ends every host and waits for it."""
+        """Ends all hosts and waits for them."""
         for berth in self._berths.values():
             berth.host.kill()
         for future in [self._pool.submit(berth.host.end) for berth in self._berths.values()]:
@@ -387,5 +382,5 @@ class Fleet(PhantomFleet):
 
 
 def read_user_data(instance: SandboxInstance) -> bytes:
-    """An instance's user data; empty when it has none."""
+    """An instance's user data; empty if it has none."""
     return base64.b64decode(str(instance.user_data)) if instance.user_data else b""

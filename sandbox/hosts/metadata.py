@@ -1,16 +1,12 @@
-"""The instance metadata service: what a host finds at http://169.254.169.254, in both versions.
+"""The instance metadata service (IMDS) at http://169.254.169.254, in both versions.
 
-It listens in the router's namespace, where only the hosts are, so the peer's address says which instance asks: the
-router takes no packet with another host's address. Security groups do not stand in its way, as on EC2.
+It listens in the router's namespace, which only the hosts can reach. The peer's address tells which instance asks,
+because the router drops packets with another host's address. As on EC2, security groups do not apply.
 
 Source: EC2 user guide, "Use the Instance Metadata Service to access instance metadata".
 """
 
-import base64
-import binascii
 import datetime as dt
-import hashlib
-import hmac
 import json
 import logging
 import secrets
@@ -18,7 +14,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -36,17 +32,16 @@ from sandbox.hosts.fleet import read_user_data
 META = "meta-data"
 INSTANCE_TAGS = f"{META}/tags/instance"
 CREDENTIALS_S = 6 * 3600
-RENEW_S = 15 * 60  # new ones are there that long before the old ones end
+RENEW_S = 15 * 60  # credentials are renewed that long before they expire
 PUBLIC_KEYS = f"{META}/public-keys"
 
 Tree = Mapping[str, str]
-"""The text at each path below /latest/; what lies above is a folder."""
+"""The text at each path below /latest/; the levels above are folders."""
 
 TOKEN_PATH = "/latest/api/token"  # noqa: S105 -- a path
 TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 -- a header's name
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
 MAX_TTL_S = 21600
-MAC_BYTES = 20
 IDLE_TIMEOUT_S = 60.0
 USUAL_HOPS = 64
 ROOTS = ("dynamic", META, "user-data")
@@ -55,13 +50,13 @@ log = logging.getLogger("sandbox.metadata")
 
 
 class RoleCredentials:
-    """The temporary credentials of each instance's role; S3 and STS know them. To be called under EC2's lock."""
+    """The temporary credentials of each instance's role, which S3 and STS accept. Use it under EC2's lock."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[dt.datetime, str]] = {}
 
     def read(self, instance: SandboxInstance, role_arn: str) -> str:
-        """The document that IMDS shows, the same one until it has to be renewed."""
+        """IMDS's document with the credentials, the same until they have to be renewed."""
         now = dt.datetime.now(dt.UTC)
         ends, document = self._known.get((instance.id, role_arn), (now, ""))
         if (ends - now).total_seconds() > RENEW_S:
@@ -97,7 +92,7 @@ def render_time(time: dt.datetime) -> str:
 
 
 def read_tree(backend: EC2Backend, instance: SandboxInstance, credentials: RoleCredentials) -> Tree:
-    """All that IMDS says of an instance now, but for its user data. To be called under EC2's lock."""
+    """Everything that IMDS has for an instance, except its user data. Use it under EC2's lock."""
     zone = str(instance.availability_zone)
     tree: dict[str, str | None] = {
         f"{META}/ami-id": instance.image_id,
@@ -134,22 +129,17 @@ def read_tree(backend: EC2Backend, instance: SandboxInstance, credentials: RoleC
 
 
 def list_folder(tree: Tree, folder: str, key_name: str | None) -> str | None:
-    """What IMDS answers for a folder's path, without a slash at its end: its entries; None when there is none."""
+    """IMDS's answer for a folder's path (without a slash at its end): its entries; None for an unknown folder."""
     if folder == PUBLIC_KEYS and key_name and any(path.startswith(f"{PUBLIC_KEYS}/") for path in tree):
         return f"0={key_name}"
     prefix = f"{folder}/" if folder else ""
-    names = {_entry(path.removeprefix(prefix)) for path in tree if path.startswith(prefix)}
+    entries = (path.removeprefix(prefix).partition("/") for path in tree if path.startswith(prefix))
+    names = {name + slash for name, slash, _ in entries}
     return "\n".join(sorted(names)) if names else None
 
 
-def _entry(rest: str) -> str:
-    name, slash, _ = rest.partition("/")
-    # A role's name and a tag's key are shown without a slash even where one follows.
-    return name + slash
-
-
 def hostname_of(instance: SandboxInstance) -> str:
-    """The name that the host has in its VPC."""
+    """The host's name in its VPC."""
     return f"ip-{str(instance.private_ip).replace('.', '-')}.ec2.internal"
 
 
@@ -230,7 +220,8 @@ def _role(instance: SandboxInstance, credentials: RoleCredentials) -> dict[str, 
     if not instance.iam_instance_profile:
         return {}
     arn = instance.iam_instance_profile["Arn"]
-    profile = next(_profiles_of(arn), None)
+    profiles = iam_backends[DEFAULT_ACCOUNT_ID]["aws"].instance_profiles.values()
+    profile = next((profile for profile in list(profiles) if profile.arn == arn), None)
     if profile is None:
         return {}
     info = {
@@ -245,13 +236,8 @@ def _role(instance: SandboxInstance, credentials: RoleCredentials) -> dict[str, 
     return tree
 
 
-def _profiles_of(arn: str) -> Iterator[Any]:
-    profiles = iam_backends[DEFAULT_ACCOUNT_ID]["aws"].instance_profiles.values()
-    return (profile for profile in profiles if profile.arn == arn)
-
-
 class Answer(NamedTuple):
-    """What is sent back. `hops`: over how many hops it may go."""
+    """An answer. `hops`: the IP time to live of its packets."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -260,28 +246,23 @@ class Answer(NamedTuple):
 
 
 class Tokens:
-    """IMDSv2's session tokens. They carry their own end and hold for one instance, so none has to be remembered."""
+    """IMDSv2's session tokens, each for one instance."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._key = secrets.token_bytes(32)
         self._clock = clock
+        self._ends: dict[tuple[str, str], float] = {}
 
     def issue(self, instance_id: str, ttl_s: int) -> str:
-        """A token that is good for that long."""
-        ends = f"{self._clock() + ttl_s:.3f}".encode()
-        return base64.urlsafe_b64encode(self._sign(instance_id, ends) + ends).decode()
+        """A token that is good for `ttl_s` seconds. Forgets the tokens that have expired."""
+        now, token = self._clock(), secrets.token_urlsafe(42)
+        self._ends = {known: ends for known, ends in self._ends.items() if ends > now}
+        self._ends[instance_id, token] = now + ttl_s
+        return token
 
     def is_good(self, instance_id: str, token: str) -> bool:
-        """Whether it was issued to this instance and has not ended."""
-        try:
-            raw = base64.urlsafe_b64decode(token.encode())
-        except (binascii.Error, UnicodeEncodeError, ValueError):
-            return False
-        mac, ends = raw[:MAC_BYTES], raw[MAC_BYTES:]
-        return hmac.compare_digest(mac, self._sign(instance_id, ends)) and self._clock() < float(ends)
-
-    def _sign(self, instance_id: str, ends: bytes) -> bytes:
-        return hmac.digest(self._key, instance_id.encode() + b" " + ends, hashlib.sha256)[:MAC_BYTES]
+        """Whether it was issued to this instance and has not expired."""
+        ends = self._ends.get((instance_id, token))
+        return ends is not None and self._clock() < ends
 
 
 class MetadataService:
@@ -293,7 +274,7 @@ class MetadataService:
         self._credentials = RoleCredentials()
 
     def answer(self, peer: str, method: str, path: str, headers: Any) -> Answer:
-        """The answer to a request of the host with the address `peer`. headers: its header fields, by name."""
+        """The answer to a request from the host with the address `peer`."""
         with ec2.lock:
             instance = self._find(peer)
             if instance is None:
@@ -310,7 +291,7 @@ class MetadataService:
             return self._look_up(instance, path)
 
     def _is_admitted(self, instance: SandboxInstance, token: str | None) -> bool:
-        """IMDSv2 with a good token; without one, IMDSv1, as long as the instance allows that."""
+        """IMDSv2 with a good token, or IMDSv1, without a token, if the instance allows it."""
         if token is None:
             return bool(instance.metadata_options.http_tokens != "required")
         return self._tokens.is_good(instance.id, token)
@@ -324,7 +305,7 @@ class MetadataService:
     def _issue_token(self, instance: SandboxInstance, path: str, headers: Any) -> Answer:
         if path != TOKEN_PATH:
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED)
-        if "X-Forwarded-For" in headers:  # an open proxy in the host must not be a way in
+        if "X-Forwarded-For" in headers:  # from an open proxy in the host
             return Answer(HTTPStatus.FORBIDDEN)
         ttl = headers.get(TTL_HEADER, "")
         if not ttl.isdecimal() or not 1 <= int(ttl) <= MAX_TTL_S:
@@ -343,13 +324,11 @@ class MetadataService:
         if below == "user-data":
             user_data = read_user_data(instance)
             return Answer(HTTPStatus.OK if user_data else HTTPStatus.NOT_FOUND, user_data)
-        text = self._read(read_tree(self._backend, instance, self._credentials), below, instance.key_name)
+        if not below:
+            return Answer(HTTPStatus.OK, "\n".join(ROOTS).encode())
+        tree = read_tree(self._backend, instance, self._credentials)
+        text = tree.get(below) or list_folder(tree, below, instance.key_name)
         return Answer(HTTPStatus.NOT_FOUND) if text is None else Answer(HTTPStatus.OK, text.encode())
-
-    def _read(self, tree: Tree, path: str, key_name: str | None) -> str | None:
-        if not path:
-            return "\n".join(ROOTS)
-        return tree.get(path) or list_folder(tree, path, key_name)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -360,7 +339,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def _serve(self) -> None:
-        assert isinstance(self.server, MetadataServer)  # noqa: S101 -- nobody else serves with it
+        assert isinstance(self.server, MetadataServer)  # noqa: S101 -- no other server uses it
         if length := int(self.headers.get("Content-Length") or 0):
             self.rfile.read(length)
         path = self.path.partition("?")[0]
@@ -394,10 +373,10 @@ class MetadataServer(ThreadingMixIn, TCPServer):
         self.service = service
 
     def start(self) -> None:
-        """Serves from a thread of its own."""
+        """Serves in a thread of its own."""
         threading.Thread(target=self.serve_forever, name="metadata", daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """An error in a connection's thread: to the log, and the others go on."""
+        """Logs an error in a connection's thread."""
         del request
         log.error("%s: %s", client_address[0], traceback.format_exc())
