@@ -28,7 +28,7 @@ from foundation.progress import Event, Report
 from foundation.waiting import poll
 from provision.aws.clients import Clients, aws_errors, error_code, translate_refusal
 from provision.config import ProvisionConfig
-from provision.describe import describe_cluster, describe_now
+from provision.describe import Instances, describe_cluster, describe_now
 from provision.files import ClusterFiles
 from provision.membership import no_nodes
 from provision.model import (
@@ -44,6 +44,7 @@ from provision.model import (
 )
 from provision.plan import Context, Plan, Step
 from provision.preflight.caller import describe_caller
+from provision.resources.instances import wait_until_none
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.resource import tagged
 from provision.resources.security_group import plan_ssh_rules
@@ -242,18 +243,11 @@ class WaitForStopped(Step):
 
     def apply(self, context: Context) -> bool:
         """Until all of them are stopped, or gone. One read per look. Raises AwsError when the time is over."""
-        left = set(self.instance_ids)
 
-        def look() -> bool | None:
-            nonlocal left
-            live = describe_now(context).live
-            awake = {node.instance_id for node in live if node.state != "stopped"}
-            before, left = left, left & awake
-            if left and len(left) != len(before):
-                context.report(Event(kind="info", what=f"{len(left)} of {len(self.instance_ids)} instances are left"))
-            return None if left else True
+        def find(now: Instances) -> list[str]:
+            return [node.instance_id for node in now.live if node.state != "stopped"]
 
-        if poll(look, timeout_s=STOP_TIMEOUT_S) is None:
+        if left := wait_until_none(self.instance_ids, find, context, timeout_s=STOP_TIMEOUT_S):
             raise AwsError(
                 f"still not stopped after {STOP_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
                 hint="cluster stop --nodes waits on",

@@ -22,7 +22,7 @@ from provision.aws.iam_policy import render_trust_policy
 from provision.config import ProvisionConfig
 from provision.model import TAG_NAME, ClusterState, profile_name, tags
 from provision.plan import Context, Step, Wanted
-from provision.resources.resource import Look, Resource, ResourceKind, Scope, Unseen, find_tag
+from provision.resources.resource import Look, Resource, ResourceKind, Scope, Unseen, find_tag, retry_while
 
 if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient
@@ -34,7 +34,9 @@ POLICY_NAME = "cluster-data"
 
 _GONE = "NoSuchEntity"
 _THERE = "EntityAlreadyExists"
-_NOT_YET = frozenset({"ConcurrentModification"})
+_NOT_KNOWN = frozenset({"ConcurrentModification", _GONE})
+"""IAM's answers while it does not know yet what was made a moment ago."""
+_IN_USE = frozenset({"ConcurrentModification", "DeleteConflict"})
 _NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
 """IAM allows less in a tag's value than EC2 does (https://docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html):
 an ARN's user name may have a comma."""
@@ -59,19 +61,19 @@ class InstanceProfile:
     policy: str | None = None
 
 
-def find_instance_profile(iam: IAMClient, *, name: str, region: str) -> InstanceProfile | None:
+def find_instance_profile(scope: Scope) -> InstanceProfile | None:
     """What IAM has under the name of the cluster's role and instance profile; None when there is neither.
 
     Role and profile are looked at apart: where one is ours and the other is not, only ours is told of, as the other
     one is nobody's business here. Two calls when there is nothing, four at most (and one for each 100 inline policies
     more). Raises AwsError, also when the caller may not look.
     """
-    called = profile_name(name, region=region)
+    iam, called = scope.clients.iam, profile_name(scope.name, region=scope.clients.region)
     with aws_errors(f"looking for the role and the instance profile {called}"):
         profile = _find_profile(iam, called)
         role = _find_role(iam, called)
-        profile_ours = _is_ours(profile, name)
-        role_ours = _is_ours(role, name)
+        profile_ours = _is_ours(profile, scope.name)
+        role_ours = _is_ours(role, scope.name)
         if profile is None and role is None:
             return None
         ours = profile_ours or role_ours
@@ -92,10 +94,6 @@ def find_profile_name(config: ProvisionConfig, *, name: str) -> str | None:
     if config.instance_profile == "auto":
         return profile_name(name, region=config.region)
     return None if config.instance_profile == "none" else config.instance_profile
-
-
-def _find(scope: Scope) -> InstanceProfile | None:
-    return find_instance_profile(scope.clients.iam, name=scope.name, region=scope.clients.region)
 
 
 def plan_instance_profile(wanted: Wanted) -> tuple[Step, ...]:
@@ -124,7 +122,7 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 def _look(scope: Scope) -> Look:
     """Who ends the cluster need not be allowed to look."""
     try:
-        profile = _find(scope)
+        profile = find_instance_profile(scope)
     except AwsError as error:
         return Look(looked_for=(), unseen=(Unseen(kind=KIND, why=error.message),))
     return Look(looked_for=("roles", "instance profiles"), left=profile_resources(profile))
@@ -165,11 +163,19 @@ class CreateInstanceProfile(Step):
 
         In this order, so that a profile that nodes are launched with never gives them a role that lacks its policy.
         """
-        iam = context.clients.iam
-        _create_role(self, context)
-        _when_known(lambda: iam.put_role_policy(RoleName=self.name, PolicyName=POLICY_NAME, PolicyDocument=self.policy))
-        _create_profile(self, context)
-        _add_role(self, context)
+        iam, name = context.clients.iam, self.name
+        role = partial(
+            iam.create_role,
+            RoleName=name,
+            AssumeRolePolicyDocument=render_trust_policy(context.clients.region),
+            Description=f"Nodes of the cluster {context.cluster}",
+        )
+        _create("role", name, role, lambda: _find_role(iam, name), context)
+        put = partial(iam.put_role_policy, RoleName=name, PolicyName=POLICY_NAME, PolicyDocument=self.policy)
+        retry_while(_NOT_KNOWN, put)
+        profile = partial(iam.create_instance_profile, InstanceProfileName=name)
+        _create("instance profile", name, profile, lambda: _find_profile(iam, name), context)
+        _add_role(iam, name)
         return True
 
 
@@ -204,105 +210,51 @@ class DeleteInstanceProfile(Step):
         return any(changed)
 
 
-def _create_role(step: CreateInstanceProfile, context: Context) -> None:
-    iam = context.clients.iam
-    role = partial(
-        iam.create_role,
-        RoleName=step.name,
-        AssumeRolePolicyDocument=render_trust_policy(context.clients.region),
-        Description=f"Nodes of the cluster {context.cluster}",
-    )
-    _create("role", role, partial(_find_role, iam), step, context)
-
-
-def _create_profile(step: CreateInstanceProfile, context: Context) -> None:
-    iam = context.clients.iam
-    profile = partial(iam.create_instance_profile, InstanceProfileName=step.name)
-    _create("instance-profile", profile, partial(_find_profile, iam), step, context)
-
-
-def _create(
-    kind: str,
-    make: Callable[..., object],
-    find: Callable[[str], object],
-    step: CreateInstanceProfile,
-    context: Context,
-) -> None:
+def _create(kind: str, name: str, make: Callable[..., object], find: Callable[[], object], context: Context) -> None:
     """Makes it with the cluster's tags; what is there already counts as made when they are its tags."""
-    named = tags(name=context.cluster, owner=_NOT_IN_TAGS.sub("_", context.owner), role=kind)
+    named = tags(name=context.cluster, owner=_NOT_IN_TAGS.sub("_", context.owner), role=kind.replace(" ", "-"))
     try:
         make(Tags=[{"Key": key, "Value": value} for key, value in named.items()])
     except ClientError as error:
         if error_code(error) != _THERE:
             raise
-        found = poll(lambda: find(step.name), timeout_s=NOT_FOUND_TIMEOUT_S)
-        if found is None or not _is_ours(found, context.cluster):
-            what = f"{kind.replace('-', ' ')} {step.name}"
-            raise not_ours(what, name=context.cluster, error=error) from error
+        if not _is_ours(poll(find, timeout_s=NOT_FOUND_TIMEOUT_S), context.cluster):
+            raise not_ours(f"{kind} {name}", name=context.cluster, error=error) from error
 
 
-def _add_role(step: CreateInstanceProfile, context: Context) -> None:
+def _add_role(iam: IAMClient, name: str) -> None:
     """A profile holds one role: LimitExceeded says that there is one, which may be ours already."""
-    iam = context.clients.iam
     try:
-        _when_known(lambda: iam.add_role_to_instance_profile(InstanceProfileName=step.name, RoleName=step.name))
+        retry_while(_NOT_KNOWN, partial(iam.add_role_to_instance_profile, InstanceProfileName=name, RoleName=name))
     except ClientError as error:
         if error_code(error) not in {"LimitExceeded", _THERE}:
             raise
-        profile = _find_profile(iam, step.name)
+        profile = _find_profile(iam, name)
         held = _role_names(profile) if profile is not None else ()
-        if step.name not in held:
+        if name not in held:
             raise ClusterError(
-                f"the instance profile {step.name} holds another role, {', '.join(held) or 'unknown'}, which this "
+                f"the instance profile {name} holds another role, {', '.join(held) or 'unknown'}, which this "
                 "program did not put there",
-                hint=f"aws iam remove-role-from-instance-profile --instance-profile-name {step.name} "
+                hint=f"aws iam remove-role-from-instance-profile --instance-profile-name {name} "
                 f"--role-name {held[0] if held else 'ROLE'}",
             ) from error
 
 
 def _delete(call: Callable[[], object]) -> bool:
     """Deletes something; False: it was gone. What it depended on may count as there for some time after its end."""
-    said = ""
-
-    def attempt() -> bool | None:
-        nonlocal said
-        try:
-            call()
-        except ClientError as error:
-            if error_code(error) == _GONE:
-                return False
-            if error_code(error) not in _NOT_YET | {"DeleteConflict"}:
-                raise
-            said = aws_words(error)
-            return None
-        return True
-
-    deleted = poll(attempt, timeout_s=NOT_FOUND_TIMEOUT_S)
-    if deleted is None:
+    try:
+        retry_while(_IN_USE, call)
+    except ClientError as error:
+        if error_code(error) == _GONE:
+            return False
+        if error_code(error) not in _IN_USE:
+            raise
         raise AwsError(
-            f"AWS says: {said}: the nodes' role or instance profile is still in use after {NOT_FOUND_TIMEOUT_S:.0f} s",
+            f"AWS says: {aws_words(error)}: the nodes' role or instance profile is still in use after "
+            f"{NOT_FOUND_TIMEOUT_S:.0f} s",
             hint="take away what was attached to it by hand, then: cluster down",
-        )
-    return deleted
-
-
-def _when_known(call: Callable[[], T]) -> T:
-    """Repeats a call while IAM does not know yet what was made a moment ago."""
-
-    def attempt() -> tuple[T] | None:
-        try:
-            return (call(),)
-        except ClientError as error:
-            if error_code(error) not in _NOT_YET | {_GONE}:
-                raise
-            refused.append(error)
-            return None
-
-    refused: list[ClientError] = []
-    done = poll(attempt, timeout_s=NOT_FOUND_TIMEOUT_S)
-    if done is None:
-        raise refused[-1]
-    return done[0]
+        ) from error
+    return True
 
 
 def _find_role(iam: IAMClient, name: str) -> RoleTypeDef | None:
@@ -345,7 +297,7 @@ def _is_ours(found: Any, name: str) -> bool:
 INSTANCE_PROFILE: ResourceKind[InstanceProfile | None] = ResourceKind(
     kind=KIND,
     look=_look,
-    find=_find,
+    find=find_instance_profile,
     may_be_unseen=True,
     is_wanted=lambda config: config.instance_profile == "auto",
     plan_up=plan_instance_profile,

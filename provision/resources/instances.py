@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,12 @@ from botocore.exceptions import ClientError
 from foundation.errors import AwsError, CapacityError
 from foundation.progress import Event
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, error_code
+from provision.aws.clients import error_code
 from provision.describe import Instances, describe_now
 from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
 from provision.plan import Context, Step, Wanted
 from provision.resources.launch import launch_dry_runs, plan_launches
-from provision.resources.resource import DryRun, ResourceKind, look_by_tag
+from provision.resources.resource import DryRun, ResourceKind, look_by_tag, retry_while
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -28,17 +28,15 @@ STAND_IN = "i-00000000000000000"
 RUNNING_TIMEOUT_S = 600.0
 TERMINATED_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
+_UNKNOWN = "InvalidInstanceID.NotFound"
 _NO_ROOM = "InsufficientInstanceCapacity"
 """In the StateReason of an instance that EC2 accepted and then had no room for
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
 
 
 def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
-        for reservation in page["Reservations"]:
-            for instance in reservation["Instances"]:
-                if instance["State"]["Name"] != "terminated":
-                    yield instance["InstanceId"]
+    pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
+    return pages.search("Reservations[].Instances[?State.Name!='terminated'][].InstanceId")
 
 
 def _plan_up(wanted: Wanted) -> tuple[Step, ...]:
@@ -148,28 +146,22 @@ class TerminateInstances(Step):
 
         One id that EC2 does not know makes it refuse all of them; it may be gone, or too young to be known everywhere.
         """
-        refusals: list[ClientError] = []
+        terminate = context.clients.ec2.terminate_instances
 
-        def terminate() -> bool | None:
-            asked = self.ids
-            if refusals:
-                instances = describe_now(context)
-                live = {instance.instance_id for instance in (*instances.live, *instances.untrusted)}
-                asked = [instance_id for instance_id in self.ids if instance_id in live]
-            try:
-                if asked:
-                    context.clients.ec2.terminate_instances(InstanceIds=asked)
-            except ClientError as error:
-                if error_code(error) != "InvalidInstanceID.NotFound":
-                    raise
-                refusals.append(error)
-                return None
+        def terminate_listed() -> bool:
+            instances = describe_now(context)
+            live = {instance.instance_id for instance in (*instances.live, *instances.untrusted)}
+            if asked := [instance_id for instance_id in self.ids if instance_id in live]:
+                terminate(InstanceIds=asked)
             return bool(asked)
 
-        ended = poll(terminate, timeout_s=NOT_FOUND_TIMEOUT_S)
-        if ended is None:
-            raise refusals[-1]
-        return ended
+        try:
+            terminate(InstanceIds=self.ids)
+        except ClientError as error:
+            if error_code(error) != _UNKNOWN:
+                raise
+            return retry_while({_UNKNOWN}, terminate_listed)
+        return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,44 +179,39 @@ class WaitForTerminated(Step):
         return True
 
 
-def roll_back(context: Context) -> None:
-    """Ends what this run has launched, and waits until it is gone: part of a cluster would only cost money."""
-    ids = sorted(context.launched)
-    context.report(Event(kind="warn", what=f"ending the {len(ids)} nodes that this run has launched"))
-
-    def terminate() -> bool | None:
-        try:
-            context.clients.ec2.terminate_instances(InstanceIds=ids)
-        except ClientError as error:
-            if error_code(error) != "InvalidInstanceID.NotFound":
-                raise
-            return None  # launched a moment ago, and not known everywhere yet
-        return True
-
-    if poll(terminate, timeout_s=NOT_FOUND_TIMEOUT_S) is None:
-        raise AwsError(
-            f"AWS did not know the launched instances for {NOT_FOUND_TIMEOUT_S:.0f} s: {', '.join(ids)}",
-            hint="cluster down",
-        )
-    context.files.forget_launches({})
-    context.launched.clear()
-    _wait_until_gone(tuple(ids), context)
-
-
-def _wait_until_gone(instance_ids: tuple[str, ...], context: Context) -> None:
+def wait_until_none(
+    instance_ids: Sequence[str], find: Callable[[Instances], Collection[str]], context: Context, *, timeout_s: float
+) -> set[str]:
+    """Waits until `find` names none of these instances any more; those that are left after timeout_s seconds."""
     left = set(instance_ids)
 
     def look() -> bool | None:
         nonlocal left
-        instances = describe_now(context)
-        live = (*instances.live, *instances.untrusted)
-        now = {instance.instance_id for instance in live} | set(instances.ending)
-        before, left = left, left & now
+        before, left = left, left.intersection(find(describe_now(context)))
         if left and len(left) != len(before):
-            context.report(Event(kind="info", what=f"{len(left)} of {len(instance_ids)} instances left"))
+            context.report(Event(kind="info", what=f"{len(left)} of {len(instance_ids)} instances are left"))
         return None if left else True
 
-    if poll(look, timeout_s=TERMINATED_TIMEOUT_S) is None:
+    poll(look, timeout_s=timeout_s)
+    return left
+
+
+def roll_back(context: Context) -> None:
+    """Ends what this run has launched, and waits until it is gone: part of a cluster would only cost money."""
+    ids = sorted(context.launched)
+    context.report(Event(kind="warn", what=f"ending the {len(ids)} nodes that this run has launched"))
+    # They were launched a moment ago, and may not be known everywhere yet.
+    retry_while({_UNKNOWN}, lambda: context.clients.ec2.terminate_instances(InstanceIds=ids))
+    context.files.forget_launches({})
+    context.launched.clear()
+    _wait_until_gone(ids, context)
+
+
+def _wait_until_gone(instance_ids: Sequence[str], context: Context) -> None:
+    def find(now: Instances) -> list[str]:
+        return [*(instance.instance_id for instance in (*now.live, *now.untrusted)), *now.ending]
+
+    if left := wait_until_none(instance_ids, find, context, timeout_s=TERMINATED_TIMEOUT_S):
         raise AwsError(
             f"still shutting down after {TERMINATED_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
             hint="cluster down waits on",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -13,14 +14,23 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, resource_name
 from provision.plan import Context, Step, Wanted
-from provision.resources.resource import DryRun, ResourceKind, Scope, find_tag, look_by_tag, tag_specification
+from provision.resources.resource import (
+    DryRun,
+    ResourceKind,
+    Scope,
+    find_tag,
+    look_by_tag,
+    retry_while,
+    tag_specification,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import CreatePlacementGroupRequestTypeDef, FilterTypeDef
+    from mypy_boto3_ec2.type_defs import CreatePlacementGroupRequestTypeDef, FilterTypeDef, PlacementGroupTypeDef
 
 KIND = "placement group"
 IN_USE_TIMEOUT_S = 180.0
+_IN_USE = "InvalidPlacementGroup.InUse"
 STAND_IN_NAME = "cluster-0"
 """Of one that cannot exist: no cluster's name begins with a digit."""
 
@@ -42,17 +52,19 @@ def find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
     named: FilterTypeDef = {"Name": "group-name", "Values": [resource_name(name)]}
     with aws_errors(f"looking for the placement group of cluster {name}"):
         found = ec2.describe_placement_groups(Filters=[named])["PlacementGroups"]
-    for group in found:
-        if group.get("State", "available") not in {"deleting", "deleted"}:
-            ours = find_tag(group.get("Tags", []), TAG_NAME) == name
-            return PlacementGroup(group_name=group["GroupName"], ours=ours)
-    return None
+    group = next(filter(_is_there, found), None)
+    if group is None:
+        return None
+    return PlacementGroup(group_name=group["GroupName"], ours=find_tag(group.get("Tags", []), TAG_NAME) == name)
 
 
 def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    for group in ec2.describe_placement_groups(Filters=filters)["PlacementGroups"]:
-        if group.get("State", "available") not in {"deleting", "deleted"}:
-            yield group["GroupName"]
+    found = ec2.describe_placement_groups(Filters=filters)["PlacementGroups"]
+    return (group["GroupName"] for group in found if _is_there(group))
+
+
+def _is_there(group: PlacementGroupTypeDef) -> bool:
+    return group.get("State", "available") not in {"deleting", "deleted"}
 
 
 def find_placement_name(wanted: Wanted) -> str | None:
@@ -117,33 +129,24 @@ class DeletePlacementGroup(Step):
     def apply(self, context: Context) -> bool:
         """Deletes it once no instance is in it. False: it was gone."""
         ec2 = context.clients.ec2
-        said = ""
-
-        def delete() -> bool | None:
-            nonlocal said
-            try:
-                ec2.delete_placement_group(GroupName=self.group_name)
-            except ClientError as error:
-                if error_code(error) == "InvalidPlacementGroup.Unknown":
-                    return False
-                if error_code(error) != "InvalidPlacementGroup.InUse":
-                    raise
-                said = aws_words(error)
-                return None
-            return True
-
-        deleted = poll(delete, timeout_s=IN_USE_TIMEOUT_S)
-        if deleted is None:
+        delete = partial(ec2.delete_placement_group, GroupName=self.group_name)
+        try:
+            retry_while({_IN_USE}, delete, timeout_s=IN_USE_TIMEOUT_S)
+        except ClientError as error:
+            if error_code(error) == "InvalidPlacementGroup.Unknown":
+                return False
+            if error_code(error) != _IN_USE:
+                raise
             blocking = ", ".join(_find_instances(ec2, self.group_name)) or "by what, AWS does not say"
             raise AwsError(
-                f"AWS says: {said}: the placement group {self.group_name} is still in use after "
+                f"AWS says: {aws_words(error)}: the placement group {self.group_name} is still in use after "
                 f"{IN_USE_TIMEOUT_S:.0f} s: {blocking}",
                 hint="end the instances in it if they are not this cluster's, then: cluster down",
-            )
-        return deleted
+            ) from error
+        return True
 
 
-def _find_instances(ec2: EC2Client, group_name: str) -> tuple[str, ...]:
+def _find_instances(ec2: EC2Client, group_name: str) -> Iterable[str]:
     """Ids of the instances in a placement group."""
     pages = ec2.get_paginator("describe_instances").paginate(
         Filters=[
@@ -151,12 +154,7 @@ def _find_instances(ec2: EC2Client, group_name: str) -> tuple[str, ...]:
             {"Name": "instance-state-name", "Values": ["pending", "running", "shutting-down", "stopping", "stopped"]},
         ]
     )
-    return tuple(
-        instance["InstanceId"]
-        for page in pages
-        for reservation in page["Reservations"]
-        for instance in reservation["Instances"]
-    )
+    return pages.search("Reservations[].Instances[].InstanceId")
 
 
 def _create_request(name: str, *, owner: str) -> CreatePlacementGroupRequestTypeDef:

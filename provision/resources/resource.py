@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from botocore.exceptions import ClientError
 
-from provision.aws.clients import Clients, aws_errors, error_code
+from foundation.waiting import poll
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
 from provision.config import ProvisionConfig
 from provision.model import TAG_NAME, ClusterState, Upload, tags
 from provision.plan import Step, Wanted
@@ -117,6 +118,25 @@ def look_by_tag(
         return Look(looked_for=(f"{kind}es" if kind.endswith("s") else f"{kind}s",), left=left)
 
     return look
+
+
+def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: float = NOT_FOUND_TIMEOUT_S) -> T:
+    """Repeats a call while AWS answers with one of the codes, timeout_s at most. Raises ClientError, the last one."""
+    refused: list[ClientError] = []
+
+    def attempt() -> tuple[T] | None:
+        try:
+            return (call(),)
+        except ClientError as error:
+            if error_code(error) not in codes:
+                raise
+            refused.append(error)
+            return None
+
+    done = poll(attempt, timeout_s=timeout_s)
+    if done is None:
+        raise refused[-1]
+    return done[0]
 
 
 def delete_each(delete: Callable[[T], object], things: Iterable[T], *, gone: Collection[str]) -> bool:

@@ -14,7 +14,7 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, SecurityGroup, resource_name
 from provision.plan import Context, Step, Wanted
-from provision.resources.resource import DryRun, ResourceKind, find_tag, look_by_tag, tag_specification
+from provision.resources.resource import DryRun, ResourceKind, find_tag, look_by_tag, retry_while, tag_specification
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -71,9 +71,8 @@ def _is_ssh(rule: IpPermissionOutputTypeDef) -> bool:
 
 
 def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    for page in ec2.get_paginator("describe_security_groups").paginate(Filters=filters):
-        for group in page["SecurityGroups"]:
-            yield group["GroupId"]
+    pages = ec2.get_paginator("describe_security_groups").paginate(Filters=filters)
+    return pages.search("SecurityGroups[].GroupId")
 
 
 def find_group(wanted: Wanted) -> SecurityGroup | None:
@@ -284,28 +283,17 @@ class DeleteSecurityGroup(Step):
 
 
 def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDef], *, group_id: str) -> bool:
-    """Adds rules in one call. False: all of them are there."""
-
-    def authorize(asked: list[IpPermissionTypeDef]) -> bool | None:
-        try:
-            call(GroupId=group_id, IpPermissions=asked)
-        except ClientError as error:
-            if error_code(error) == "InvalidGroup.NotFound":
-                return None  # made a moment ago, and not known everywhere yet
-            if error_code(error) != "InvalidPermission.Duplicate":
-                raise
-            # One rule that is there makes EC2 refuse all of them: the others may be missing still.
-            results = [authorize([permission]) for permission in asked] if len(asked) > 1 else []
-            return any(results)
-        return True
-
-    changed = poll(lambda: authorize(permissions), timeout_s=NOT_FOUND_TIMEOUT_S)
-    if changed is None:
-        raise AwsError(
-            f"AWS did not know the security group {group_id} for {NOT_FOUND_TIMEOUT_S:.0f} s",
-            hint="the same command again goes on where this one stopped",
-        )
-    return changed
+    """Adds rules in one call. False: all of them are there. A group that was just made may not be known yet."""
+    try:
+        retry_while({"InvalidGroup.NotFound"}, lambda: call(GroupId=group_id, IpPermissions=permissions))
+    except ClientError as error:
+        if error_code(error) != "InvalidPermission.Duplicate":
+            raise
+        # One rule that is there makes EC2 refuse all of them: the others may be missing still.
+        one_by_one = [[permission] for permission in permissions] if len(permissions) > 1 else []
+        changed = [_authorize(call, one, group_id=group_id) for one in one_by_one]
+        return any(changed)
+    return True
 
 
 def _find_interfaces(ec2: EC2Client, *, group_id: str) -> tuple[str, ...]:

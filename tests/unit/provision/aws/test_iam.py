@@ -24,6 +24,7 @@ from provision.resources.instance_profile import (
     find_instance_profile,
     plan_instance_profile,
 )
+from provision.resources.resource import Scope
 from provision_world import NAME, Killed, World, make_config, make_wanted
 
 REGION = "us-east-1"
@@ -38,7 +39,7 @@ def context(world: World) -> Context:
 
 
 def find(world: World) -> InstanceProfile | None:
-    return find_instance_profile(world.clients.iam, name=NAME, region=REGION)
+    return find_instance_profile(Scope(clients=world.clients, name=NAME))
 
 
 def plan(found: InstanceProfile | None, policy: str = POLICY, *, profile: str = "auto") -> tuple[Step, ...]:
