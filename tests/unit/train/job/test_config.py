@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands import train_options
+from cluster.commands import train
 from cluster.config import ClusterConfig, load_config, load_job_file
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.settings import describe_settings
@@ -26,15 +26,12 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     def given(*words: str, toml: str = "", job: str = "") -> tuple[ClusterConfig, tuple[str, ...]]:
         Path("cluster.toml").write_text(f"{NAMED}[train]\n{toml}")
         Path("job.toml").write_text(job)
-        requests: list[train_options.TrainRequest] = []
+        requests: list[train.TrainRequest] = []
 
-        @click.command()
-        @train_options.train_options
-        @click.argument("command_words", nargs=-1, type=click.UNPROCESSED)
-        def command(command_words: tuple[str, ...], **options: Any) -> None:
-            requests.append(train_options.read(options, command_words))
+        def command(**options: Any) -> None:
+            requests.append(train.read(options, options["command_words"]))
 
-        done = CliRunner().invoke(command, words)
+        done = CliRunner().invoke(click.Command("train", params=train.train.params, callback=command), words)
         if isinstance(done.exception, ClusterError):
             raise done.exception
         assert done.exit_code == 0, done.output
@@ -52,7 +49,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     ],
 )
 def test_a_value_that_was_not_typed_is_hidden(words: tuple[str, ...], hidden: tuple[str, ...]) -> None:
-    assert train_options.find_hidden(words) == hidden
+    assert train.find_hidden(words) == hidden
 
 
 def test_every_option_of_the_command_line(given: Given) -> None:
