@@ -36,7 +36,7 @@ def main() -> None:
 
 def get_symbol(image_shape: str, num_layers: int, num_classes: int) -> Any:
     """What measure.py asks a module for; image_shape: "3,224,224"."""
-    from networks.build import build  # noqa: PLC0415 - found only now
+    from networks import build  # noqa: PLC0415 - found only now
 
     shape = tuple(int(size) for size in image_shape.split(","))
     return build(NETWORK, num_layers, num_classes, shape)

@@ -3,7 +3,7 @@
 Data is RecordIO files of encoded images (--data-train, --data-val).
 """
 
-from common import errors, image_script
+from common import script
 from common.options import Defaults, Images
 
 IMAGES = Images(
@@ -37,4 +37,4 @@ DEFAULTS = Defaults(
 )
 
 if __name__ == "__main__":
-    errors.run(image_script.main_of(__doc__, DEFAULTS))
+    script.run(__doc__, DEFAULTS)

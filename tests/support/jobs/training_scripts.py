@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -30,18 +30,6 @@ def script_modules(*names: str) -> Iterator[list[ModuleType]]:
 
 
 KINDS = ("params", "states")
-
-
-class Scripts(NamedTuple):
-    checkpoints: ModuleType
-    errors: ModuleType
-
-
-@contextmanager
-def checkpoint_scripts() -> Iterator[Scripts]:
-    """The scripts' modules that save and find."""
-    with script_modules("common.checkpoints", "common.errors") as modules:
-        yield Scripts(*modules)
 
 
 @contextmanager
@@ -66,7 +54,7 @@ def content(kind: str, epoch: int, run: str) -> bytes:
     return f"{kind} of epoch {epoch}, {run}\n".encode() * 3000
 
 
-def save(scripts: Scripts, place: Any, epoch: int, run: str = "first") -> None:
+def save(checkpoints: ModuleType, place: Any, epoch: int, run: str = "first") -> None:
     def writer(kind: str) -> Callable[[str], None]:
         def write(path: str) -> None:
             data = content(kind, epoch, run)
@@ -76,7 +64,7 @@ def save(scripts: Scripts, place: Any, epoch: int, run: str = "first") -> None:
 
         return write
 
-    scripts.checkpoints.save(place, epoch, {kind: writer(kind) for kind in KINDS}, symbol="{}", facts={"run": run})
+    checkpoints.save(place, epoch, {kind: writer(kind) for kind in KINDS}, symbol="{}", facts={"run": run})
 
 
 def check(found: Any) -> tuple[int, str]:
@@ -87,5 +75,5 @@ def check(found: Any) -> tuple[int, str]:
     return found.epoch, run
 
 
-def opened(scripts: Scripts, prefix: str, *, to_write: bool = True) -> Any:
-    return scripts.checkpoints.open_place(prefix, to_write=to_write)
+def opened(checkpoints: ModuleType, prefix: str, *, to_write: bool = True) -> Any:
+    return checkpoints.open_place(prefix, to_write=to_write)

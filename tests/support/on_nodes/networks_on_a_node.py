@@ -10,9 +10,9 @@ sys.path.insert(0, sys.argv[1])
 
 import mxnet as mx
 import numpy as np
+from common import network_names
 from common.fit import TrainedModule
-from networks import names
-from networks.build import build
+from networks import build
 
 LARGE = (3, 224, 224)
 SMALL = (3, 28, 28)
@@ -129,7 +129,7 @@ def check_names():
         assert first == second, network
 
 
-assert {network for network, _, _ in TRAINED} == set(names.BY_NAME)
+assert {network for network, _, _ in TRAINED} == set(network_names.BY_NAME)
 for row in PUBLISHED:
     check_count(*row)
 for row in TRAINED:

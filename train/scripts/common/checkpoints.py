@@ -20,7 +20,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 
-from common.errors import ScriptError
+from common import ScriptError
 
 _CODE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 _TEMPORARY = ".partial"

@@ -3,7 +3,7 @@
 import argparse
 from typing import List, Mapping
 
-from networks import names
+from common import network_names
 
 _DMLC = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER")
 
@@ -25,7 +25,7 @@ def is_folder_or_records(uri: str) -> bool:
 
 
 def _network_problems(options: argparse.Namespace) -> List[str]:
-    problem = names.find_problem(options.network, options.num_layers, min(options.image_shape[1:]))
+    problem = network_names.find_problem(options.network, options.num_layers, min(options.image_shape[1:]))
     return [problem] if problem else []
 
 

@@ -8,7 +8,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optiona
 import mxnet as mx
 import numpy as np
 
-from common.errors import ScriptError
+from common import ScriptError
 
 logger = logging.getLogger()
 # Images of 28 by 28 pixels in records; the scale is what MNISTIter does to idx files.

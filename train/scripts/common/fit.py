@@ -11,9 +11,8 @@ from typing import Any, Callable, Dict, List, Optional
 import mxnet as mx
 import numpy as np
 
-from common import models, schedule
+from common import ScriptError, models, schedule
 from common.data import EpochIter, Source, count_examples, open_epochs
-from common.errors import ScriptError
 from common.options import has_momentum
 from common.workers import Workers, exchange, join
 

@@ -8,9 +8,8 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 
-from common import checkpoints
+from common import ScriptError, checkpoints
 from common.checkpoints import Checkpoint, open_place
-from common.errors import ScriptError
 from common.options import settings_of_network
 from common.workers import Workers, exchange
 

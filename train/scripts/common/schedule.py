@@ -2,7 +2,7 @@
 
 from typing import List, Sequence
 
-from common.errors import ScriptError
+from common import ScriptError
 
 _WARMUP_FROM = 0.1  # of the learning rate
 _RISE = {"linear": 1.0, "power2": 2.0, "sqrt": 0.5}  # exponents

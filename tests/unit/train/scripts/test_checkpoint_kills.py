@@ -7,22 +7,22 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
 
 import training_scripts
 from s3_server import S3Server
-from training_scripts import Scripts, check, checkpoint_scripts, opened, save, serve_models
+from training_scripts import check, opened, save, script_modules, serve_models
 
 NODE_CODE = ("checkpoints.py", "s3.py", Path(training_scripts.__file__).name)
 
 
 @pytest.fixture(scope="module")
-def scripts() -> Iterator[Scripts]:
-    with checkpoint_scripts() as modules:
-        yield modules
+def checkpoints() -> Iterator[ModuleType]:
+    with script_modules("common.checkpoints") as (module,):
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def in_child(work: Callable[[], object]) -> Any:
     ],
 )
 def test_killed_at_any_line_a_checkpoint_is_complete_or_absent(
-    scripts: Scripts, tmp_path: Path, where: str, stride: int, request: pytest.FixtureRequest
+    checkpoints: ModuleType, tmp_path: Path, where: str, stride: int, request: pytest.FixtureRequest
 ) -> None:
     """Epochs 1 and 2 are there; 2 is written anew, and then all but the newest are removed."""
     if where == "bucket":
@@ -99,19 +99,19 @@ def test_killed_at_any_line_a_checkpoint_is_complete_or_absent(
             name = f"s3://models/killed-{lines}/net" if where == "bucket" else str(tmp_path / f"at-{lines}" / "net")
 
             def begin(name: str = name) -> None:
-                save(scripts, opened(scripts, name), 1)
-                save(scripts, opened(scripts, name), 2)
+                save(checkpoints, opened(checkpoints, name), 1)
+                save(checkpoints, opened(checkpoints, name), 2)
 
             def work(name: str = name) -> None:
-                place = opened(scripts, name)
-                save(scripts, place, 2, "second")
-                scripts.checkpoints.prune(place, 1)
+                place = opened(checkpoints, name)
+                save(checkpoints, place, 2, "second")
+                checkpoints.prune(place, 1)
 
             def look(name: str = name) -> tuple[int, str]:
-                return check(scripts.checkpoints.find_newest(opened(scripts, name, to_write=False)))
+                return check(checkpoints.find_newest(opened(checkpoints, name, to_write=False)))
 
             def go_on(name: str = name) -> None:
-                save(scripts, opened(scripts, name), 3)
+                save(checkpoints, opened(checkpoints, name), 3)
 
             in_child(begin)
             killed = killed_while(work, lines)

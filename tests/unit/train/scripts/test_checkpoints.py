@@ -3,18 +3,19 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from s3_server import S3Server
-from training_scripts import Scripts, check, checkpoint_scripts, opened, save, serve_models
+from training_scripts import check, opened, save, script_modules, serve_models
 
 
 @pytest.fixture(scope="module")
-def scripts() -> Iterator[Scripts]:
-    with checkpoint_scripts() as modules:
-        yield modules
+def checkpoints() -> Iterator[ModuleType]:
+    with script_modules("common.checkpoints") as (module,):
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -51,28 +52,28 @@ def damage(prefix: str, name: str, change: Callable[[bytes], bytes | None], serv
         client.put_object(Bucket="models", Key=key, Body=data)
 
 
-def test_none_is_found_where_there_is_none(scripts: Scripts, prefix: str) -> None:
-    place = opened(scripts, prefix, to_write=False)
-    assert scripts.checkpoints.find_newest(place) is None
-    assert scripts.checkpoints.find_epoch(place, 3) is None
+def test_none_is_found_where_there_is_none(checkpoints: ModuleType, prefix: str) -> None:
+    place = opened(checkpoints, prefix, to_write=False)
+    assert checkpoints.find_newest(place) is None
+    assert checkpoints.find_epoch(place, 3) is None
 
 
-def test_the_one_written_last_is_found(scripts: Scripts, prefix: str) -> None:
-    place = opened(scripts, prefix)
+def test_the_one_written_last_is_found(checkpoints: ModuleType, prefix: str) -> None:
+    place = opened(checkpoints, prefix)
     for epoch in (1, 2, 10000):
-        save(scripts, place, epoch)
-    save(scripts, opened(scripts, prefix + "-other"), 7)
-    assert check(scripts.checkpoints.find_newest(opened(scripts, prefix, to_write=False))) == (10000, "first")
-    save(scripts, place, 1, "second")  # training began again: what it had saved before is older now
-    assert check(scripts.checkpoints.find_newest(opened(scripts, prefix, to_write=False))) == (1, "second")
-    assert check(scripts.checkpoints.find_epoch(place, 2)) == (2, "first")
+        save(checkpoints, place, epoch)
+    save(checkpoints, opened(checkpoints, prefix + "-other"), 7)
+    assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (10000, "first")
+    save(checkpoints, place, 1, "second")  # training began again: what it had saved before is older now
+    assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (1, "second")
+    assert check(checkpoints.find_epoch(place, 2)) == (2, "first")
 
 
-def test_different_weights_have_different_marks(scripts: Scripts, tmp_path: Path) -> None:
+def test_different_weights_have_different_marks(checkpoints: ModuleType, tmp_path: Path) -> None:
     marks = set()
     for run in ("first", "second"):
-        save(scripts, opened(scripts, str(tmp_path / run)), 1, run)
-        marks.add(scripts.checkpoints.find_newest(opened(scripts, str(tmp_path / run))).mark)
+        save(checkpoints, opened(checkpoints, str(tmp_path / run)), 1, run)
+        marks.add(checkpoints.find_newest(opened(checkpoints, str(tmp_path / run))).mark)
     assert len(marks) == 2
     assert all(0 <= mark < 2**24 for mark in marks)
 
@@ -97,96 +98,98 @@ def test_different_weights_have_different_marks(scripts: Scripts, tmp_path: Path
     ],
 )
 def test_a_damaged_one_does_not_count(
-    scripts: Scripts,
+    checkpoints: ModuleType,
     prefix: str,
     request: pytest.FixtureRequest,
     name: str,
     change: Callable[[bytes], bytes | None],
 ) -> None:
     for epoch in (1, 2):
-        save(scripts, opened(scripts, prefix), epoch)
+        save(checkpoints, opened(checkpoints, prefix), epoch)
     damage(prefix, name, change, lambda: request.getfixturevalue("server"))
-    assert check(scripts.checkpoints.find_newest(opened(scripts, prefix, to_write=False))) == (1, "first")
+    assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (1, "first")
 
 
-def test_one_of_a_program_that_writes_no_manifest_is_found_by_its_epoch(scripts: Scripts, tmp_path: Path) -> None:
+def test_one_of_a_program_that_writes_no_manifest_is_found_by_its_epoch(
+    checkpoints: ModuleType, tmp_path: Path
+) -> None:
     (tmp_path / "net-0004.params").write_bytes(b"weights")
-    place = opened(scripts, str(tmp_path / "net"))
-    assert scripts.checkpoints.find_newest(place) is None
-    found = scripts.checkpoints.find_epoch(place, 4)
+    place = opened(checkpoints, str(tmp_path / "net"))
+    assert checkpoints.find_newest(place) is None
+    found = checkpoints.find_epoch(place, 4)
     assert (found.epoch, found.manifest, set(found.paths)) == (4, {}, {"params"})
 
 
-def test_a_damaged_one_that_is_asked_for_is_refused(scripts: Scripts, tmp_path: Path) -> None:
-    place = opened(scripts, str(tmp_path / "net"))
-    save(scripts, place, 1)
+def test_a_damaged_one_that_is_asked_for_is_refused(checkpoints: ModuleType, tmp_path: Path) -> None:
+    place = opened(checkpoints, str(tmp_path / "net"))
+    save(checkpoints, place, 1)
     (tmp_path / "net-0001.params").write_bytes(b"other")
-    with pytest.raises(scripts.errors.ScriptError, match=r"net-0001.params is damaged"):
-        scripts.checkpoints.find_epoch(place, 1)
+    with pytest.raises(checkpoints.ScriptError, match=r"net-0001.params is damaged"):
+        checkpoints.find_epoch(place, 1)
 
 
-def test_only_so_many_are_kept(scripts: Scripts, prefix: str) -> None:
-    place = opened(scripts, prefix)
+def test_only_so_many_are_kept(checkpoints: ModuleType, prefix: str) -> None:
+    place = opened(checkpoints, prefix)
     for epoch in range(1, 6):
-        save(scripts, place, epoch)
-    assert scripts.checkpoints.prune(place, 2) == [3, 2, 1]
-    assert scripts.checkpoints.prune(place, 2) == []
+        save(checkpoints, place, epoch)
+    assert checkpoints.prune(place, 2) == [3, 2, 1]
+    assert checkpoints.prune(place, 2) == []
     left = {f"net-{epoch:04d}.{end}" for epoch in (4, 5) for end in ("params", "states", "json")}
     assert set(place.sizes()) == left | {"net-symbol.json"}
 
 
 def test_where_nothing_may_be_deleted_old_checkpoints_are_emptied(
-    scripts: Scripts, server: S3Server, monkeypatch: pytest.MonkeyPatch
+    checkpoints: ModuleType, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a job's credentials, which may write and not delete."""
-    place = opened(scripts, "s3://models/emptied/net")
+    place = opened(checkpoints, "s3://models/emptied/net")
 
     def refuse(url: str) -> None:
         raise RefusedError(f"{url}: S3 refuses: 403 AccessDenied")
 
     monkeypatch.setattr(place._store, "delete", refuse)
     for epoch in range(1, 4):
-        save(scripts, place, epoch)
-    assert scripts.checkpoints.prune(place, 1) == [2, 1]
-    assert scripts.checkpoints.prune(place, 1) == []
+        save(checkpoints, place, epoch)
+    assert checkpoints.prune(place, 1) == [2, 1]
+    assert checkpoints.prune(place, 1) == []
     assert set(place.sizes()) == {"net-symbol.json", "net-0003.params", "net-0003.states", "net-0003.json"}
     left = {key: body for key, body in server.read("models").items() if key.startswith("emptied/net-0001.")}
     assert len(left) == 3
     assert set(left.values()) == {b""}
-    assert scripts.checkpoints.find_epoch(place, 1) is None
-    assert check(scripts.checkpoints.find_newest(place)) == (3, "first")
+    assert checkpoints.find_epoch(place, 1) is None
+    assert check(checkpoints.find_newest(place)) == (3, "first")
 
 
-def test_the_manifest_tells_what_it_is_of(scripts: Scripts, tmp_path: Path) -> None:
-    save(scripts, opened(scripts, str(tmp_path / "net")), 3)
+def test_the_manifest_tells_what_it_is_of(checkpoints: ModuleType, tmp_path: Path) -> None:
+    save(checkpoints, opened(checkpoints, str(tmp_path / "net")), 3)
     manifest = json.loads((tmp_path / "net-0003.json").read_text())
     assert (manifest["epoch"], manifest["run"], manifest["symbol"]) == (3, "first", "net-symbol.json")
     assert manifest["files"]["params"]["name"] == "net-0003.params"
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(scripts: Scripts, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_named(checkpoints: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(scripts.errors.ScriptError, match=r"--model-prefix: the folder .*/file cannot be used"):
-        opened(scripts, str(tmp_path / "file" / "net"))
+    with pytest.raises(checkpoints.ScriptError, match=r"--model-prefix: the folder .*/file cannot be used"):
+        opened(checkpoints, str(tmp_path / "file" / "net"))
 
 
 def test_a_bucket_that_is_not_there_is_named(
-    scripts: Scripts, server: S3Server, monkeypatch: pytest.MonkeyPatch
+    checkpoints: ModuleType, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("train.node.s3.FIRST_PAUSE_S", 0.001)
-    place = opened(scripts, "s3://no-such-bucket/net")
-    with pytest.raises(scripts.errors.ScriptError, match=r"--model-prefix: s3://no-such-bucket/net"):
-        save(scripts, place, 1)
+    place = opened(checkpoints, "s3://no-such-bucket/net")
+    with pytest.raises(checkpoints.ScriptError, match=r"--model-prefix: s3://no-such-bucket/net"):
+        save(checkpoints, place, 1)
     assert not any(key.startswith("net") for key in server.read("models"))
 
 
-def test_saving_deletes_nothing(scripts: Scripts, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_deletes_nothing(checkpoints: ModuleType, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may write need not be allowed to delete, like the role of `instance_profile = "auto"`."""
-    place = opened(scripts, prefix)
+    place = opened(checkpoints, prefix)
     monkeypatch.setattr(place, "delete", lambda name: pytest.fail(f"{name} was deleted"))
-    save(scripts, place, 1)
-    save(scripts, place, 1, "second")
-    assert check(scripts.checkpoints.find_newest(place)) == (1, "second")
+    save(checkpoints, place, 1)
+    save(checkpoints, place, 1, "second")
+    assert check(checkpoints.find_newest(place)) == (1, "second")
 
 
 class RefusedError(OSError):
@@ -212,20 +215,20 @@ class Renewed:
         self.urls.append(url)
 
 
-def test_credentials_that_have_ended_are_renewed(scripts: Scripts) -> None:
+def test_credentials_that_have_ended_are_renewed(checkpoints: ModuleType) -> None:
     renewed = Renewed()
-    bucket = scripts.checkpoints.Bucket("s3://models/net", Ended(), lambda: renewed)
+    bucket = checkpoints.Bucket("s3://models/net", Ended(), lambda: renewed)
     for name in ("net-0001.params", "net-0001.json"):
         bucket.write(name, b"content")
     assert renewed.urls == ["s3://models/net-0001.params", "s3://models/net-0001.json"]
     bucket.close()
 
 
-def test_credentials_that_cannot_be_renewed_are_told_of(scripts: Scripts) -> None:
+def test_credentials_that_cannot_be_renewed_are_told_of(checkpoints: ModuleType) -> None:
     def renew() -> Any:
         raise OSError("there is no instance profile")
 
-    bucket = scripts.checkpoints.Bucket("s3://models/net", Ended(), renew)
-    with pytest.raises(scripts.errors.ScriptError, match=r"s3://models/net-1.json: .*ExpiredToken"):
+    bucket = checkpoints.Bucket("s3://models/net", Ended(), renew)
+    with pytest.raises(checkpoints.ScriptError, match=r"s3://models/net-1.json: .*ExpiredToken"):
         bucket.write("net-1.json", b"content")
     bucket.close()

@@ -15,7 +15,7 @@ PROGRAM = REPOSITORY / "tests" / "support" / "on_nodes" / "networks_on_a_node.py
 
 @pytest.fixture(scope="module")
 def names() -> Iterator[ModuleType]:
-    with script_modules("networks.names") as (module,):
+    with script_modules("common.network_names") as (module,):
         yield module
 
 

@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Iterator
 from types import ModuleType
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -12,17 +11,10 @@ from hypothesis import strategies as st
 from training_scripts import script_modules
 
 
-class Common(NamedTuple):
-    """The modules that the scripts share and that need no MXNet."""
-
-    errors: ModuleType
-    schedule: ModuleType
-
-
 @pytest.fixture(scope="module")
-def common() -> Iterator[Common]:
-    with script_modules(*(f"common.{name}" for name in Common._fields)) as modules:
-        yield Common(*modules)
+def schedule() -> Iterator[ModuleType]:
+    with script_modules("common.schedule") as (module,):
+        yield module
 
 
 @pytest.mark.parametrize(
@@ -30,21 +22,19 @@ def common() -> Iterator[Common]:
     [([100], 10, 10), ([109], 10, 10), ([10], 10, 1), ([105, 95], 10, 10), ([15, 15], 10, 1), ([20, 11], 10, 1)],
 )
 def test_an_epoch_has_the_mean_number_of_batches(
-    common: Common, examples: list[int], batch_size: int, batches: int
+    schedule: ModuleType, examples: list[int], batch_size: int, batches: int
 ) -> None:
-    assert common.schedule.batches_per_epoch(examples, batch_size) == batches
+    assert schedule.batches_per_epoch(examples, batch_size) == batches
 
 
-def test_a_part_without_a_batch_is_refused(common: Common) -> None:
-    with pytest.raises(
-        common.errors.ScriptError, match=r"worker 1's part .* has 9 examples, less than one batch of 10"
-    ):
-        common.schedule.batches_per_epoch([20, 9], 10)
+def test_a_part_without_a_batch_is_refused(schedule: ModuleType) -> None:
+    with pytest.raises(schedule.ScriptError, match=r"worker 1's part .* has 9 examples, less than one batch of 10"):
+        schedule.batches_per_epoch([20, 9], 10)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 50))
-def test_examples_are_split_evenly(common: Common, examples: int, workers: int) -> None:
-    parts = common.schedule.split_examples(examples, workers)
+def test_examples_are_split_evenly(schedule: ModuleType, examples: int, workers: int) -> None:
+    parts = schedule.split_examples(examples, workers)
     assert sum(parts) == examples
     assert len(parts) == workers
     assert max(parts) - min(parts) <= 1
@@ -54,33 +44,37 @@ def test_examples_are_split_evenly(common: Common, examples: int, workers: int) 
     ("macrobatch", "workers", "steps", "whole"),
     [(0, 2, 1, 7), (32, 1, 1, 7), (64, 2, 1, 7), (65, 2, 2, 6), (256, 2, 4, 4), (1024, 1, 32, 32)],
 )
-def test_an_epoch_is_of_whole_updates(common: Common, macrobatch: int, workers: int, steps: int, whole: int) -> None:
-    assert common.schedule.steps_per_update(macrobatch, 32, workers) == steps
-    assert common.schedule.whole_updates(7, steps) == whole
+def test_an_epoch_is_of_whole_updates(
+    schedule: ModuleType, macrobatch: int, workers: int, steps: int, whole: int
+) -> None:
+    assert schedule.steps_per_update(macrobatch, 32, workers) == steps
+    assert schedule.whole_updates(7, steps) == whole
 
 
-def rates(common: Common, *, warmup: int = 0, strategy: str = "linear", steps: tuple[int, ...] = ()) -> list[float]:
+def rates(
+    schedule: ModuleType, *, warmup: int = 0, strategy: str = "linear", steps: tuple[int, ...] = ()
+) -> list[float]:
     """Of the first ten updates."""
-    rate = common.schedule.LearningRate(1.0, 0.5, steps, warmup, strategy)
+    rate = schedule.LearningRate(1.0, 0.5, steps, warmup, strategy)
     return [round(rate(number), 3) for number in range(1, 11)]
 
 
-def test_the_learning_rate_steps_after_an_update(common: Common) -> None:
-    assert rates(common) == [1.0] * 10
-    assert rates(common, steps=(3, 8)) == [1.0] * 3 + [0.5] * 5 + [0.25] * 2
-    assert rates(common, steps=(8, 3, 3)) == [1.0] * 3 + [0.5] * 5 + [0.25] * 2
+def test_the_learning_rate_steps_after_an_update(schedule: ModuleType) -> None:
+    assert rates(schedule) == [1.0] * 10
+    assert rates(schedule, steps=(3, 8)) == [1.0] * 3 + [0.5] * 5 + [0.25] * 2
+    assert rates(schedule, steps=(8, 3, 3)) == [1.0] * 3 + [0.5] * 5 + [0.25] * 2
 
 
 @pytest.mark.parametrize(
     ("strategy", "rising"),
     [("linear", [0.325, 0.55, 0.775]), ("power2", [0.156, 0.325, 0.606]), ("sqrt", [0.55, 0.736, 0.879])],
 )
-def test_the_learning_rate_rises(common: Common, strategy: str, rising: list[float]) -> None:
-    assert rates(common, warmup=4, strategy=strategy) == rising + [1.0] * 7
+def test_the_learning_rate_rises(schedule: ModuleType, strategy: str, rising: list[float]) -> None:
+    assert rates(schedule, warmup=4, strategy=strategy) == rising + [1.0] * 7
 
 
-def test_the_learning_rate_can_be_sent_to_servers(common: Common) -> None:
+def test_the_learning_rate_can_be_sent_to_servers(schedule: ModuleType) -> None:
     """As the optimizer is, pickled; with the number of an update it is the same there and after --resume."""
-    rate = common.schedule.LearningRate(0.1, 0.1, (20, 30), 10, "linear")
+    rate = schedule.LearningRate(0.1, 0.1, (20, 30), 10, "linear")
     there = pickle.loads(pickle.dumps(rate))
     assert [there(number) for number in range(1, 50)] == [rate(number) for number in range(1, 50)]

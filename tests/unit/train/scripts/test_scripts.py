@@ -36,8 +36,8 @@ LAUNCHED = {
 
 
 @pytest.fixture(scope="module")
-def errors() -> Iterator[ModuleType]:
-    with script_modules("common.errors") as (module,):
+def script() -> Iterator[ModuleType]:
+    with script_modules("common.script") as (module,):
         yield module
 
 
@@ -159,14 +159,14 @@ NO_BUCKET = """<?xml version="1.0" encoding="utf-8"?>
         ),
     ],
 )
-def test_mxnets_errors_lose_their_frames(errors: ModuleType, message: str, words: str) -> None:
-    assert errors.plain_words(message) == words
+def test_mxnets_errors_lose_their_frames(script: ModuleType, message: str, words: str) -> None:
+    assert script.plain_words(message) == words
 
 
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
     [
-        ("errors.ScriptError('no GPU')", 1, "x.py: error: no GPU\n"),
+        ("ScriptError('no GPU')", 1, "x.py: error: no GPU\n"),
         ("KeyboardInterrupt", 130, "x.py: error: interrupted\n"),
         ("type('MXNetError', (Exception,), {})('MXNetError: words')", 1, "x.py: error: words\n"),
     ],
@@ -176,10 +176,10 @@ def test_a_failed_worker_ends_at_once(tmp_path: Path, raised: str, code: int, sa
     script = tmp_path / "x.py"
     script.write_text(
         f"import atexit, sys; sys.path.insert(0, {str(SCRIPTS)!r})\n"
-        "from common import errors\n"
+        "from common import ScriptError, script\n"
         "atexit.register(print, 'cleaned up')\n"
-        "def main(_): print('began'); raise " + raised + "\n"
-        "errors.run(main)\n"
+        "def work(): print('began'); raise " + raised + "\n"
+        "script.run_to_end(work)\n"
     )
     done = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (code, "began\n", said)

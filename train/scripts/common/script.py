@@ -1,0 +1,99 @@
+"""A training script: from its arguments to its exit code, at once and with words instead of a traceback.
+
+Does not import MXNet before it trains.
+"""
+
+import argparse
+import logging
+import os
+import re
+import sys
+from typing import Any, Callable, NoReturn, Optional, Sequence
+
+from common import ScriptError, network_names, options
+
+FAILED = 1
+INTERRUPTED = 130  # what a shell says of a command that Ctrl-C ended
+
+# MXNet says what S3 answered, headers and all.
+_S3_ANSWER = re.compile(
+    r"(?:AWS S3 Error: HTTP/.*?)?<\?xml[^>]*> *<Error><Code>(\w+)</Code><Message>([^<]*)</Message>(.*?)</Error>"
+)
+_NAMED = re.compile("<(BucketName|Bucket|Key|Region)>([^<]*)<")
+
+
+def run(
+    description: str,
+    defaults: options.Defaults,
+    networks: Sequence[str] = tuple(network_names.BY_NAME),
+    prepare: Optional[Callable[[Any], Any]] = None,
+) -> None:
+    """Train one of the networks as the command line says, and end the process. prepare: see networks.build."""
+    parser = options.make_parser(description, networks, defaults)
+    run_to_end(lambda: _train(options.parse(parser, sys.argv[1:]), prepare))
+
+
+def _train(chosen: argparse.Namespace, prepare: Optional[Callable[[Any], Any]]) -> None:
+    # Here, because in a server or scheduler process importing MXNet is the whole job: it never returns.
+    import networks  # noqa: PLC0415 - see above
+
+    from common import data, fit  # noqa: PLC0415 - see above
+
+    if chosen.benchmark:
+        source = data.made_up_source(chosen)
+    elif chosen.data_dir:
+        source = data.mnist_source(chosen.data_dir, chosen.seed)
+    elif "rgb_mean" in chosen:
+        image, distort = options.reader_settings(chosen), options.distortions(chosen)
+        source = data.record_source(chosen, image=image, distort=distort)
+    else:
+        source = data.record_source(chosen, image=data.MNIST_RECORDS, distort={})
+    network = networks.build(
+        chosen.network, chosen.num_layers, chosen.num_classes, chosen.image_shape, dtype=chosen.dtype, prepare=prepare
+    )
+    fit.train(chosen, network, source)
+
+
+def run_to_end(work: Callable[[], None]) -> None:
+    """Run `work`, and end the process where it fails.
+
+    A worker that fails ends here without Python's clean-up: that would free the kv-store, which waits at a
+    barrier for workers that will never come, so that the job would neither end nor tell.
+    """
+    try:
+        work()
+    except ScriptError as error:
+        _end(FAILED, str(error))
+    except KeyboardInterrupt:
+        _end(INTERRUPTED, "interrupted")
+    except Exception as error:  # the process boundary: a worker must not hang in clean-up
+        if type(error).__name__ == "MXNetError":  # mxnet may be what cannot be imported
+            _end(FAILED, plain_words(str(error)))
+        logging.getLogger().exception("this is a fault in the script")
+        _end(FAILED, f"{type(error).__name__}: {error}")
+
+
+def _end(code: int, message: str) -> NoReturn:
+    name = os.path.basename(sys.argv[0])
+    print(f"{name}: error: {message}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def plain_words(message: str) -> str:
+    """What an MXNet error says, without the C++ frames around it.
+
+    MXNet 1.7 puts its words last, behind "Traceback" and indented frames; 1.5 puts them first, before "Stack
+    trace".
+    """
+    lines = message.partition("Stack trace")[0].splitlines()
+    words = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "Traceback"))]
+    text = " ".join(words) or message.strip()
+    return _S3_ANSWER.sub(_s3_words, re.sub("^MXNetError: |Check failed: allow_null: :?", "", text))
+
+
+def _s3_words(answer: "re.Match[str]") -> str:
+    """What S3's XML says, in a line."""
+    named = [f"{name} {value}" for name, value in _NAMED.findall(answer[3])]
+    return f"S3 says {answer[1]}: {'; '.join([answer[2], *named])}"

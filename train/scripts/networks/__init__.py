@@ -1,1 +1,0 @@
-"""The networks, as MXNet symbols; `networks.names` knows them without MXNet. Runs on the nodes."""
