@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from common import ScriptError
 
@@ -56,6 +56,10 @@ class Place(abc.ABC):
     def url(self, name: str) -> str:
         """The file's whole name, for people."""
         return self.prefix[: len(self.prefix) - len(self.base)] + name
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Make it ready to be written to."""
 
     @abc.abstractmethod
     def sizes(self) -> Dict[str, int]:
@@ -101,7 +105,7 @@ class Folder(Place):
         self._folder = os.path.dirname(self.prefix)
 
     def prepare(self) -> None:
-        """Make the folder, and clean it of half-written files."""
+        """As Place has it; half-written files are removed."""
         try:
             os.makedirs(self._folder, exist_ok=True)
             for name in os.listdir(self._folder):
@@ -154,7 +158,7 @@ class Folder(Place):
 
 
 class Bucket(Place):
-    """Objects of S3; `store` is s3.Store, of train/node.
+    """Objects of S3; `store` is s3.Store, of train/node. renewed: makes one with the credentials that are valid now.
 
     A job may write, but not delete: there an object is removed by one that is empty in its place, which costs nothing
     and counts as none.
@@ -232,7 +236,7 @@ def save(place: Place, epoch: int, writers: Dict[str, Writer], *, symbol: Option
     if symbol is not None:
         place.write(symbol_name, symbol.encode("utf-8"))
     manifest = dict(facts, format=FORMAT, epoch=epoch, files=files, written_at=began, symbol=symbol_name)
-    place.write(_manifest(place, epoch), json.dumps(manifest, indent=1, sort_keys=True).encode("utf-8"))
+    place.write(file_name(place, epoch, "json"), json.dumps(manifest, indent=1, sort_keys=True).encode("utf-8"))
     return place.url(file_name(place, epoch, "params"))
 
 
@@ -255,8 +259,8 @@ def find_epoch(place: Place, epoch: int) -> Optional[Checkpoint]:
     params = file_name(place, epoch, "params")
     if params not in sizes:
         return None
-    if _manifest(place, epoch) in sizes:
-        manifest = _read(place, _manifest(place, epoch))
+    if file_name(place, epoch, "json") in sizes:
+        manifest = _read(place, file_name(place, epoch, "json"))
         found = _checked(place, manifest) if manifest and _has_sizes(manifest, sizes) else None
         if found is None:
             raise ScriptError(
@@ -272,7 +276,7 @@ def prune(place: Place, keep: int) -> List[int]:
     """Remove all complete checkpoints but the `keep` written last; returns the epochs of those removed."""
     epochs = []
     for manifest in _complete(place, place.sizes())[keep:]:
-        place.delete(_manifest(place, manifest["epoch"]))
+        place.delete(file_name(place, manifest["epoch"], "json"))
         for file in manifest["files"].values():
             place.delete(file["name"])
         epochs.append(manifest["epoch"])
@@ -282,10 +286,6 @@ def prune(place: Place, keep: int) -> List[int]:
 def file_name(place: Place, epoch: int, kind: str) -> str:
     """MXNet's own name of a checkpoint's file."""
     return f"{place.base}-{epoch:04d}.{kind}"
-
-
-def _manifest(place: Place, epoch: int) -> str:
-    return file_name(place, epoch, "json")
 
 
 def _write(place: Place, name: str, writer: Writer) -> Dict[str, Any]:
@@ -345,9 +345,9 @@ def _sha256(path: str) -> str:
 # -- where checkpoints lie ---------------------------------------------------------------------------------------------
 
 
-def open_place(prefix: str, *, to_write: bool) -> Union[Folder, Bucket]:
+def open_place(prefix: str, *, to_write: bool) -> Place:
     """The place that --model-prefix names. Raises ScriptError where it cannot be used."""
-    place: Union[Folder, Bucket]
+    place: Place
     if not prefix.startswith("s3://"):
         place = Folder(prefix)
     else:
@@ -356,19 +356,12 @@ def open_place(prefix: str, *, to_write: bool) -> Union[Folder, Bucket]:
         from train.node import s3  # noqa: PLC0415 - found only now
 
         try:
-            place = Bucket(prefix, s3.Store(os.environ), _renewed_store)
+            place = Bucket(prefix, s3.Store(os.environ), lambda: s3.Store(os.environ, find_keys=s3.InstanceKeys()))
         except OSError as error:
             raise ScriptError(f"--model-prefix {prefix}: {error}") from error
     if to_write:
         place.prepare()
     return place
-
-
-def _renewed_store() -> Any:
-    """A store with the credentials that the instance profile gives now. Raises OSError where there are none."""
-    from train.node import s3  # noqa: PLC0415 - found only where open_place has been
-
-    return s3.Store(os.environ, find_keys=s3.InstanceKeys())
 
 
 def _delete(store: Any, url: str) -> None:

@@ -31,11 +31,15 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
     workers = join(options)
     _log_as(workers.part.index)
     start = models.find_start(options, workers, network)
-    if models.nothing_left(start, options):
+    if start.epoch >= options.num_epochs:
+        logger.info("Nothing to do: %d of %d epochs are done", start.epoch, options.num_epochs)
         return
     steps = schedule.steps_per_update(options.macrobatch_size, options.batch_size, workers.part.count)
     batches = schedule.whole_updates(_batches_per_epoch(options, source, workers), steps)
-    _tell(options, workers, batches, steps)
+    logger.info(
+        "%d of %d workers, %d batches of %d per epoch%s", workers.part.index + 1, workers.part.count, batches,
+        options.batch_size, f", {steps} per update" if steps > 1 else "",
+    )  # fmt: skip
     data = open_epochs(source, workers.part, options.batch_size, batches)
     if options.test_io:
         _measure_reading(data, options)
@@ -43,7 +47,8 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
     if options.model_prefix and workers.in_step and models.keeps_states(options):
         # The servers add up gradients and the workers update: what the optimizer knows can be saved then.
         os.environ.setdefault(models.UPDATE_ON_SERVERS, "0")
-    module = TrainedModule(network, contexts, steps, start.states, _compression(options))
+    compression = {"type": options.gc_type, "threshold": options.gc_threshold} if options.gc_type != "none" else None
+    module = TrainedModule(network, contexts, steps, start.states, compression)
     module.fit(
         data,
         num_epoch=options.num_epochs,
@@ -135,13 +140,6 @@ def _batches_per_epoch(options: argparse.Namespace, source: Source, workers: Wor
     return schedule.batches_per_epoch(counts, options.batch_size)
 
 
-def _tell(options: argparse.Namespace, workers: Workers, batches: int, steps: int) -> None:
-    logger.info(
-        "%d of %d workers, %d batches of %d per epoch%s", workers.part.index + 1, workers.part.count, batches,
-        options.batch_size, f", {steps} per update" if steps > 1 else "",
-    )  # fmt: skip
-
-
 def _optimizer_params(
     options: argparse.Namespace, updates: int, steps: int, begin_epoch: int, workers: Workers
 ) -> Dict[str, Any]:
@@ -186,12 +184,6 @@ def _initializer(options: argparse.Namespace) -> mx.init.Initializer:
         "zero": mx.init.Zero,
     }
     return makers[name]()
-
-
-def _compression(options: argparse.Namespace) -> Optional[Dict[str, Any]]:
-    if options.gc_type == "none":
-        return None
-    return {"type": options.gc_type, "threshold": options.gc_threshold}
 
 
 def _after_epoch(options: argparse.Namespace, module: mx.mod.Module, source: Source, workers: Workers) -> Any:

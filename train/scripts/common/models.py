@@ -173,11 +173,3 @@ def _usable_states(found: Checkpoint, options: argparse.Namespace) -> Optional[s
 
 def _words(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def nothing_left(start: Start, options: argparse.Namespace) -> bool:
-    """Whether all epochs are done; says so."""
-    if start.epoch < options.num_epochs:
-        return False
-    logger.info("Nothing to do: %d of %d epochs are done", start.epoch, options.num_epochs)
-    return True
