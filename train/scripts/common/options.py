@@ -133,10 +133,8 @@ def _fill_in_data(options: argparse.Namespace, usual: Defaults, environment: Map
 def _add_network(parser: argparse.ArgumentParser, networks: Sequence[str], defaults: Defaults) -> None:
     add = parser.add_argument_group("network").add_argument
     add("--network", choices=networks, default=defaults.network, help="what to train")
-    add(
-        "--num-layers", type=at_least(1), metavar="N", help="depth, as in ResNet-50; by default the network's usual one"
-    )
-    add("--num-classes", type=at_least(2), default=defaults.num_classes, metavar="N", help="number of labels")
+    _add_number(add, "--num-layers", 1, "depth, as in ResNet-50; by default the network's usual one")
+    _add_number(add, "--num-classes", 2, "number of labels", default=defaults.num_classes)
     add("--initializer", choices=INITIALIZERS, default="default", help="of the weights")
     add(
         "--dtype",
@@ -163,39 +161,34 @@ def _add_data(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
     add("--data-val", metavar="URI", help="the same for validation; every worker reads all; '' for none")
     add("--data-val-idx", metavar="URI", help="its .idx file; not needed")
     usual = defaults.num_examples
-    add(
+    _add_number(
+        add,
         "--num-examples",
-        type=at_least(0),
-        metavar="N",
-        help="training examples in all workers' parts together; "
+        0,
+        "training examples in all workers' parts together; "
         + (f"{usual} where it is not given, counted if 0" if usual else "counted at the start where it is not given"),
     )
     threads = 2 if defaults.images is None else 4
-    add("--data-nthreads", type=at_least(1), default=threads, metavar="N", help="threads that decode images")
+    _add_number(add, "--data-nthreads", 1, "threads that decode images", default=threads)
     _add_switch(add, "--test-io", "only read the training data and tell how fast")
     _add_switch(add, "--benchmark", "train on made-up images: no data is read; one epoch of 500 batches")
 
 
 def _add_training(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
     add = parser.add_argument_group("training").add_argument
-    add("--batch-size", type=at_least(1), default=defaults.batch_size, metavar="N", help="examples per worker and step")
-    add(
+    _add_number(add, "--batch-size", 1, "examples per worker and step", default=defaults.batch_size)
+    _add_number(
+        add,
         "--macrobatch-size",
-        type=at_least(0),
+        0,
+        "examples of all workers per update, if more than one step's: gradients are added up over several steps",
         default=0,
-        metavar="N",
-        help="examples of all workers per update, if more than one step's: gradients are added up over several steps",
     )
-    add(
-        "--num-epochs",
-        type=at_least(1),
-        metavar="N",
-        help=f"epochs in all; {defaults.num_epochs}, or 1 with --benchmark",
-    )
+    _add_number(add, "--num-epochs", 1, f"epochs in all; {defaults.num_epochs}, or 1 with --benchmark")
     add("--optimizer", choices=OPTIMIZERS, default="sgd", help="MXNet's optimizer")
     add("--mom", type=not_negative, default=0.9, help="momentum; for " + ", ".join(_WITH_MOMENTUM))
     add("--wd", type=not_negative, default=defaults.wd, help="weight decay")
-    add("--seed", type=at_least(0), default=0, metavar="N", help="of weights and of data order")
+    _add_number(add, "--seed", 0, "of weights and of data order", default=0)
 
 
 def _add_rate(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
@@ -209,22 +202,22 @@ def _add_rate(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
         metavar="N,N",
         help=f"after which epochs it steps, as in 10,15; '' for never; by default after {steps}",
     )
-    add(
+    _add_number(
+        add,
         "--warmup-epochs",
-        type=at_least(0),
+        0,
+        "epochs in which it rises to --lr, from a tenth of it",
         default=defaults.warmup_epochs,
-        metavar="N",
-        help="epochs in which it rises to --lr, from a tenth of it",
     )
     add("--warmup-strategy", choices=WARMUPS, default="linear", help="how it rises")
 
 
 def _add_reports(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("reports").add_argument
-    add("--disp-batches", type=at_least(1), default=20, metavar="N", help="batches between two reports")
+    _add_number(add, "--disp-batches", 1, "batches between two reports", default=20)
     add("--top-k", type=at_least(0), default=0, metavar="K", help="report top-k accuracy too; 0: no")
     add("--loss", type=losses, default=[], metavar="ce,nll", help="report these losses too")
-    add("--monitor", type=at_least(0), default=0, metavar="N", help="log norms every N batches; 0: no")
+    _add_number(add, "--monitor", 0, "log norms every N batches; 0: no", default=0)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -234,10 +227,10 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         metavar="PREFIX",
         help="save checkpoints here: a local path or s3://; auto: in the job's own output folder",
     )
-    add("--save-period", type=at_least(1), default=1, metavar="N", help="epochs between two of them")
+    _add_number(add, "--save-period", 1, "epochs between two of them", default=1)
     add("--keep-checkpoints", type=count_or_all, default=0, metavar="N", help="how many to keep; all by default")
     add("--resume", action="store_true", help="go on from the newest complete checkpoint, or begin if there is none")
-    add("--load-epoch", type=at_least(1), metavar="N", help="go on from what was saved after epoch N")
+    _add_number(add, "--load-epoch", 1, "go on from what was saved after epoch N")
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -246,6 +239,11 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     add("--gpus", type=numbers, default=[], metavar="N,N", help="this machine's GPUs, as in 0,1,2,3")
     add("--gc-type", choices=("none", "2bit"), default="none", help="gradient compression")
     add("--gc-threshold", type=positive, default=0.5, help="its threshold")
+
+
+def _add_number(add: Callable[..., Any], name: str, low: int, text: str, default: Optional[int] = None) -> None:
+    """An option that is a whole number from `low` up."""
+    add(name, type=at_least(low), default=default, metavar="N", help=text)
 
 
 def _add_switch(add: Callable[..., Any], name: str, text: str) -> None:
@@ -395,8 +393,8 @@ def _add_images(parser: argparse.ArgumentParser, images: Images) -> None:
             f"--{name}", type=colours, default=default, metavar="R,G,B",
             help=f"{text}; {','.join('%g' % value for value in default)}",
         )  # fmt: skip
-    add("--pad-size", type=at_least(0), default=images.pad_size, metavar="N", help="border put around")
-    add("--fill-value", type=at_least(0), default=127, metavar="N", help="the border's colour, to 255")
+    _add_number(add, "--pad-size", 0, "border put around", default=images.pad_size)
+    _add_number(add, "--fill-value", 0, "the border's colour, to 255", default=127)
     distort = parser.add_argument_group("distortion of training images")
     for name, kind, neutral, _, text in _DISTORTIONS:
         extra = {"nargs": "?", "const": True, "metavar": "0|1"} if kind is switch else {"metavar": "X"}
