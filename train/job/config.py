@@ -18,9 +18,11 @@ Variables = dict[
     Annotated[str, Shape(ENV_NAME_PATTERN, "a name of letters A to Z, digits and _, no digit first")],
     Annotated[Word, HIDDEN],
 ]
+ProcessCount = Literal["auto"] | Annotated[int, Meta(ge=1, le=1000)]
 # All patterns are to be matched in full.
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 FOLDER_URL_PATTERN = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
+FolderUrl = Annotated[str, Shape(FOLDER_URL_PATTERN)]
 HOST_PATTERN = r"([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?"
 # An option's name; "" is none.
 OPTION_PATTERN = r"(--?[A-Za-z][A-Za-z0-9_-]*)?"
@@ -71,54 +73,47 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         Meta(description="a script that ships with this project (train_mnist.py), or the path of your own"),
     ] = "train_mnist.py"
     args: Annotated[
-        tuple[Word, ...],
-        Meta(description="a list of words: arguments of the script, passed on word for word"),
+        tuple[Word, ...], Meta(description="a list of words: arguments of the script, passed on word for word")
     ] = ()
     name: Annotated[
         str,
         Shape(NAME_PATTERN),
         Meta(
             description='what jobs are called; "auto": after the script or the command; letters, digits, ".", "_" '
-            'and "-"',
+            'and "-"'
         ),
     ] = "auto"
     kv_store: Annotated[
-        KvStore,
-        Meta(description="how gradients are exchanged; given to the script as kv_store_option says"),
+        KvStore, Meta(description="how gradients are exchanged; given to the script as kv_store_option says")
     ] = "dist_sync"
     kv_store_option: Annotated[
         str,
         Shape(OPTION_PATTERN),
         Meta(
-            description='the option that your own script gets kv_store by: "--kv-store", "--kvstore"; "": it gets none',
+            description='the option that your own script gets kv_store by: "--kv-store", "--kvstore"; "": it gets none'
         ),
     ] = "--kv-store"
     gc_type: Annotated[
-        GcType,
-        Meta(description='"2bit": gradients are compressed on their way; given to the script as --gc-type'),
+        GcType, Meta(description='"2bit": gradients are compressed on their way; given to the script as --gc-type')
     ] = "none"
     gc_threshold: Annotated[
-        float,
-        finite,
-        Meta(gt=0, description="a number above 0: --gc-threshold for the script"),
+        float, finite, Meta(gt=0, description="a number above 0: --gc-threshold for the script")
     ] = 0.5
     p3: Annotated[
-        bool,
-        Meta(description="true: send parameters by their priority (launch.py --p3; MXNet 1.7 and later)"),
+        bool, Meta(description="true: send parameters by their priority (launch.py --p3; MXNet 1.7 and later)")
     ] = False
     workers: Annotated[
-        Literal["auto"] | Annotated[int, Meta(ge=1, le=1000)],
-        Meta(description='how many worker processes, 1 to 1000; "auto": one for each node'),
+        ProcessCount, Meta(description='how many worker processes, 1 to 1000; "auto": one for each node')
     ] = "auto"
     servers: Annotated[
-        Literal["auto"] | Annotated[int, Meta(ge=1, le=1000)],
+        ProcessCount,
         Meta(description='how many parameter server processes, 1 to 1000; "auto": as workers where cores allow'),
     ] = "auto"
     hosts: Annotated[
         tuple[Annotated[str, Shape(HOST_PATTERN)], ...],
         Meta(
             description="a list of the nodes to run on, by name or private address, and of hosts of your own, as "
-            '"[user@]host[:port]", in this order; one may stand there several times; []: all nodes',
+            '"[user@]host[:port]", in this order; one may stand there several times; []: all nodes'
         ),
     ] = ()
     launcher: Annotated[
@@ -129,7 +124,7 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         Literal["auto", "none"] | Annotated[tuple[Annotated[int, Meta(ge=0, le=63)], ...], _check_gpus],
         Meta(
             description='the GPUs of each worker: a list of numbers, [0, 1]; "auto": all of its node, shared out '
-            'among its workers; "none"',
+            'among its workers; "none"'
         ),
     ] = "auto"
     env: Annotated[
@@ -137,19 +132,17 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         Meta(description='environment variables of every process of the job, such as { OMP_NUM_THREADS = "4" }'),
     ] = field(default_factory=dict)
     env_server: Annotated[
-        Variables,
-        Meta(description='environment variables of its servers alone, such as { OMP_NUM_THREADS = "1" }'),
+        Variables, Meta(description='environment variables of its servers alone, such as { OMP_NUM_THREADS = "1" }')
     ] = field(default_factory=dict)
     env_worker: Annotated[
-        Variables,
-        Meta(description='environment variables of its workers alone, such as { OMP_NUM_THREADS = "4" }'),
+        Variables, Meta(description='environment variables of its workers alone, such as { OMP_NUM_THREADS = "4" }')
     ] = field(default_factory=dict)
     sync_dst_dir: Annotated[
         str,
         Shape(FOLDER_PATTERN),
         Meta(
             description='a folder of the nodes that your files are copied to, and the job run in: "/data/job", '
-            '"~/job"; "": they stay where they are',
+            '"~/job"; "": they stay where they are'
         ),
     ] = ""
     setup: Annotated[
@@ -158,35 +151,26 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
     ] = ()
     open_files: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=256, le=1_000_000_000)],
-        Meta(
-            description='how many files a process may have open, 256 at least; "auto": as many as its node allows',
-        ),
+        Meta(description='how many files a process may have open, 256 at least; "auto": as many as its node allows'),
     ] = "auto"
     start_timeout_s: Annotated[
-        int,
-        Meta(ge=5, le=3600, description="seconds that all processes of a job may take to start, 5 to 3600"),
+        int, Meta(ge=5, le=3600, description="seconds that all processes of a job may take to start, 5 to 3600")
     ] = 60
     silence_timeout_s: Annotated[
         int,
-        Meta(
-            ge=5,
-            le=3600,
-            description="seconds that nothing may be heard of a process, or of its node, 5 to 3600",
-        ),
+        Meta(ge=5, le=3600, description="seconds that nothing may be heard of a process, or of its node, 5 to 3600"),
     ] = 15
     max_duration: Annotated[
         int | str,
         _check_duration,
-        Meta(
-            description='how long a job may run: "90m", "2h", "1d" or seconds, 30 days at most; "none": for ever',
-        ),
+        Meta(description='how long a job may run: "90m", "2h", "1d" or seconds, 30 days at most; "none": for ever'),
     ] = "none"
     stall_timeout: Annotated[
         int | str,
         _check_stall_timeout,
         Meta(
             description='how long a job may make no progress before it is ended: "10m", "1h" or seconds; "auto": it is '
-            'not ended, but you are told; "none": nobody looks',
+            'not ended, but you are told; "none": nobody looks'
         ),
     ] = "auto"
     queue: Annotated[bool, Meta(description="true: wait for the job that runs, where there is one")] = False
@@ -208,8 +192,7 @@ class JobFile(TrainConfig, frozen=True, kw_only=True):
     """A job file: the keys of [train], and the command that is run in place of the script."""
 
     command: Annotated[
-        tuple[Word, ...],
-        Meta(description="a list of words: what is run in place of script, word for word"),
+        tuple[Word, ...], Meta(description="a list of words: what is run in place of script, word for word")
     ] = ()
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
@@ -222,30 +205,29 @@ class DataConfig(Settings, frozen=True, kw_only=True):
     """Where the records are, and where jobs leave what they made."""
 
     url: Annotated[
-        Annotated[str, Shape(FOLDER_URL_PATTERN)] | None,
+        FolderUrl | None,
         Meta(
-            description='the folder in S3 that training reads, "s3://BUCKET/FOLDER/": $CLUSTER_DATA_URL for the script',
+            description='the folder in S3 that training reads, "s3://BUCKET/FOLDER/": $CLUSTER_DATA_URL for the script'
         ),
     ] = None
     results: Annotated[
-        Annotated[str, Shape(FOLDER_URL_PATTERN)] | None,
+        FolderUrl | None,
         Meta(
             description='the folder in S3 that jobs write to, "s3://BUCKET/FOLDER/": $CLUSTER_RESULTS_URL for the '
-            "script",
+            "script"
         ),
     ] = None
     mode: Annotated[
         Literal["auto", "native", "stage"],
         Meta(
             description='how MXNet reads and saves s3://: "native": by itself; "stage": by local files; "auto": by '
-            "itself where it can",
+            "itself where it can"
         ),
     ] = "auto"
     cache_gib: Annotated[
         Literal["auto"] | Annotated[float, finite, Meta(gt=0)],
         Meta(
-            description='for "stage": how many GiB are kept on a node at most; "auto": as many as its disk has room '
-            "for",
+            description='for "stage": how many GiB are kept on a node at most; "auto": as many as its disk has room for'
         ),
     ] = "auto"
     cache_dir: Annotated[
@@ -253,6 +235,6 @@ class DataConfig(Settings, frozen=True, kw_only=True):
         Shape(CACHE_PATTERN),
         Meta(
             description='for "stage": the folder of a node that data is kept in: "/data/cache", "~/cache"; "auto": on '
-            "its fastest disk",
+            "its fastest disk"
         ),
     ] = "auto"

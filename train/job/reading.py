@@ -1,6 +1,6 @@
-"""How a job's workers read their data from S3: MXNet itself, or from local files that are staged for it. Pure.
+"""How a job's workers read their data from S3, and what its credentials allow there. Pure.
 
-train/node/stage.py stages; how a worker's Python is made to read what it staged, stage_hook.py beside it tells.
+MXNet reads s3:// itself, or local files that train/node/staging/ stages for it, and has a worker's Python read.
 """
 
 import re
@@ -67,19 +67,18 @@ def plan_reading(
     valid, where that is known. Raises ConfigError where MXNet is to read s3:// itself and is known not to.
     """
     wheel = find_wheel(library)
-    reads = wheel.reads_s3 if wheel is not None else None
+    reads = wheel.reads_s3 if wheel is not None else None  # None: not known
     if data.mode == "native" and reads is False:
         raise ConfigError(f'data.mode = "native": {library} cannot read s3://', hint=f'{_STAGE}, or "auto"')
-    limit_s = INSTANCE_CREDENTIALS_S if nodes_credentials else credentials_left_s
     reader = find_python_reader(program)
     if data.mode == "native" or (data.mode == "auto" and reads and reader is None):
+        limit_s = INSTANCE_CREDENTIALS_S if nodes_credentials else credentials_left_s
         why = f"{library} can" if reads else "as [data] mode says"
         return Reading(mode="native", why=why, limit_s=limit_s, unreadable=reader)
-    if data.mode == "auto" and reads:
-        return Reading(mode="stage", why=f"{reader} cannot read s3://")
     if data.mode == "stage":
         return Reading(mode="stage", why="as [data] mode says")
-    return Reading(mode="stage", why=f"{library} {'cannot' if reads is False else 'may not'} read s3://")
+    cannot = f"{reader} cannot" if reads else f"{library} {'cannot' if reads is False else 'may not'}"
+    return Reading(mode="stage", why=f"{cannot} read s3://")
 
 
 def reading_environment(

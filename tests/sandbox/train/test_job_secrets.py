@@ -9,12 +9,8 @@ import json
 import os
 import re
 import signal
-import stat
-import threading
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ import pytest
 
 from job_steps import Host, hosts_of
 from project import Project, processes_of
+from secret_watch import Watch, files_with, has_any, watching
 
 pytestmark = pytest.mark.sandbox
 
@@ -50,59 +47,7 @@ DB_PASSWORD = "{OF_SERVERS}"
 [env_worker]
 API_KEY = "{OF_WORKERS}"
 """
-LOOK_EVERY_S = 0.02
-PLACES = ("home", "root", "tmp", "run", "etc", "var/log", "var/tmp", "dev/shm")
 OF_AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-
-
-@dataclass
-class Watch:
-    """The command lines and environments of every process on this machine and its hosts, while it watched."""
-
-    command_lines: set[str] = field(default_factory=set)
-    holders: dict[bytes, set[str]] = field(default_factory=dict)  # of each environment
-    done: threading.Event = field(default_factory=threading.Event)
-    began: float = field(default_factory=time.time)
-    _known: dict[str, bytes] = field(default_factory=dict)
-
-    def look(self) -> None:
-        while not self.done.wait(LOOK_EVERY_S):
-            for entry in os.listdir("/proc"):
-                if entry.isdigit():
-                    self._look_at(entry)
-
-    def _look_at(self, entry: str) -> None:
-        try:
-            words = Path(f"/proc/{entry}/cmdline").read_bytes()
-            if self._known.get(entry) == words:  # its environment was looked at
-                return
-            env = Path(f"/proc/{entry}/environ").read_bytes()
-            if Path(f"/proc/{entry}/cmdline").read_bytes() != words:  # another program's by now: the next look takes it
-                return
-        except OSError:  # it has ended meanwhile
-            return
-        line = words.replace(b"\0", b" ").decode(errors="replace").strip()
-        self._known[entry] = words
-        self.command_lines.add(line)
-        self.holders.setdefault(env, set()).add(line)
-
-    def lines_with(self, secret: str) -> list[str]:
-        return [line for line in self.command_lines if secret in line]
-
-    def holders_of(self, secret: str) -> set[str]:
-        return set().union(*(lines for env, lines in self.holders.items() if secret.encode() in env))
-
-
-@contextmanager
-def watching() -> Iterator[Watch]:
-    watch = Watch()
-    thread = threading.Thread(target=watch.look)
-    thread.start()
-    try:
-        yield watch
-    finally:
-        watch.done.set()
-        thread.join()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,21 +127,7 @@ def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, 
 
 
 def files_on(hosts: dict[str, Host], since: float, *secrets: str) -> set[str]:
-    """The files with a secret in them, of all that were written or changed on the nodes since a moment."""
-    found = set()
-    for host in hosts.values():
-        for place in PLACES:
-            for folder, _, names in os.walk(host.root / place):
-                for path in (Path(folder, name) for name in names):
-                    status = path.lstat()
-                    if stat.S_ISREG(status.st_mode) and status.st_ctime > since and has_any(path, secrets):
-                        found.add(f"{host.name}:{path.relative_to(host.root)}")
-    return found
-
-
-def has_any(path: Path, secrets: Iterable[str]) -> bool:
-    content = path.read_bytes()
-    return any(secret.encode() in content for secret in secrets)
+    return {f"{host.name}:{path}" for host in hosts.values() for path in files_with(host.root, secrets, since=since)}
 
 
 def test_no_command_line_ever_had_a_secret(seen: Seen) -> None:

@@ -2,13 +2,10 @@
 
 import json
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from job_steps import hosts_of
+from job_steps import ONE_WORKER, borrowed, gone, hosts_of, python, records
 from project import CLUSTER, Project, processes_of
+from terminal import Terminal
 from waits import until
 
 pytestmark = pytest.mark.sandbox
 
 TIMEOUT_S = 60.0
-ONE_WORKER = ("--kv-store", "local", "-n", "1")
 # Many lines fast until it is told that they are enough, and an exit code of its own.
 COUNT = """
 import os, sys, time
@@ -41,26 +38,12 @@ sys.exit(3)
 WAIT = "import time; print('here', flush=True); time.sleep(600)"
 
 
-def python(program: str) -> tuple[str, ...]:
-    return ("--", "python", "-c", program)
-
-
-def heads_folder(project: Project) -> Path:
-    """The jobs' folder on the head, as seen from here."""
-    hosts = json.loads(project.run("sandbox", "status", "--json").stdout)["hosts"]
-    nodes = json.loads(project.run("status", "--json").stdout)["nodes"]
-    (pid,) = [host["pid"] for host in hosts if host["instance_id"] == nodes[0]["instance_id"]]
-    return Path(f"/proc/{pid}/root/home/ubuntu/.cluster/jobs")
-
-
 @dataclass
 class Nodes(Project):
     """The shared cluster, and a look at its jobs that costs nothing."""
 
-    folder: Path = Path()
-
     def jobs(self) -> dict[str, dict[str, Any]]:
-        return {path.parent.name: json.loads(path.read_text()) for path in self.folder.glob("*/record.json")}
+        return {record["id"]: record for record in records(self)}
 
     def job_named(self, name: str) -> dict[str, Any]:
         return next((job for job in self.jobs().values() if job["name"] == name), {})
@@ -70,22 +53,11 @@ class Nodes(Project):
         return self.run("train", "--detach", *words).stdout.strip()
 
 
-def gone(job: str) -> None:
-    until(lambda: not processes_of("CLUSTER_JOB_ID", job), f"processes of {job} are left")
-
-
-@pytest.fixture(scope="module")
-def shared(two_nodes: Project) -> Nodes:
-    return Nodes(two_nodes.directory, two_nodes.env, heads_folder(two_nodes))
-
-
 @pytest.fixture
-def nodes(shared: Nodes) -> Iterator[Nodes]:
+def nodes(two_nodes: Project) -> Iterator[Nodes]:
     """The shared cluster, on which no job runs or waits after the test."""
-    yield shared
-    for job, record in shared.jobs().items():
-        if record["state"] not in {"done", "failed", "stopped"}:
-            shared.run("stop", job)
+    with borrowed(two_nodes):
+        yield Nodes(two_nodes.directory, two_nodes.env)
 
 
 @dataclass
@@ -278,93 +250,57 @@ def test_a_job_that_runs_too_long_is_ended(nodes: Nodes) -> None:
     gone(job)
 
 
-class Terminal:
-    """A terminal in which `cluster WORDS...` runs."""
-
-    def __init__(self, project: Project, *words: str) -> None:
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", CLUSTER, *words],  # it becomes the controlling one, for Ctrl-C
-            cwd=project.directory,
-            env={**project.environment(), "TERM": "xterm"},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def read_until(self, words: str) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while words not in self.shown:
-            assert time.monotonic() < deadline, self.shown
-            self._read()
-
-    def type(self, words: str) -> None:
-        os.write(self._master, words.encode())
-
-    def end(self) -> int:
-        """Its exit code, once it has ended by itself."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline, self.shown
-            self._read()
-        self._read()
-        return self.process.returncode
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._master)
-
-    def _read(self) -> None:
-        if select.select([self._master], [], [], 0.1)[0]:
-            try:
-                self.shown += os.read(self._master, 65536).decode(errors="replace")
-            except OSError:  # its last user is gone
-                time.sleep(0.1)
-
-
 @contextmanager
-def terminal(project: Project, *words: str) -> Iterator[Terminal]:
-    made = Terminal(project, *words)
+def at_terminal(project: Project, *words: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
+    """`cluster WORDS...` in a terminal."""
+    terminal = Terminal()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", CLUSTER, *words],  # it becomes the controlling one, for Ctrl-C
+        cwd=project.directory,
+        env={**project.environment(), "TERM": "xterm"},
+        stdin=terminal.theirs,
+        stdout=terminal.theirs,
+        stderr=terminal.theirs,
+    )
     try:
-        yield made
+        yield terminal, process
     finally:
-        made.close()
+        process.kill()
+        process.wait()
+        terminal.close()
+
+
+def press_ctrl_c(terminal: Terminal, answer: str, *, times: int = 1) -> None:
+    """Answer the question that comes then; times: how often it has come by then."""
+    terminal.type("\x03")
+    terminal.wait_for(lambda: terminal.raw.count(QUESTION) == times, TIMEOUT_S)
+    terminal.type(answer)
 
 
 QUESTION = "[stop/leave/continue]"
 
 
 def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Nodes) -> None:
-    with terminal(nodes, "train", *ONE_WORKER, *python(WAIT)) as screen:
-        screen.read_until("] here")
-        screen.type("\x03")
-        screen.read_until(QUESTION)
-        screen.type("continue\n")
-        (job,) = re.findall(r"job (\S+): 1 worker", screen.shown)
+    with at_terminal(nodes, "train", *ONE_WORKER, *python(WAIT)) as (terminal, process):
+        terminal.wait_for(lambda: "] here" in terminal.raw, TIMEOUT_S)
+        press_ctrl_c(terminal, "continue\n")
+        (job,) = re.findall(r"job (\S+): 1 worker", terminal.raw)
         until(lambda: sessions(job), "it does not go on")
-        assert screen.process.poll() is None
-        screen.shown = ""
-        screen.type("\x03")
-        screen.read_until(QUESTION)
-        screen.type("stop\n")
-        assert screen.end() == 130
-        assert f"job {job} was stopped" in screen.shown
+        assert process.poll() is None
+        press_ctrl_c(terminal, "stop\n", times=2)
+        assert process.wait(TIMEOUT_S) == 130
+        assert f"job {job} was stopped" in terminal.settle()
     assert nodes.jobs()[job]["state"] == "stopped"
     gone(job)
 
 
 @pytest.mark.parametrize("answer", ["leave\n", pytest.param("\x03", marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_a_job_running_when_that_is_the_answer(nodes: Nodes, answer: str) -> None:
-    with terminal(nodes, "train", *ONE_WORKER, *python(WAIT)) as screen:
-        screen.read_until("] here")
-        screen.type("\x03")
-        screen.read_until(QUESTION)
-        screen.type(answer)
-        assert screen.end() == 130
-        (job,) = re.findall(r"job (\S+) runs on: cluster logs -f", screen.shown)
+    with at_terminal(nodes, "train", *ONE_WORKER, *python(WAIT)) as (terminal, process):
+        terminal.wait_for(lambda: "] here" in terminal.raw, TIMEOUT_S)
+        press_ctrl_c(terminal, answer)
+        assert process.wait(TIMEOUT_S) == 130
+        (job,) = re.findall(r"job (\S+) runs on: cluster logs -f", terminal.settle())
     assert nodes.jobs()[job]["state"] == "running"
 
 
@@ -382,7 +318,7 @@ def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
         assert done.stdout.endswith(f"] s3://cluster-jobs/results/{job}/\n")
         supervisors = hosts_of(nodes)["node-0"].programs
         until(lambda: not supervisors("supervise"), "it copies for ever")
-        shutil.rmtree(nodes.folder / job)
+        shutil.rmtree(hosts_of(nodes)["node-0"].root / "home/ubuntu/.cluster/jobs" / job)
         (found,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["id"] == job]
         assert (found["source"], found["state"]) == ("s3", "done")
         assert nodes.run("logs", "-f", "kept").stdout == done.stdout

@@ -25,41 +25,29 @@ from train.s3.environment import S3Access
 READS, CANNOT = "mxnet==1.7.0.post2", "mxnet==1.9.1"
 
 
-@pytest.mark.parametrize(
-    ("mode", "library", "chosen", "why"),
-    [
-        ("auto", READS, "native", f"{READS} can"),
-        ("auto", CANNOT, "stage", f"{CANNOT} cannot read s3://"),
-        ("auto", "mxnet-cu112==1.9.1", "stage", "mxnet-cu112==1.9.1 cannot read s3://"),
-        ("auto", "source@v1.7.x", "stage", "source@v1.7.x may not read s3://"),
-        ("native", READS, "native", f"{READS} can"),
-        ("native", "source@v1.7.x", "native", "as [data] mode says"),
-        ("stage", READS, "stage", "as [data] mode says"),
-    ],
-)
-def test_who_reads(mode: Any, library: str, chosen: str, why: str) -> None:
-    reading = plan_reading(DataConfig(mode=mode), library=library)
-    assert (reading.mode, reading.why) == (chosen, why)
-
-
 INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
 
 
 @pytest.mark.parametrize(
-    ("mode", "library", "chosen", "why"),
+    ("mode", "library", "program", "chosen", "why"),
     [
-        ("auto", READS, "stage", "ImageRecordDataset cannot read s3://"),
-        ("auto", CANNOT, "stage", f"{CANNOT} cannot read s3://"),
-        ("native", READS, "native", f"{READS} can"),
+        ("auto", READS, "", "native", f"{READS} can"),
+        ("auto", READS, INDEXED, "stage", "ImageRecordDataset cannot read s3://"),
+        ("auto", CANNOT, "", "stage", f"{CANNOT} cannot read s3://"),
+        ("auto", CANNOT, INDEXED, "stage", f"{CANNOT} cannot read s3://"),
+        ("auto", "mxnet-cu112==1.9.1", "", "stage", "mxnet-cu112==1.9.1 cannot read s3://"),
+        ("auto", "source@v1.7.x", "", "stage", "source@v1.7.x may not read s3://"),
+        ("native", READS, "", "native", f"{READS} can"),
+        ("native", READS, INDEXED, "native", f"{READS} can"),
+        ("native", "source@v1.7.x", "", "native", "as [data] mode says"),
+        ("stage", READS, "", "stage", "as [data] mode says"),
     ],
 )
-def test_a_program_whose_readers_cannot_read_natively(mode: Any, library: str, chosen: str, why: str) -> None:
-    reading = plan_reading(DataConfig(mode=mode), library=library, program=INDEXED)
+def test_who_reads(mode: Any, library: str, program: str, chosen: str, why: str) -> None:
+    reading = plan_reading(DataConfig(mode=mode), library=library, program=program)
     assert (reading.mode, reading.why) == (chosen, why)
-    expected = (
-        'data.mode = "native": ImageRecordDataset, in the program, cannot read s3:// so: set [data] mode = "stage"'
-    )
-    assert reading_warnings(reading, TrainConfig()) == ((expected,) if mode == "native" else ())
+    said = 'data.mode = "native": ImageRecordDataset, in the program, cannot read s3:// so: set [data] mode = "stage"'
+    assert reading_warnings(reading, TrainConfig()) == ((said,) if mode == "native" and program else ())
 
 
 def test_a_job_whose_program_needs_it_has_its_data_staged() -> None:
