@@ -23,7 +23,7 @@ CODE = (
     "bootstrap/node/process_tree.py",
     "bootstrap/node/setup_env.py",
     "train/__init__.py",
-    "train/engines.py",
+    "train/engines",
     "train/job/__init__.py",
     "train/job/protocol.py",
     "train/node",

@@ -10,7 +10,8 @@ from msgspec import to_builtins
 
 from bootstrap.node import process_tree
 from foundation.decode import decode
-from train.engines import ENGINES, HostFiles
+from train.engines import ENGINES
+from train.engines.engine import HostFiles
 from train.job.protocol import JobHost, Order
 from train.node import job_folder, wire
 from train.node.programs import program_words

@@ -18,7 +18,8 @@ from msgspec import convert, to_builtins
 from bootstrap.node import process_tree
 from foundation.file_lock import FileLock, is_held
 from job_channels import make_order
-from train.engines import ENGINES, HostFiles
+from train.engines import ENGINES
+from train.engines.engine import HostFiles
 from train.job.plan import new_job_id
 from train.job.protocol import JobHost, JobResult
 from train.node import job_folder, wire

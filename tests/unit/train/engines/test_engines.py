@@ -6,7 +6,8 @@ from typing import get_args
 import pytest
 
 from job_channels import make_order
-from train.engines import ENGINES, HostFiles
+from train.engines import ENGINES
+from train.engines.engine import HostFiles
 from train.job.protocol import JobHost, Launcher
 
 FILES = HostFiles(hostfile="/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh")
