@@ -24,6 +24,8 @@ import threading
 import time
 from typing import Any
 
+from foundation.thread_pool import Check, map_in_threads
+
 PORTS = (10000, 49999)  # ps-lite's own: open where training is
 TRIES = 50
 CONNECT_TIMEOUT_S = 5.0
@@ -85,19 +87,15 @@ def receive(address: str, secret: bytes) -> None:
 
 def listen(address: str) -> socket.socket:
     """A socket that listens on a free one of PORTS. Raises OSError when TRIES of them were taken."""
-    for tries_left in reversed(range(TRIES)):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    tries_left = TRIES
+    while True:
         try:
-            listener.bind((address, random.randint(*PORTS)))  # noqa: S311 - nothing depends on its being guessed
-            listener.listen(64)
+            port = random.randint(*PORTS)  # noqa: S311 - nothing depends on its being guessed
+            return socket.create_server((address, port), backlog=64)
         except OSError:
-            listener.close()
+            tries_left -= 1
             if not tries_left:
                 raise
-        else:
-            return listener
-    raise AssertionError
 
 
 def take(connection: socket.socket, secret: bytes) -> None:
@@ -169,41 +167,25 @@ def connect(peer: dict[str, Any], secret: bytes, what: bytes) -> socket.socket:
 
 def time_round_trips(peer: dict[str, Any], secret: bytes, pings: int) -> list[float]:
     """Seconds of so many round trips, one after another."""
-    connection = connect(peer, secret, b"p")
     trips = []
-    try:
-        for number in range(UNTIMED_PINGS + pings):
+    with connect(peer, secret, b"p") as connection:
+        for _ in range(UNTIMED_PINGS + pings):
             began = time.perf_counter()
             connection.sendall(b"." * PING_BYTES)
             read_exactly(connection, PING_BYTES)
-            if number >= UNTIMED_PINGS:
-                trips.append(time.perf_counter() - began)
-    finally:
-        connection.close()
-    return trips
+            trips.append(time.perf_counter() - began)
+    return trips[UNTIMED_PINGS:]
 
 
 def send(peer: dict[str, Any], secret: bytes, seconds: float, streams: int) -> tuple[int, float]:
     """Send for so long over so many connections at once; the bytes that arrived, and the seconds of the slowest."""
     connections = [connect(peer, secret, b"s") for _ in range(streams)]
-    failures: list[Exception] = []
-    results: list[tuple[int, float]] = []
 
-    def work(connection: socket.socket) -> None:
-        try:
-            results.append(_send_on(connection, seconds))
-        except (OSError, EOFError) as error:
-            failures.append(error)
-        finally:
-            connection.close()
+    def work(connection: socket.socket, _: Check) -> tuple[int, float]:
+        with connection:
+            return _send_on(connection, seconds)
 
-    threads = [threading.Thread(target=work, args=(connection,), daemon=True) for connection in connections]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    results = map_in_threads(work, connections, threads=streams)
     return sum(total for total, _ in results), max(took for _, took in results)
 
 

@@ -46,34 +46,9 @@ def new_record(order: Order, submitted_at: float) -> Record:
         hidden = order.hidden.get(key, ())
         for name, value in variables.items():
             env[name + suffix] = HIDDEN if name in hidden else mask(name, value)
-    return Record(
-        id=order.job,
-        name=order.name,
-        state="starting",
-        workers=order.workers,
-        servers=order.servers,
-        submitted_at=submitted_at,
-        started_at=None,
-        ended_at=None,
-        exit_code=None,
-        error=None,
-        nodes=order.hosts,
-        python=order.python,
-        cwd=order.cwd,
-        command=order.command,
-        env=env,
-        output_url=order.output_url,
-        launcher=order.launcher,
-        kv_store=order.kv_store,
-        library=order.library,
-        code=order.code,
-        project=order.project,
-        script=order.script,
-        script_source=order.script_source,
-        owner=order.owner,
-        max_duration_s=order.max_duration_s,
-        nodes_credentials=order.nodes_credentials,
-    )
+    fields = {name: getattr(order, name) for name in Record.__struct_fields__ if hasattr(order, name)}
+    fields |= {"id": order.job, "nodes": order.hosts, "env": env, "state": "starting", "submitted_at": submitted_at}
+    return Record(**fields, started_at=None, ended_at=None, exit_code=None, error=None)
 
 
 def mask(name: str, value: str) -> str:

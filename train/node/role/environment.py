@@ -1,16 +1,17 @@
 """What a process of a job finds: its environment, its folder for output, its limits."""
 
 import fcntl
+import itertools
 import os
 import resource
 import socket
 import struct
 import sys
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Optional, Union
 
 from bootstrap.node import process_tree, setup_env
+from foundation.thread_pool import map_in_threads
 from train.node import job_folder
 from train.node.programs import CODE_DIR
 from train.node.wire import RoleOrder
@@ -128,23 +129,13 @@ def find_blocked(env: Mapping[str, str]) -> Optional[str]:
     )
 
 
-def find_unreachable(places: Iterable[tuple[str, int]]) -> list[str]:
+def find_unreachable(places: Sequence[tuple[str, int]]) -> list[str]:
     """Those of these ports, [(host, number), ...], that cannot be reached from here: ["10.0.0.5:34567", ...], in order.
 
     They are tried side by side.
     """
-    blocked: list[str] = []
-
-    def try_one(host: str, port: int) -> None:
-        if try_port(host, port, REACH_TIMEOUT_S) is not None:
-            blocked.append(f"{host}:{port}")
-
-    trials = [threading.Thread(target=try_one, args=place, daemon=True) for place in places]
-    for trial in trials:
-        trial.start()
-    for trial in trials:
-        trial.join()
-    return sorted(blocked)
+    fails = map_in_threads(lambda place, _: try_port(*place, REACH_TIMEOUT_S) is not None, places, threads=len(places))
+    return sorted(f"{host}:{port}" for (host, port) in itertools.compress(places, fails))
 
 
 def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> Optional[OSError]:

@@ -223,7 +223,7 @@ class Runner:
         if message.look:
             self.outbox.put(Message(look=convert(process_tree.describe_use(), Use)))
 
-    def reach(self, places: Iterable[tuple[str, int]]) -> None:
+    def reach(self, places: Sequence[tuple[str, int]]) -> None:
         """Report those of these ports that cannot be reached."""
         self.outbox.put(Message(blocked=tuple(environment.find_unreachable(places))))  # goes out with the next step
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from typing import Optional
@@ -59,9 +60,9 @@ class Children:
 
     def _start_proxy(self, *words: str) -> Child:
         order = self._order
-        env = environment(order, os.path.dirname(order.python))
+        command = program_words("ssh_proxy", *words, python=order.python)
         return process_tree.start(
-            program_words("ssh_proxy", *words, python=order.python), env, job_folder.path(order.job)
+            command, environment(order, os.path.dirname(order.python)), job_folder.path(order.job)
         )
 
     def _watch(self, child: Child, process: Optional[JobProcess]) -> None:
@@ -109,18 +110,12 @@ def environment(order: Order, tools: str) -> dict[str, str]:
     env["PATH"] = ":".join([tools, os.path.dirname(order.python), "/usr/local/bin:/usr/bin:/bin"])
     env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")
     env["CLUSTER_HOST"] = order.hosts[0].name
-    env["CLUSTER_HOSTS"] = json.dumps([to_builtins(_short(host)) for host in order.hosts])
+    hosts = [JobHost(name=host.name, ip=host.ip, place=host.place) for host in order.hosts]
+    env["CLUSTER_HOSTS"] = json.dumps(to_builtins(hosts))
     # ssh is to be more patient than the supervisor: that knows more of what was silent.
     env["CLUSTER_SSH_PATIENCE"] = str(max(3, int(order.silence_timeout_s / 2) + 2))
     env[process_tree.JOB_VARIABLE] = order.job
     return env
-
-
-def _short(host: JobHost) -> JobHost:
-    """What ssh_proxy.py needs of a host: not its command, which may be long."""
-    if host.place is None:
-        return JobHost(name=host.name, ip=host.ip)
-    return JobHost(name=host.name, ip=host.ip, place=host.place)
 
 
 def write_files(order: Order) -> HostFiles:
@@ -141,9 +136,5 @@ def write_files(order: Order) -> HostFiles:
 
 def clean_up(job: str) -> None:
     """Remove what was only for the launcher."""
-    folder = job_folder.path(job, "bin")
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        os.unlink(os.path.join(folder, name))
-    if os.path.isdir(folder):
-        os.rmdir(folder)
+    shutil.rmtree(job_folder.path(job, "bin"), ignore_errors=True)
     job_folder.remove(job_folder.path(job, "hosts"))

@@ -8,6 +8,7 @@ from typing import Optional
 
 from train.engines import ENGINES
 from train.job.protocol import JobHost, Order, Place, RecordRole, copy_settings
+from train.node.programs import CODE_DIR
 from train.node.supervisor.event_loop import Connection
 from train.node.wire import Found, Message, RoleOrder
 
@@ -82,17 +83,7 @@ class JobProcess:
 
     def record(self) -> RecordRole:
         """As the job's record has it."""
-        return RecordRole(
-            number=self.number,
-            role=self.role,
-            host=self.host,
-            rank=self.rank,
-            pid=self.pid,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
-            exit_code=self.exit_code,
-            signal=self.signal,
-        )
+        return RecordRole(**{name: getattr(self, name) for name in RecordRole.__struct_fields__})
 
 
 class Processes:
@@ -104,6 +95,16 @@ class Processes:
         self.all: list[JobProcess] = []
         self.hosts = order.hosts
         self.head = self.hosts[0].name
+        # What the nodes have, as other hosts have theirs.
+        self._node = Place(
+            user="",
+            port=SSH_PORT,
+            python=order.python,
+            code_dir=CODE_DIR,
+            cwd=order.cwd,
+            command=order.command,
+            sync_dst_dir=order.sync_dst_dir,
+        )
         self._names = {host.ip: host.name for host in self.hosts}
         self._by_name = {host.name: host for host in self.hosts}
 
@@ -195,7 +196,7 @@ class Processes:
     def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
         """The order of a process; the scheduler needs no secrets, and does not get them."""
         order, host = self.order, self._by_name.get(process.host)
-        place = host.place if host is not None else None
+        place = (host.place if host is not None else None) or self._node
         own = {"server": order.env_server, "worker": order.env_worker}.get(process.role, {})
         env = {**self._env_at(place), **own}
         if process.role != "scheduler":
@@ -207,15 +208,14 @@ class Processes:
             gpus = order.gpus_per_worker[self.order_on_host(process)]
             env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))
         is_setup = process.role == "setup"
-        cwd, folder = (order.cwd, order.sync_dst_dir) if place is None else (place.cwd, place.sync_dst_dir)
         return RoleOrder(
             job=order.job,
             role=process.role,
             host=process.host,
             address=host.ip if host is not None else None,
             launched=launched,
-            commands=self.preparation(place) if is_setup else (order.command if place is None else place.command,),
-            cwd=folder if folder and not is_setup else cwd,
+            commands=self.preparation(place) if is_setup else (place.command,),
+            cwd=place.cwd if is_setup else place.sync_dst_dir or place.cwd,
             env=env,
             setup=order.setup,
             data_url=self._data_url_of(process),
@@ -227,10 +227,10 @@ class Processes:
         check = self.order.data_check
         return check.url if check and process.role == "worker" and self.order_on_host(process) == 0 else None
 
-    def _env_at(self, place: Optional[Place]) -> dict[str, str]:
+    def _env_at(self, place: Place) -> dict[str, str]:
         """The job's variables; on hosts that are not the cluster's, with their own Python first on PATH."""
         env = dict(self.order.env)
-        if place is None:
+        if place is self._node:
             return env
         ours = os.path.dirname(self.order.python) + ":"
         if env.get("PATH", "").startswith(ours):
@@ -243,14 +243,12 @@ class Processes:
 
         They are as many on each.
         """
-        order = self.order
-        cwd, python, target = order.cwd, order.python, order.sync_dst_dir
-        if place is not None:
-            cwd, python, target = place.cwd, place.python, place.sync_dst_dir
-        folder = target or cwd
-        commands: list[tuple[str, ...]] = [("sh", "-c", SYNC, "sync", cwd, folder)] if target else []
-        path = os.path.dirname(python)
-        commands += [("bash", "-lc", SETUP, "setup", words, folder, path) for words in order.job_setup]
+        place = place or self._node
+        folder, path = place.sync_dst_dir or place.cwd, os.path.dirname(place.python)
+        commands: list[tuple[str, ...]] = []
+        if place.sync_dst_dir:
+            commands.append(("sh", "-c", SYNC, "sync", place.cwd, folder))
+        commands += [("bash", "-lc", SETUP, "setup", words, folder, path) for words in self.order.job_setup]
         return (*commands, self.engine.requirement) if self.engine.requirement else tuple(commands)
 
     # -- what went wrong -----------------------------------------------------------------------------------------

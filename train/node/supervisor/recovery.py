@@ -110,7 +110,7 @@ def end_on(job: str, unclean: Sequence[JobHost], silent: Collection[str] = (), *
     searches = []
     for host in unclean:
         timeout_s = SILENT_CONNECT_S if host.name in silent else CONNECT_S
-        prefix = ["/bin/sh", "-c"] if host == head else ssh_proxy.ssh_command_to(host, connect_timeout_s=timeout_s)
+        prefix = ["/bin/sh", "-c"] if host == head else ssh_proxy.ssh_command(host, connect_timeout_s=timeout_s)
         searches.append((host.name, Search(job, prefix, host, python=python)))
     left: Left = {}
     _, here = process_tree.end(job)

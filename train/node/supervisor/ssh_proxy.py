@@ -10,6 +10,7 @@ on what that and the supervisor say to each other: the order too, so that no sec
 line.
 """
 
+import getopt
 import os
 import re
 import select
@@ -55,12 +56,10 @@ def run(arguments: Sequence[str]) -> int:
         command = mpi_command(arguments[1:])
         os.execv(command[0], command)  # noqa: S606 - the words go to ssh as they are
     if arguments[0] == "--role":
-        role, host = arguments[1:]
-        return reach(host, role)
+        return reach(arguments[2], role=arguments[1])
     if arguments[0] == "--join":
         waiting = decode(arguments[2].encode(), Message)
-        words = " join " + shlex.quote(waiting.path or "")
-        return reach(arguments[1], waiting.role or "", waiting.launched, words)
+        return reach(arguments[1], waiting.role or "", waiting.launched, ["join", waiting.path or ""])
     return call_ssh(arguments)
 
 
@@ -74,27 +73,28 @@ def call_ssh(arguments: Sequence[str]) -> int:
     return reach(host, launched["DMLC_ROLE"], launched, port=port)
 
 
-def find_hosts() -> tuple[JobHost, ...]:
-    """The job's, as launching.py has put them into the environment."""
-    return decode(os.environ["CLUSTER_HOSTS"].encode(), tuple[JobHost, ...])
+def find_host(address: str) -> JobHost:
+    """The job's host with this address, from the environment, where launching.py has put them all."""
+    hosts = decode(os.environ["CLUSTER_HOSTS"].encode(), tuple[JobHost, ...])
+    return next((host for host in hosts if host.ip == address), JobHost(name=address, ip=address))
 
 
 def reach(
-    address: str, role: str, launched: Optional[Mapping[str, str]] = None, words: str = "", port: str = "22"
+    address: str, role: str, launched: Optional[Mapping[str, str]] = None, words: Sequence[str] = (), port: str = "22"
 ) -> int:
-    """Run role.py on a host until it or the supervisor ends; returns the exit code. Raises ConnectionError."""
-    host = next((host for host in find_hosts() if host.ip == address), JobHost(name=address, ip=address))
+    """Run role.py, with these words, on a host until it or the supervisor ends; returns the exit code.
+
+    Raises ConnectionError.
+    """
+    host = find_host(address)
     place = host.place
     python, code_dir = (sys.executable, CODE_DIR) if place is None else (place.python, place.code_dir)
     # With the job in its environment role.py is found and ended, though it be stopped and have no child any more.
     job = f"{process_tree.JOB_VARIABLE}={os.environ[process_tree.JOB_VARIABLE]}"
-    remote = (
-        "exec "
-        + " ".join(shlex.quote(word) for word in ["env", job, *program_words("role", python=python, code_dir=code_dir)])
-        + words
-    )
+    program = program_words("role", *words, python=python, code_dir=code_dir)
+    remote = shlex.join(["exec", "env", job, *program])
     ssh = subprocess.Popen(
-        [*ssh_command_to(host, port), remote],
+        [*ssh_command(host, port), remote],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -200,18 +200,8 @@ class Proxy:
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[str, str, str]:
     """launch.py's arguments for ssh -> (host, port, program); no program is an empty one."""
-    rest = list(arguments)
-    port = "22"
-    words = []
-    while rest:
-        word = rest.pop(0)
-        if word == "-o":
-            rest.pop(0)
-        elif word == "-p":
-            port = rest.pop(0)
-        else:
-            words.append(word)
-    return words[0], port, "".join(words[1:2])
+    options, (host, *program) = getopt.gnu_getopt(list(arguments), "o:p:")
+    return host, dict(options).get("-p", "22"), "".join(program)
 
 
 def mpi_command(arguments: Sequence[str]) -> list[str]:
@@ -219,9 +209,8 @@ def mpi_command(arguments: Sequence[str]) -> list[str]:
     rest = list(arguments)
     while rest[0].startswith("-"):
         rest.pop(0)
-    host = rest.pop(0)
-    names = {host.ip: host.name for host in find_hosts()}
-    env = {process_tree.JOB_VARIABLE: os.environ[process_tree.JOB_VARIABLE], "CLUSTER_HOST": names[host]}
+    host = find_host(rest.pop(0))
+    env = {process_tree.JOB_VARIABLE: os.environ[process_tree.JOB_VARIABLE], "CLUSTER_HOST": host.name}
     exports = "".join(f"export {key}={shlex.quote(env[key])}; " for key in sorted(env))
     exports += f"PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "  # a wheel may have brought orted there
     # orted wants to know an agent too, though it is to start nobody: one that is there on its host.
@@ -229,15 +218,11 @@ def mpi_command(arguments: Sequence[str]) -> list[str]:
     return [*ssh_command(host), exports + " ".join(rest).replace(agent, "/usr/bin/ssh")]
 
 
-def ssh_command_to(host: JobHost, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
-    """The same for a host of a job's order. One that is not the cluster's has a user, and a port, of its own."""
-    if host.place is None:
-        return ssh_command(host.ip, port, connect_timeout_s)
-    return ssh_command(f"{host.place.user}@{host.ip}", str(host.place.port), connect_timeout_s)
-
-
-def ssh_command(host: str, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
-    """The real ssh, as the head uses it to reach the nodes of its cluster."""
+def ssh_command(host: JobHost, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
+    """The real ssh, as the head reaches a job's hosts. One that is not the cluster's has a user and port of its own."""
+    target = host.ip
+    if host.place is not None:
+        target, port = f"{host.place.user}@{host.ip}", str(host.place.port)
     folder = os.path.join(os.path.expanduser("~"), ".cluster", "ssh")
     options = {
         "IdentityFile": os.path.join(folder, "id_ed25519"),
@@ -253,6 +238,6 @@ def ssh_command(host: str, port: str = "22", connect_timeout_s: int = 5) -> list
         "LogLevel": "ERROR",
     }
     command = [os.environ.get("CLUSTER_SSH", "/usr/bin/ssh"), "-F", "/dev/null", "-T", "-p", port]
-    for key in sorted(options):
-        command += ["-o", f"{key}={options[key]}"]
-    return [*command, host]
+    for key, value in options.items():
+        command += ["-o", f"{key}={value}"]
+    return [*command, target]

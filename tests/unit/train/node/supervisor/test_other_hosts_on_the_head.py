@@ -125,12 +125,12 @@ def test_data_is_fetched_with_the_users_keys_where_there_are_some() -> None:
 
 
 def test_ssh_goes_there_as_its_user_and_to_its_port() -> None:
-    words = ssh_proxy.ssh_command_to(LAB)
+    words = ssh_proxy.ssh_command(LAB)
     assert words[-1] == "alice@10.9.0.1"
     assert words[words.index("-p") + 1] == "2222"
     known = next(word for word in words if word.startswith("UserKnownHostsFile="))
     assert known.endswith("/.cluster/ssh/known_hosts_of_others")
-    node = ssh_proxy.ssh_command_to(ORDER.hosts[0], "24")
+    node = ssh_proxy.ssh_command(ORDER.hosts[0], "24")
     assert node[-1] == "10.0.0.4"
     assert node[node.index("-p") + 1] == "24"
 
@@ -139,7 +139,8 @@ def test_launch_py_passes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("HOME", "/home/ubuntu")
     env = launching.environment(ORDER, "/tools")
     monkeypatch.setenv("CLUSTER_HOSTS", env["CLUSTER_HOSTS"])
-    assert ssh_proxy.find_hosts() == (JobHost(name="node-0", ip="10.0.0.4"), replace(LAB, instance_id=None))
+    assert ssh_proxy.find_host("10.0.0.4") == JobHost(name="node-0", ip="10.0.0.4")
+    assert ssh_proxy.find_host("10.9.0.1") == replace(LAB, instance_id=None)
 
 
 def test_it_is_searched_with_its_own_python() -> None:
