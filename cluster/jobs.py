@@ -35,7 +35,7 @@ from train.follow.records import (
     read_jobs,
     read_s3_records,
 )
-from train.follow.run import STOPPED, RemoteEnd, end_everywhere, render_left, stop_job
+from train.follow.run import STOPPED, end_everywhere, render_left, stop_job
 from train.job.payload import code_digest
 from train.job.protocol import JobResult, Left
 
@@ -114,14 +114,12 @@ def end_from_here(app: App, job: str) -> Left:
     """
     state = describe(app)
     running = [node for node in state.nodes if node.state == "running"]
-    others = ends_of_job(app, job) if app.files.other_hosts.exists() else ()
+    others = ends_of_job(app, job) if app.files.other_hosts.exists() else {}
     if not running:
         return end_everywhere(others)
     command = found_program_command("role", ["end", job], digest=code_digest())
     with open_connections(app, state) as connections:
-        return end_everywhere(
-            [*(RemoteEnd(name=node.name, run=_runner(app, connections, node, command)) for node in running), *others]
-        )
+        return end_everywhere({node.name: _runner(app, connections, node, command) for node in running} | others)
 
 
 def _runner(app: App, connections: Connections, node: Node, command: str) -> Callable[[], str]:

@@ -33,7 +33,6 @@ from foundation.user_folders import home_folder
 from provision.resources.resource import Resource, Unseen
 from train.engines import ENGINES
 from train.follow.head import SILENCE_S, found_program_command
-from train.follow.run import RemoteEnd
 from train.job.payload import code_digest
 
 if TYPE_CHECKING:
@@ -143,16 +142,12 @@ def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
     memory_of(app).keep([remember(host, jobs=(job,)) for host in hosts])
 
 
-def ends_of_job(app: App, job: str) -> tuple[RemoteEnd, ...]:
-    """What ends a job's processes on the user's own hosts."""
+def ends_of_job(app: App, job: str) -> dict[str, Callable[[], str]]:
+    """What ends a job's processes on the user's own hosts, by their names."""
     command = found_program_command("role", ["end", job], digest=code_digest())
     _, known = memory_of(app).read()
     ssh = UserSsh()
-    return tuple(
-        RemoteEnd(name=ssh.host(entry.spec)[0].name, run=_runner(ssh, entry, command))
-        for entry in known
-        if job in entry.jobs
-    )
+    return {ssh.host(entry.spec)[0].name: _runner(ssh, entry, command) for entry in known if job in entry.jobs}
 
 
 def _runner(ssh: UserSsh, entry: Remembered, command: str) -> Callable[[], str]:

@@ -6,7 +6,7 @@ What train/node/supervisor/publish.py has copied to S3 outlives the cluster.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, BinaryIO, Literal
 
 from botocore.exceptions import BotoCoreError
@@ -19,6 +19,7 @@ from train.job.protocol import (
     JobHost,
     JobState,
     Left,
+    Record,
     RecordRole,
     find_record_id,
     parse_record,
@@ -80,6 +81,9 @@ class JobRecord:
         return found
 
 
+_OF_THE_FORM = {field.name for field in fields(JobRecord)} & set(Record.__struct_fields__) - {"stall"}
+
+
 class DamagedRecordError(ClusterError):
     """The record of a job cannot be read; `job` is its id."""
 
@@ -98,25 +102,8 @@ def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRe
     except ValueError as error:
         known = job or find_record_id(data) or UNKNOWN_ID
         return JobRecord(id=known, state="damaged", error=str(error), source=source)
-    return JobRecord(
-        id=form.id,
-        name=form.name,
-        state=form.state,
-        workers=form.workers,
-        servers=form.servers,
-        submitted_at=form.submitted_at,
-        started_at=form.started_at,
-        ended_at=form.ended_at,
-        exit_code=form.exit_code,
-        error=form.error,
-        warnings=form.warnings,
-        stall=form.stall.text if form.stall is not None else None,
-        source=source,
-        nodes=form.nodes,
-        roles=form.roles,
-        left=form.left,
-        data=data,
-    )
+    same = {name: getattr(form, name) for name in _OF_THE_FORM}
+    return JobRecord(**same, stall=form.stall.text if form.stall is not None else None, source=source, data=data)
 
 
 def read_jobs(line: bytes) -> tuple[JobRecord, ...]:

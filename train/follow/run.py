@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -32,14 +32,6 @@ SUBMIT_TIMEOUT_S = 90.0  # longer than jobs.py waits for another submission
 STOP_TIMEOUT_S = 60.0  # the supervisor searches all hosts, some of which may not answer
 MOST_ENDS = 5
 STOPPED = 130
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RemoteEnd:
-    """Ends a job's processes on one node: `run` returns what role.py prints. It raises ClusterError."""
-
-    name: str
-    run: Callable[[], str]
 
 
 class RefusedError(ClusterError):
@@ -305,19 +297,22 @@ def check_result(job: str, result: JobResult) -> None:
         raise JobError(f"job {job} did its work, but left processes behind{remains}", exit_code=1)
 
 
-def end_everywhere(nodes: Sequence[RemoteEnd]) -> Left:
-    """End a job's processes on nodes from this machine; returns what may still run, by node."""
+def end_everywhere(ends: Mapping[str, Callable[[], str]]) -> Left:
+    """End a job's processes on nodes from this machine; returns what may still run, by node.
+
+    ends: by the node's name, what ends them there and returns what role.py prints, or raises ClusterError.
+    """
     left: Left = {}
 
-    def end_on(node: RemoteEnd) -> None:
+    def end_on(node: str) -> None:
         try:
-            found = decode(node.run().encode() or b"[]", LeftOnHost)
+            found = decode(ends[node]().encode() or b"[]", LeftOnHost)
         except (ClusterError, ValueError) as error:
             found = [(0, f"could not be searched: {error}")]
         if found:
-            left[node.name] = found
+            left[node] = found
 
-    on_all(nodes, end_on)
+    on_all(tuple(ends), end_on)
     return left
 
 

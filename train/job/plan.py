@@ -15,6 +15,7 @@ from train.job.placement import Placement, describe_hosts, find_hosts, other_war
 from train.job.protocol import DataCheck, Order, copy_settings
 from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.job.survey import Survey
+from train.s3.environment import S3Access
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,12 +47,9 @@ def plan_job(
     job_id: str,
     script: str,
     data: DataConfig,
-    env: Mapping[str, str],
+    access: S3Access,
     command: Sequence[str] = (),
-    nodes_credentials: bool = False,
-    credentials_left_s: float | None = None,
     credentials: str = "",
-    credentials_warning: str | None = None,
     mxnet: str = "auto",
     program: str = "",
     survey: Survey | None = None,
@@ -59,11 +57,10 @@ def plan_job(
 ) -> Job:
     """Decide what a job is; `script` is its absolute path on the nodes, `command` replaces it. Pure.
 
-    nodes: the cluster's, the head first. env: variables that the cluster sets; [train] env goes over them.
-    nodes_credentials, hidden: see Order. credentials_left_s: of the others, where that is known. credentials: what they
-    are, in a line; credentials_warning: what the user should know of them. mxnet: [bootstrap]'s.
-    program: the text of the user's own program that is run, as far as it is known.
-    survey: what AWS was asked, where it was. Raises ConfigError for what makes no sense.
+    nodes: the cluster's, the head first. access: of the job to S3; [train] env goes over its variables. credentials:
+    what they are, in a line. mxnet: [bootstrap]'s. program: the text of the user's own program that is run, as far as
+    it is known. survey: what AWS was asked, where it was. hidden: see Order. Raises ConfigError for what makes no
+    sense.
     """
     head = nodes[0]
     survey = survey or Survey()
@@ -74,13 +71,7 @@ def plan_job(
         return choose_mxnet(node.facts, node=node.host.name) if mxnet == "auto" else mxnet
 
     library = library_of(head)
-    reading = plan_reading(
-        data,
-        library=library,
-        program=program,
-        nodes_credentials=nodes_credentials,
-        credentials_left_s=credentials_left_s,
-    )
+    reading = plan_reading(data, access, library=library, program=program)
     staged = reading.mode == "stage"
     wanted = Wanted(
         config=config,
@@ -92,14 +83,14 @@ def plan_job(
         data_url=data.url,
         data=survey.data,
         region=survey.region,
-        nodes_credentials=nodes_credentials,
+        nodes_credentials=access.of_nodes,
         staged=staged,
     )
     warnings = (
-        *((credentials_warning,) if credentials_warning is not None else ()),
+        *([access.warning] if access.warning is not None else []),
         *check(wanted),
-        *reading_warnings(reading, config, credentials_left_s=credentials_left_s),
-        *other_warnings(placement, library, library_of, staged=staged, of_nodes=nodes_credentials),
+        *reading_warnings(reading, config, access),
+        *other_warnings(placement, library, library_of, staged=staged, of_nodes=access.of_nodes),
     )
     threads = choose_threads(placement)
     gpus, shares = choose_gpus(config, wanted.gpus, most_workers=placement.most_workers)
@@ -137,7 +128,7 @@ def plan_job(
         env_worker=dict(config.env_worker),
         hidden=dict(hidden or {}),
         gpus_per_worker=shares,
-        nodes_credentials=nodes_credentials,
+        nodes_credentials=access.of_nodes,
         setup=head.setup,
         job_setup=tuple(config.setup),
         library=library,
@@ -148,8 +139,8 @@ def plan_job(
         data_check=DataCheck(url=data.url, needed=wanted.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),
     )
-    staging = reading_environment(reading, data, placement, nodes_credentials=nodes_credentials)
-    order.env = {**_environment(order, data, config, threads), **staging, **env, **config.env}
+    staging = reading_environment(reading, data, placement, access)
+    order.env = {**_environment(order, data, config, threads), **staging, **access.env, **config.env}
     return Job(
         order=order,
         config=config,
@@ -182,11 +173,7 @@ def _environment(order: Order, data: DataConfig, config: TrainConfig, threads: T
     }
     if config.p3:
         env["MXNET_UPDATE_ON_KVSTORE"] = "0"  # P3's servers only add up; MXNet's scripts ask for more by default
-    urls = {
-        "CLUSTER_DATA_URL": data.url,
-        "CLUSTER_RESULTS_URL": data.results,
-        "CLUSTER_OUTPUT_URL": order.output_url,
-    }
+    urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results, "CLUSTER_OUTPUT_URL": order.output_url}
     return env | {key: url for key, url in urls.items() if url is not None}
 
 

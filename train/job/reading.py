@@ -53,18 +53,10 @@ def find_python_reader(program: str) -> str | None:
     return found[0] if found is not None else None
 
 
-def plan_reading(
-    data: DataConfig,
-    *,
-    library: str,
-    program: str = "",
-    nodes_credentials: bool = False,
-    credentials_left_s: float | None = None,
-) -> Reading:
+def plan_reading(data: DataConfig, access: S3Access, *, library: str, program: str = "") -> Reading:
     """Decide for a job; library: "mxnet==1.7.0.post2", "source@v1.7.x". program: its text, as far as it is known.
 
-    nodes_credentials: it uses those of the nodes' instance profile. credentials_left_s: for how long the others are
-    valid, where that is known. Raises ConfigError where MXNet is to read s3:// itself and is known not to.
+    Raises ConfigError where MXNet is to read s3:// itself and is known not to.
     """
     wheel = find_wheel(library)
     reads = wheel.reads_s3 if wheel is not None else None  # None: not known
@@ -72,7 +64,7 @@ def plan_reading(
         raise ConfigError(f'data.mode = "native": {library} cannot read s3://', hint=f'{_STAGE}, or "auto"')
     reader = find_python_reader(program)
     if data.mode == "native" or (data.mode == "auto" and reads and reader is None):
-        limit_s = INSTANCE_CREDENTIALS_S if nodes_credentials else credentials_left_s
+        limit_s = INSTANCE_CREDENTIALS_S if access.of_nodes else access.left_s
         why = f"{library} can" if reads else "as [data] mode says"
         return Reading(mode="native", why=why, limit_s=limit_s, unreadable=reader)
     if data.mode == "stage":
@@ -81,9 +73,7 @@ def plan_reading(
     return Reading(mode="stage", why=f"{cannot} read s3://")
 
 
-def reading_environment(
-    reading: Reading, data: DataConfig, placement: Placement, *, nodes_credentials: bool
-) -> dict[str, str]:
+def reading_environment(reading: Reading, data: DataConfig, placement: Placement, access: S3Access) -> dict[str, str]:
     """What a job's processes get to read so."""
     if reading.mode == "native":
         return {}
@@ -92,7 +82,7 @@ def reading_environment(
         env["CLUSTER_DATA_CACHE_GIB"] = repr(data.cache_gib)
     if data.cache_dir != "auto":
         env["CLUSTER_DATA_CACHE_DIR"] = data.cache_dir
-    if nodes_credentials:
+    if access.of_nodes:
         env["CLUSTER_DATA_CREDENTIALS"] = "instance"
     return env
 
@@ -107,30 +97,25 @@ def guess_ranks(placement: Placement) -> list[str]:
     return [node.host.name for node in nodes for _ in range(placement.workers[node.host.name])]
 
 
-def reading_warnings(
-    reading: Reading, config: TrainConfig, *, credentials_left_s: float | None = None
-) -> tuple[str, ...]:
-    """What the user should know of a job that uses what cannot read so, or that may run longer than its credentials.
-
-    credentials_left_s: as plan_reading has it.
-    """
+def reading_warnings(reading: Reading, config: TrainConfig, access: S3Access) -> list[str]:
+    """What the user should know of a job that uses what cannot read so, or that may run longer than its credentials."""
     said = []
     if reading.unreadable is not None:
         said.append(f'data.mode = "native": {reading.unreadable}, in the program, cannot read s3:// so: {_STAGE}')
     wanted_s = config.max_duration_s
     # Those of this machine are renewed by nobody. Those of an instance profile are, where data is staged.
-    limit_s, todo = (credentials_left_s, _OF_NODES) if credentials_left_s is not None else (reading.limit_s, _STAGE)
+    limit_s, todo = (access.left_s, _OF_NODES) if access.left_s is not None else (reading.limit_s, _STAGE)
     if limit_s is not None and wanted_s is not None and wanted_s > limit_s:
         said.append(
             f'train.max_duration = "{config.max_duration}": the credentials that this job uses S3 with end before, '
             f"after {render_left(limit_s)}, and cannot be renewed: {todo}"
         )
-    elif wanted_s is None and credentials_left_s is not None and credentials_left_s < SHORT_S:
+    elif wanted_s is None and access.left_s is not None and access.left_s < SHORT_S:
         said.append(
-            f"the credentials of this job end in {render_left(credentials_left_s)}, and cannot be renewed: after that "
+            f"the credentials of this job end in {render_left(access.left_s)}, and cannot be renewed: after that "
             f"the job can neither read nor write S3. For a longer job, {todo}"
         )
-    return tuple(said)
+    return said
 
 
 def render_left(seconds: float) -> str:

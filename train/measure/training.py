@@ -9,7 +9,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from train.job.config import DataConfig, TrainConfig
 from train.job.payload import SCRIPTS_DIR
 from train.job.plan import Job, new_job_id, plan_job
 from train.job.protocol import JobResult, KvStore
+from train.s3.environment import S3Access
 
 LAST_LINES = 10
 KV_LAYERS = 50
@@ -30,11 +31,8 @@ _SIZE = re.compile(r"num of arrays = (\d+), total size = ([\d.]+) MB")
 _BATCH = re.compile(r"iter (\d+), ([\d.]+) sec, .* error (\S+)")
 
 
-class Runner(Protocol):
-    """Runs a job to its end on the cluster."""
-
-    def __call__(self, job: Job, take: Callable[[Event], None], /) -> JobResult:
-        """take: gets each event. Raises ClusterError's kinds for what is not the job's own failure."""
+Runner = Callable[[Job, Callable[[Event], None]], JobResult]
+"""Runs a job to its end on the cluster, and gives each event away. Raises ClusterError for what is not its failure."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,4 +276,5 @@ def _plan(
     """A job of ours: the user's environment and kv-store's settings, one server for each worker."""
     usual = {"args": (), "hosts": (), "servers": "auto", "launcher": "ssh", "gpus": "auto", "sync_dst_dir": ""}
     own = replace(config, **{**usual, "max_duration": "none", "queue": False, **changes})
-    return plan_job(own, nodes, job_id=new_job_id(), script=script, data=DataConfig(), env={}, **planned)
+    access = S3Access(env={}, secrets={})
+    return plan_job(own, nodes, job_id=new_job_id(), script=script, data=DataConfig(), access=access, **planned)

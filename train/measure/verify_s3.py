@@ -77,9 +77,7 @@ def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
     folder = url.as_folder().key
     below = [item.url for item in listed if item.size_bytes and (item.url == url or item.url.key.startswith(folder))]
     return min(
-        below,
-        key=lambda found: (not found.key.endswith(".rec"), not _PLAIN_KEY.fullmatch(found.key)),
-        default=None,
+        below, key=lambda found: (not found.key.endswith(".rec"), not _PLAIN_KEY.fullmatch(found.key)), default=None
     )
 
 

@@ -38,12 +38,7 @@ def cluster(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
     s3 = client("s3", s3={"addressing_style": "path"})
     for bucket in ("scoped", "elsewhere"):
         s3.create_bucket(Bucket=bucket)
-    for bucket, key in (
-        ("scoped", "data/a"),
-        ("scoped", "beside"),
-        ("elsewhere", "secret"),
-        ("elsewhere", "new/a"),
-    ):
+    for bucket, key in (("scoped", "data/a"), ("scoped", "beside"), ("elsewhere", "secret"), ("elsewhere", "new/a")):
         s3.put_object(Bucket=bucket, Key=key, Body=b"x")
     path = two_nodes.directory / "cluster.toml"
     kept = path.read_text()
@@ -200,15 +195,10 @@ def use_profile(env: pytest.MonkeyPatch, directory: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("longest_s", "job_s", "hours"),
-    [(12 * 3600, None, 12), (12 * 3600, 3600, 2), (3600, None, 1)],
+    ("longest_s", "job_s", "hours"), [(12 * 3600, None, 12), (12 * 3600, 3600, 2), (3600, None, 1)]
 )
 def test_the_role_of_a_profile_is_assumed_with_fewer_rights(
-    env: pytest.MonkeyPatch,
-    tmp_path: Path,
-    longest_s: int,
-    job_s: int | None,
-    hours: int,
+    env: pytest.MonkeyPatch, tmp_path: Path, longest_s: int, job_s: int | None, hours: int
 ) -> None:
     """For as long as the job wants, as far as the role goes."""
     arn = make_role(TRUST, MaxSessionDuration=longest_s)
@@ -224,18 +214,14 @@ def test_a_role_by_way_of_another_one(env: pytest.MonkeyPatch, tmp_path: Path) -
     first = make_role(TRUST)
     text = f"[profile first]\nrole_arn = {first}\nsource_profile = mine\n"
     use_profile(
-        env,
-        tmp_path,
-        f"{text}[profile trainer]\nrole_arn = {make_role(trust(first))}\nsource_profile = first\n",
+        env, tmp_path, f"{text}[profile trainer]\nrole_arn = {make_role(trust(first))}\nsource_profile = first\n"
     )
     access = find_access()
     assert access.warning is None
     assert is_limited(access)
 
 
-def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(
-    env: pytest.MonkeyPatch,
-) -> None:
+def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(env: pytest.MonkeyPatch) -> None:
     arn = make_role(TRUST)
     iam, name = client("iam"), arn.rpartition("/")[2]
     # It may not do all, of which sts:AssumeRole would be a part.
@@ -257,9 +243,7 @@ def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(
     assert access.left_s <= 3600
 
 
-def test_the_temporary_keys_of_a_user_are_not_limited_and_the_user_is_warned(
-    env: pytest.MonkeyPatch,
-) -> None:
+def test_the_temporary_keys_of_a_user_are_not_limited_and_the_user_is_warned(env: pytest.MonkeyPatch) -> None:
     keys = client("sts").get_session_token()["Credentials"]
     use(env, keys)
     access = find_access()

@@ -104,10 +104,7 @@ KILLED = (
         command=STARTS,
     ),
     Killed(
-        "the supervisor",
-        lambda job: job.program("supervise"),
-        "the supervisor on node-0 was killed",
-        command=STARTS,
+        "the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed", command=STARTS
     ),
 )
 ALSO_KILLED = (

@@ -10,11 +10,13 @@ from bootstrap.ssh.host import Host
 from node_facts import FACTS
 from train.job.config import DataConfig, TrainConfig
 from train.job.plan import Job, plan_job
+from train.s3.environment import S3Access
 
 CODE_DIR = "/home/ubuntu/.cluster/tree/cd"
 PROJECT_DIR = "/home/ubuntu/.cluster/tree/ef"
 SCRIPT = f"{CODE_DIR}/train/scripts/train_mnist.py"
 OWN_SCRIPT = f"{PROJECT_DIR}/my/train.py"
+NO_ACCESS = S3Access(env={}, secrets={})
 GPU = ("8.6", "NVIDIA A10G")
 
 
@@ -56,6 +58,6 @@ def with_files(nodes: Sequence[ReadyNode]) -> list[ReadyNode]:
 
 def plan(config: TrainConfig, nodes: int | Sequence[ReadyNode], **more: Any) -> Job:
     """The job on so many nodes without GPUs, or on these."""
-    settings: dict[str, Any] = {"job_id": "j", "script": SCRIPT, "data": DataConfig(), "env": {}}
+    settings: dict[str, Any] = {"job_id": "j", "script": SCRIPT, "data": DataConfig(), "access": NO_ACCESS}
     there = cpus(nodes) if isinstance(nodes, int) else nodes
     return plan_job(config, there, **{**settings, **more})

@@ -275,20 +275,18 @@ def at_least(low: int) -> Callable[[str], int]:
     return whole_number
 
 
-def positive(text: str) -> float:
-    """A number above 0."""
-    value = _number(text)
-    if value is None or not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+def _number_type(allowed: Callable[[float], bool], said: str) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = _number(text)
+        if value is None or not allowed(value) or value == float("inf"):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {said}")
+        return value
+
+    return number
 
 
-def not_negative(text: str) -> float:
-    """A number from 0 up."""
-    value = _number(text)
-    if value is None or not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return value
+positive = _number_type(lambda value: value > 0, "above 0")
+not_negative = _number_type(lambda value: value >= 0, "from 0 up")
 
 
 def switch(text: str) -> bool:

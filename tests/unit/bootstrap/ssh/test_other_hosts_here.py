@@ -23,7 +23,7 @@ from bootstrap.ssh.other_hosts import (
 )
 from bootstrap.ssh.user_ssh import Spec
 from foundation.errors import ClusterError, ConfigError
-from job_world import CODE_DIR, PROJECT_DIR, cpus, node, plan, with_files
+from job_world import CODE_DIR, NO_ACCESS, PROJECT_DIR, cpus, node, plan, with_files
 from train.engines import ENGINES
 from train.job.config import DataConfig, TrainConfig
 
@@ -267,7 +267,7 @@ def test_another_library_and_what_is_not_renewed_are_warned_of() -> None:
         TrainConfig(hosts=("node-0", LAB.spec), gpus="none"),
         [*cpus(1), lab],
         data=DataConfig(url="s3://b/x/", mode="stage"),
-        nodes_credentials=True,
+        access=replace(NO_ACCESS, of_nodes=True),
     )
     said = "\n".join(job.warnings)
     assert "lab:2222 gets mxnet-cu" in said

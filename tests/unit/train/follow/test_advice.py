@@ -51,10 +51,7 @@ def test_a_known_mistake_gets_its_own_advice(needle: str, sample: str, other: st
         ),
         ("[Errno -", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
         ("[Errno -", "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>"),
-        (
-            "Could not resolve host:",
-            "fatal: unable to access 'https://x.invalid/': Could not resolve host: x.invalid",
-        ),
+        ("Could not resolve host:", "fatal: unable to access 'https://x.invalid/': Could not resolve host: x.invalid"),
     ],
 )
 def test_a_known_mistake_is_recognised_in_every_version(needle: str, line_of_another_version: str) -> None:

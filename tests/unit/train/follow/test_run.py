@@ -249,12 +249,12 @@ def test_nodes_that_cannot_be_searched_are_named() -> None:
     def fails() -> str:
         raise no_answer()
 
-    nodes = [
-        run.RemoteEnd(name="node-0", run=lambda: "[]"),
-        run.RemoteEnd(name="node-1", run=fails),
-        run.RemoteEnd(name="node-2", run=lambda: '[[7, "python"]]'),
-        run.RemoteEnd(name="node-3", run=lambda: ""),
-    ]
+    nodes = {
+        "node-0": lambda: "[]",
+        "node-1": fails,
+        "node-2": lambda: '[[7, "python"]]',
+        "node-3": lambda: "",
+    }
     assert end_everywhere(nodes) == {
         "node-1": [(0, "could not be searched: node-0: no answer on port 22")],
         "node-2": [(7, "python")],

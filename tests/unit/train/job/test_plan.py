@@ -12,7 +12,7 @@ from msgspec import to_builtins
 
 from bootstrap.apply import ReadyNode
 from foundation.settings import check
-from job_world import OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, node, plan, with_files
+from job_world import NO_ACCESS, OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, node, plan, with_files
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
 from train.job.placement import place, share_gpus
@@ -58,7 +58,7 @@ def test_the_users_environment_goes_over_ours() -> None:
     job = plan(
         TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}),
         2,
-        env={"A": "0", "B": "2"},
+        access=replace(NO_ACCESS, env={"A": "0", "B": "2"}),
         data=DataConfig(url="s3://bucket/x/"),
     )
     wanted = {"OMP_NUM_THREADS": "3", "A": "1", "B": "2", "CLUSTER_DATA_URL": "s3://bucket/x/"}
@@ -193,12 +193,7 @@ def test_the_files_are_run_where_they_are_copied_to() -> None:
 
 def test_the_order_is_json_and_says_all() -> None:
     config = TrainConfig(
-        max_duration="2h",
-        queue=True,
-        setup=("true",),
-        open_files=4096,
-        env_server={"A": "1"},
-        env_worker={"A": "2"},
+        max_duration="2h", queue=True, setup=("true",), open_files=4096, env_server={"A": "1"}, env_worker={"A": "2"}
     )
     survey = Survey(owner="arn:aws:iam::1:user/me")
     data = DataConfig(results="s3://bucket/y")
@@ -279,7 +274,9 @@ def test_a_job_is_named_after_what_it_runs(name: str, command: tuple[str, ...], 
 def test_what_was_chosen_is_shown_with_its_reason() -> None:
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
     reading = "read from files staged on the nodes (mxnet-cu112==1.9.1 cannot read s3://)"
-    job = plan(TrainConfig(workers=4), gpus(4, 4), env=env, credentials="credentials: temporary")
+    job = plan(
+        TrainConfig(workers=4), gpus(4, 4), access=replace(NO_ACCESS, env=env), credentials="credentials: temporary"
+    )
     assert render_settings(job) == [
         "job j: 4 workers, 4 servers on 2 nodes, kv_store dist_sync: train_mnist",
         "  script: train_mnist.py (ships with cluster)",
@@ -317,7 +314,7 @@ def test_what_is_the_users_is_shown_as_theirs_without_values() -> None:
 def test_a_value_that_was_not_typed_is_not_shown() -> None:
     config = TrainConfig(env={"OMP_NUM_THREADS": "hush", "DMLC_INTERFACE": "hush", "S3_ENDPOINT": "hush"})
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
-    job = plan(config, 2, env=env, hidden={"env": tuple(config.env)})
+    job = plan(config, 2, access=replace(NO_ACCESS, env=env), hidden={"env": tuple(config.env)})
     assert job.order.hidden == {"env": tuple(config.env)}
     said = "\n".join(render_settings(job))
     assert "hush" not in said

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from foundation.errors import ConfigError
-from job_world import node, plan
+from job_world import NO_ACCESS, node, plan
 from provision.aws.iam_policy import S3Scope
 from train.job.config import DataConfig, TrainConfig
 from train.job.placement import Placement
@@ -44,10 +44,10 @@ INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
     ],
 )
 def test_who_reads(mode: Any, library: str, program: str, chosen: str, why: str) -> None:
-    reading = plan_reading(DataConfig(mode=mode), library=library, program=program)
+    reading = plan_reading(DataConfig(mode=mode), NO_ACCESS, library=library, program=program)
     assert (reading.mode, reading.why) == (chosen, why)
     said = 'data.mode = "native": ImageRecordDataset, in the program, cannot read s3:// so: set [data] mode = "stage"'
-    assert reading_warnings(reading, TrainConfig()) == ((said,) if mode == "native" and program else ())
+    assert reading_warnings(reading, TrainConfig(), NO_ACCESS) == ([said] if mode == "native" and program else [])
 
 
 def test_a_job_whose_program_needs_it_has_its_data_staged() -> None:
@@ -58,28 +58,30 @@ def test_a_job_whose_program_needs_it_has_its_data_staged() -> None:
 
 def test_mxnet_is_not_made_to_read_what_it_cannot() -> None:
     with pytest.raises(ConfigError, match=r'data.mode = "native": mxnet==1.9.1 cannot read s3://') as error:
-        plan_reading(DataConfig(mode="native"), library=CANNOT)
+        plan_reading(DataConfig(mode="native"), NO_ACCESS, library=CANNOT)
     assert error.value.hint == 'set [data] mode = "stage", or "auto"'
 
 
 @pytest.mark.parametrize(
     ("max_duration", "options", "said"),
     [
-        ("none", {"credentials_left_s": 3600.0}, "end in 1 h"),
-        ("none", {"credentials_left_s": 2 * 3600.0}, None),  # said beside where S3 is
-        ("2h", {"credentials_left_s": 3600.0}, "after 1 h"),
-        ("1h", {"credentials_left_s": 3600.0}, None),
+        ("none", {"left_s": 3600.0}, "end in 1 h"),
+        ("none", {"left_s": 2 * 3600.0}, None),  # said beside where S3 is
+        ("2h", {"left_s": 3600.0}, "after 1 h"),
+        ("1h", {"left_s": 3600.0}, None),
         ("2h", {}, None),
-        ("7h", {"nodes_credentials": True}, "after 6 h"),
-        ("6h", {"nodes_credentials": True}, None),
+        ("7h", {"of_nodes": True}, "after 6 h"),
+        ("6h", {"of_nodes": True}, None),
     ],
 )
 def test_a_job_longer_than_its_credentials(max_duration: str, options: dict[str, Any], said: str | None) -> None:
     config = TrainConfig(max_duration=max_duration)
-    left_s = options.get("credentials_left_s")
-    warnings = reading_warnings(plan_reading(DataConfig(), library=READS, **options), config, credentials_left_s=left_s)
+    access = replace(NO_ACCESS, **options)
+    warnings = reading_warnings(plan_reading(DataConfig(), access, library=READS), config, access)
     assert [said in warning for warning in warnings if said] == [True] * (said is not None)
-    assert reading_warnings(plan_reading(DataConfig(mode="stage"), library=READS, **options), config) == ()
+    nodes_own = replace(access, left_s=None)
+    staged = plan_reading(DataConfig(mode="stage"), access, library=READS)
+    assert reading_warnings(staged, config, nodes_own) == []
 
 
 @pytest.mark.parametrize(
@@ -110,30 +112,31 @@ def test_ranks_are_guessed_as_ps_lite_gives_them() -> None:
 
 
 def test_what_workers_are_told() -> None:
-    stage = plan_reading(DataConfig(mode="stage"), library=READS)
+    stage = plan_reading(DataConfig(mode="stage"), NO_ACCESS, library=READS)
     data = DataConfig(mode="stage", cache_gib=20.0, cache_dir="/data/cache")
-    assert reading_environment(stage, data, placement(a=1, b=1), nodes_credentials=True) == {
+    assert reading_environment(stage, data, placement(a=1, b=1), replace(NO_ACCESS, of_nodes=True)) == {
         "CLUSTER_DATA_MODE": "stage",
         "CLUSTER_DATA_RANKS": "a b",
         "CLUSTER_DATA_CACHE_GIB": "20.0",
         "CLUSTER_DATA_CACHE_DIR": "/data/cache",
         "CLUSTER_DATA_CREDENTIALS": "instance",
     }
-    native = plan_reading(DataConfig(), library=READS)
-    assert reading_environment(native, data, placement(a=1), nodes_credentials=True) == {}
+    native = plan_reading(DataConfig(), NO_ACCESS, library=READS)
+    assert reading_environment(native, data, placement(a=1), replace(NO_ACCESS, of_nodes=True)) == {}
 
 
 def test_a_job_tells_its_workers() -> None:
     data = DataConfig(url="s3://bucket/d/", mode="stage")
     assert plan(TrainConfig(), 2, data=data).order.env["CLUSTER_DATA_RANKS"] == "node-1 node-0"
-    said = plan(TrainConfig(max_duration="2h"), 2, credentials_left_s=60.0).warnings
+    said = plan(TrainConfig(max_duration="2h"), 2, access=replace(NO_ACCESS, left_s=60.0)).warnings
     assert [line for line in said if 'set [provision] instance_profile = "auto"' in line]
 
 
 def test_staged_data_needs_credentials_that_last_as_well() -> None:
     """Nobody renews those of the user's machine on the nodes."""
-    staged = plan_reading(DataConfig(mode="stage"), library=READS, credentials_left_s=3600.0)
-    (said,) = reading_warnings(staged, TrainConfig(max_duration="2h"), credentials_left_s=3600.0)
+    access = replace(NO_ACCESS, left_s=3600.0)
+    staged = plan_reading(DataConfig(mode="stage"), access, library=READS)
+    (said,) = reading_warnings(staged, TrainConfig(max_duration="2h"), access)
     assert 'set [provision] instance_profile = "auto"' in said
 
 

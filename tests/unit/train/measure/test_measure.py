@@ -310,13 +310,7 @@ def run_scaling(count: int, *outputs: str, nodes: Sequence[ReadyNode]) -> tuple[
     run = FakeRunner(*outputs)
     workload = choose_workload(nodes, batches=200)
     found = measure_scaling(
-        run,
-        nodes,
-        count,
-        config=TrainConfig(gc_type="2bit"),
-        kv_store="dist_sync",
-        workload=workload,
-        batches=200,
+        run, nodes, count, config=TrainConfig(gc_type="2bit"), kv_store="dist_sync", workload=workload, batches=200
     )
     return found, run.jobs[0]
 

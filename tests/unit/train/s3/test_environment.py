@@ -83,4 +83,4 @@ def test_with_an_instance_profile_the_users_credentials_are_not_even_looked_at(
     assert access.of_nodes
     assert not access.secrets
     assert access.env["S3_REGION"] == "us-east-1"
-    assert plan(TrainConfig(), 2, nodes_credentials=access.of_nodes).order.nodes_credentials
+    assert plan(TrainConfig(), 2, access=access).order.nodes_credentials
