@@ -149,15 +149,28 @@ LIBRARIES = (
     ),
 )
 
+# S3's error codes.
+S3_CODES = {
+    "PermanentRedirect": OTHER_REGION,
+    "TemporaryRedirect": "S3 sends reads of this bucket elsewhere, as it does for a new bucket, or one of another "
+    "region: try again later, or see `[provision] region`",
+    "AuthorizationHeaderMalformed": OTHER_REGION,
+    "NoSuchBucket": "there is no such bucket: see `[data] url`, or make it by `cluster data put --create-bucket FOLDER "
+    "URL`",
+    "NoSuchKey": "there is no such object: `cluster data ls` shows what is there; see `[data] url`",
+    "AccessDenied": "S3 refuses: a job may read `[data] url` and what its arguments and variables name, write "
+    "`[data] results`, and delete nothing, as far as you may (`cluster verify`, `cluster iam-policy`); with "
+    '`[provision] instance_profile = "auto"` it may use `[data] url` and `[data] results` alone, after `cluster up`',
+    "InvalidAccessKeyId": "AWS does not know these credentials: look at AWS_ACCESS_KEY_ID and your profile on this "
+    "machine",
+    "SignatureDoesNotMatch": "the secret key does not belong to the access key: look at AWS_SECRET_ACCESS_KEY and your "
+    "profile",
+    "RequestTimeTooSkewed": "the node's clock is wrong: `cluster verify` shows by how much; `cluster exec -- sudo "
+    "chronyc makestep` sets it",
+}
+
 S3 = (
-    Mistake("PermanentRedirect", OTHER_REGION, pattern=r"\bPermanentRedirect\b"),
-    Mistake(
-        "TemporaryRedirect",
-        "S3 sends reads of this bucket elsewhere, as it does for a new bucket, or one of another region: try again "
-        "later, or see `[provision] region`",
-        pattern=r"\bTemporaryRedirect\b",
-    ),
-    Mistake("AuthorizationHeaderMalformed", OTHER_REGION, pattern=r"\bAuthorizationHeaderMalformed\b"),
+    *(Mistake(code, advice, pattern=rf"\b{code}\b") for code, advice in S3_CODES.items()),
     Mistake(
         "compile with DMLC_USE_S3=1",
         'this MXNet cannot open s3:// by itself: set `[data] mode = "auto"`, by which workers read and save '
@@ -171,16 +184,6 @@ S3 = (
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>s3://[^']{1,200})'",
     ),
     Mistake(
-        "NoSuchBucket",
-        "there is no such bucket: see `[data] url`, or make it by `cluster data put --create-bucket FOLDER URL`",
-        pattern=r"\bNoSuchBucket\b",
-    ),
-    Mistake(
-        "NoSuchKey",
-        "there is no such object: `cluster data ls` shows what is there; see `[data] url`",
-        pattern=r"\bNoSuchKey\b",
-    ),
-    Mistake(
         "Cannot find any files that matches the URI",
         "nothing is there: `cluster data ls` shows what is; a folder's URL ends in /",
     ),
@@ -189,30 +192,6 @@ S3 = (
         "the job's credentials have run out, and MXNet cannot renew them: start it again; an instance_profile and "
         '`[data] mode = "stage"` have them renewed',
         pattern=r"\bExpiredToken(?:Exception)?\b",
-    ),
-    Mistake(
-        "AccessDenied",
-        "S3 refuses: a job may read `[data] url` and what its arguments and variables name, write `[data] results`, "
-        "and delete nothing, as far as you may (`cluster verify`, `cluster iam-policy`); with "
-        '`[provision] instance_profile = "auto"` it may use `[data] url` and `[data] results` alone, after '
-        "`cluster up`",
-        pattern=r"\bAccessDenied\b",
-    ),
-    Mistake(
-        "InvalidAccessKeyId",
-        "AWS does not know these credentials: look at AWS_ACCESS_KEY_ID and your profile on this machine",
-        pattern=r"\bInvalidAccessKeyId\b",
-    ),
-    Mistake(
-        "SignatureDoesNotMatch",
-        "the secret key does not belong to the access key: look at AWS_SECRET_ACCESS_KEY and your profile",
-        pattern=r"\bSignatureDoesNotMatch\b",
-    ),
-    Mistake(
-        "RequestTimeTooSkewed",
-        "the node's clock is wrong: `cluster verify` shows by how much; `cluster exec -- sudo chronyc makestep` sets "
-        "it",
-        pattern=r"\bRequestTimeTooSkewed\b",
     ),
     Mistake(
         "SlowDown",

@@ -82,23 +82,19 @@ def parse_report(text: str) -> Report | None:
 
 
 def _metrics(text: str) -> dict[str, float]:
-    found = [(name, value) for name, value in METRIC_PATTERN.findall(text) if name.lower() not in NO_METRICS]
-    validation = re.search(r"\bvalidation: ", text, FLAGS) is not None
-    named = [(f"validation-{name}" if validation else name, value) for name, value in found]
-    named += [
-        (f"validation-{name}" if which.lower() == "validation" else name, value)
-        for which, name, value in ESTIMATOR_PATTERN.findall(text)
-        if name.lower() not in NO_METRICS
-    ]
+    which = "validation" if re.search(r"\bvalidation: ", text, FLAGS) is not None else ""
+    named = [(which, name, words) for name, words in METRIC_PATTERN.findall(text)] + ESTIMATOR_PATTERN.findall(text)
     metrics = {}
-    for name, words in named:
+    for which, name, words in named:
         value = _number(words)
-        if value is not None:
-            metrics[_metric_name(name)] = value
+        if value is not None and name.lower() not in NO_METRICS:
+            metrics[_metric_name(which, name)] = value
     return metrics
 
 
-def _metric_name(name: str) -> str:
+def _metric_name(which: str, name: str) -> str:
+    if which.lower() == "validation":
+        return f"validation-{name}"
     kind, dash, rest = name.partition("-")
     if dash and kind.lower() == "train":
         return rest

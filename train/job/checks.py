@@ -50,11 +50,6 @@ class Wanted:
     staged: bool
 
     @property
-    def is_command(self) -> bool:
-        """Whether it is no script."""
-        return bool(self.command)
-
-    @property
     def workers(self) -> int:
         """How many there are in all."""
         return sum(self.placement.workers.values())
@@ -103,7 +98,7 @@ def check(wanted: Wanted) -> tuple[str, ...]:
             script=wanted.shipped,
             nodes_credentials=wanted.nodes_credentials,
         )
-        if wanted.staged or not wanted.is_command:
+        if wanted.staged or not wanted.command:
             ranks = Counter(guess_ranks(wanted.placement))
             costs += find_costs(
                 wanted.data, wanted.data_url, workers=ranks, script=wanted.shipped, staged=wanted.staged
@@ -120,7 +115,7 @@ def check(wanted: Wanted) -> tuple[str, ...]:
 
 def _kv_store(wanted: Wanted) -> Iterator[Fault]:
     setting = f'train.kv_store = "{wanted.config.kv_store}"'
-    if wanted.distributed and wanted.workers == 1 and not wanted.is_command:
+    if wanted.distributed and wanted.workers == 1 and not wanted.command:
         yield Fault(
             f"{setting}: with one worker there is nobody to exchange gradients with",
             "cluster train --kv-store local, or more workers (-n 2), or more nodes",
@@ -146,7 +141,7 @@ def _compression(wanted: Wanted) -> Iterator[Fault]:
 def _overridden(wanted: Wanted) -> Iterator[Fault]:
     """Of an option that stands there twice, scripts take the last: the one that is put behind [train] args."""
     args = wanted.config.args
-    given = [] if wanted.is_command else script_options(wanted.config, gpus=None, shipped=wanted.shipped is not None)
+    given = [] if wanted.command else script_options(wanted.config, gpus=None, shipped=wanted.shipped is not None)
     for option, value in zip(given[::2], given[1::2], strict=True):
         own = find_option(args, option)
         if own is not None and not _are_same(own, value):
@@ -215,7 +210,7 @@ def _gpus(wanted: Wanted) -> Iterator[Fault]:
             f'train.gpus = "auto": {without} has no GPU, other nodes have',
             "cluster train --gpus none, or -H with the nodes that have GPUs",
         )
-    elif _do_not_share(wanted) and not wanted.is_command:
+    elif _do_not_share(wanted) and not wanted.command:
         name = max(workers, key=lambda name: workers[name])
         there = count(wanted.fewest_gpus, "GPU")
         yield Fault(
@@ -311,7 +306,7 @@ def _gpu_warnings(wanted: Wanted) -> Iterator[str]:
         yield f"{wanted.library} has no code for GPUs: the job runs on the processors alone"
     if isinstance(gpus, tuple) and most > 1:
         yield f"train.gpus = {list(gpus)}: up to {most} workers on a node use the same GPUs"
-    if gpus == "auto" and wanted.is_command and _do_not_share(wanted):
+    if gpus == "auto" and wanted.command and _do_not_share(wanted):
         there = count(wanted.fewest_gpus, "GPU")
         yield f"up to {most} workers on a node see its {there}, all of them: they do not share out equally"
     if gpus == "auto" and len(set(wanted.gpus.values())) > 1 and wanted.fewest_gpus:
@@ -321,7 +316,7 @@ def _gpu_warnings(wanted: Wanted) -> Iterator[str]:
 def _not_passed_on(wanted: Wanted) -> Iterator[str]:
     config = wanted.config
     keys = ["gc_type"] * (config.gc_type != "none") + ["gpus"] * isinstance(config.gpus, tuple)
-    if wanted.is_command and keys:
+    if wanted.command and keys:
         yield f"train.{' and train.'.join(keys)}: not given to a command, which is passed on word for word"
 
 

@@ -27,7 +27,7 @@ SETTING = re.compile(r"\[(\w+)\] (\w+)( = .*)?")
 OF_SCRIPTS = {
     option
     for path in SCRIPTS.rglob("*options.py")
-    for option in re.findall(r"\badd(?:_argument)?\(\s*\"(--[a-z-]+)\"", path.read_text())
+    for option in re.findall(r"\b_?add\w*\(\s*(?:add,\s*)?\"(--[a-z-]+)\"", path.read_text())
 }
 # What must not stand outside of backticks.
 BARE = re.compile(rf"\[\w+\] \w|\w = \S|(?<![\w-])--?[a-z]{{2,}}|\bcluster ({'|'.join(COMMANDS)})\b")
