@@ -1,4 +1,4 @@
-"""[sandbox] of cluster.toml: how true to life the local EC2 is to be."""
+"""[sandbox] of cluster.toml: how closely the local EC2 resembles the real one."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ Market = Literal["on-demand", "spot"]
 
 
 class Quota(NamedTuple):
-    """A quota. `families`: the letters that its types' names begin with. `aws_default`: a new account's vCPUs."""
+    """A quota. `families`: the letters at the beginning of its types' names. `aws_default`: a new account's vCPUs."""
 
     code: str
     name: str
@@ -22,7 +22,7 @@ class Quota(NamedTuple):
 
 
 STANDARD = ("a", "c", "d", "h", "i", "m", "r", "t", "z")
-# What the sandbox grants where cluster.toml does not say: no quota is in the way of who does not want to meet one.
+# What the sandbox grants by default: enough for everything.
 GRANTED = 100_000
 
 QUOTAS: dict[str, Quota] = {
@@ -45,7 +45,7 @@ QUOTAS: dict[str, Quota] = {
 
 
 def _check_fault(text: str) -> str:
-    # 9 ms of imports (difflib, random, shlex), for the few configurations with a fault.
+    # 9 ms of imports, for the few configurations with a fault.
     from sandbox.faults import KINDS, parse_fault  # noqa: PLC0415 - see above
 
     fault = parse_fault(text)

@@ -1,4 +1,4 @@
-"""What EC2 remembers of earlier calls: client tokens, and what is not visible yet.
+"""What EC2 remembers of earlier calls: client tokens, and new resources that are not yet visible.
 
 https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
 https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-# What an action makes: the prefixes of the ids in its answer.
+# What an action makes, by the prefixes of the ids in its answer.
 MADE_BY: dict[str, tuple[str, ...]] = {
     "RunInstances": ("i", "vol"), "RequestSpotInstances": ("sir", "i"), "CreateSecurityGroup": ("sg",),
     "CreateVolume": ("vol",), "CreateNetworkInterface": ("eni",), "CreateSubnet": ("subnet",), "CreateVpc": ("vpc",),
@@ -21,7 +21,7 @@ MADE_BY: dict[str, tuple[str, ...]] = {
     "CreateInternetGateway": ("igw",), "CreateRouteTable": ("rtb",), "AllocateAddress": ("eipalloc",),
     "CreatePlacementGroup": ("pg",), "ImportKeyPair": ("key",), "CreateKeyPair": ("key",),
 }  # fmt: skip
-# What else it makes known: names, by the parameter that says them.
+# The kind of what it makes by name, and the parameter with the name.
 NAMED_BY: dict[str, tuple[str, str]] = {
     "ImportKeyPair": ("key", "KeyName"), "CreateKeyPair": ("key", "KeyName"),
     "CreatePlacementGroup": ("pg", "GroupName"),
@@ -47,12 +47,12 @@ NOT_FOUND: dict[str, tuple[str, str]] = {
 
 T = TypeVar("T")
 MAX_TOKEN_LENGTH = 64
-# Whether a call is a rehearsal, and its name, do not make it another call.
+# Parameters in which repetitions of a call may differ.
 IGNORED = ("ClientToken", "DryRun")
 
 
 class Unsettled:
-    """What has been made and cannot be seen yet."""
+    """What has been made and is not yet visible."""
 
     def __init__(self, delay_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._delay_s = delay_s
@@ -60,7 +60,7 @@ class Unsettled:
         self._made: dict[tuple[str, str], float] = {}
 
     def note(self, action: str, parameters: Mapping[str, Any], answer: str) -> None:
-        """An action has been answered: what it made is hidden from now on. A repeated answer makes nothing new."""
+        """Hides what an action made, from its answer on. The answer to a repeated call hides nothing."""
         if not self._delay_s or action not in MADE_BY:
             return
         now = self._clock()
@@ -72,16 +72,16 @@ class Unsettled:
             self._made[kind, parameters[parameter]] = now
 
     def hides(self, kind: str, name: str) -> bool:
-        """Whether something of a kind (an id's prefix) cannot be seen yet. name: its id or its name."""
+        """Whether a resource is not yet visible. kind: its id's prefix; name: its id or its name."""
         made = self._made.get((kind, name))
         return made is not None and self._clock() - made < self._delay_s
 
     def hides_made_at(self, made: dt.datetime) -> bool:
-        """Whether what another service made cannot be seen yet. made: UTC, as moto counts it, without a zone."""
+        """Whether another service's resource is not yet visible. made: UTC without a zone, as moto has it."""
         return (utcnow() - made).total_seconds() < self._delay_s
 
     def check(self, action: str, parameters: Any) -> None:
-        """Raises EC2ClientError, with EC2's code for it, when a call names what cannot be seen yet."""
+        """Raises EC2ClientError, with EC2's code, when a call names a resource that is not yet visible."""
         if not self._delay_s:
             return
         for parameter, value in _words(parameters, ""):
@@ -93,7 +93,7 @@ class Unsettled:
 
 def _kind_of(action: str, parameter: str, value: str) -> str | None:
     if action in NAMED_BY and parameter == NAMED_BY[action][1]:
-        return None  # made a second time, it is a duplicate
+        return None  # a second one is a duplicate
     if parameter in ("KeyName", "KeyNames"):
         return "key"
     if parameter in ("GroupName", "GroupNames") and "SecurityGroup" not in action:
@@ -103,12 +103,12 @@ def _kind_of(action: str, parameter: str, value: str) -> str | None:
 
 
 def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Every string in a call's parameters, with the name of the parameter that it stands in."""
+    """Every string in a call's parameters, with the name of its parameter."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, Mapping):
         for key, below in value.items():
-            # A filter finds nothing instead of failing.
+            # A filter does not fail, it finds nothing.
             if key not in ("Filters", "Filter", "ClientToken"):
                 yield from _words(below, str(key))
     elif isinstance(value, list):
@@ -117,13 +117,13 @@ def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 class Tokens(Generic[T]):
-    """What was answered to calls with a token."""
+    """The answers to calls with a client token."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, str], tuple[dict[str, Any], T]] = {}
 
     def find(self, action: str, token: str, parameters: Mapping[str, Any]) -> T | None:
-        """The answer to the same call before. Raises EC2ClientError when the token was used for another call."""
+        """The answer to an earlier identical call. Raises EC2ClientError when the token was used for another call."""
         if len(token) > MAX_TOKEN_LENGTH:
             raise EC2ClientError(
                 "InvalidParameterValue",

@@ -1,8 +1,7 @@
-"""EC2 as launchers know it, by small extensions of moto's own classes.
+"""EC2's state, as an extension of moto's backend; the actions are in ec2_actions.py, moto_setup.py installs both.
 
-What moto leaves out and this adds: a default VPC of the sandbox's own range, public addresses that lead somewhere,
-unknown images, key pairs and instance types refused, security groups in use kept, quotas. Its actions are in
-ec2_actions.py, and moto_setup.py puts both in moto's place.
+Added here: a default VPC in the sandbox's own range, public addresses that reach a host, errors for unknown images, key
+pairs and instance types and for security groups in use, and quotas.
 """
 
 import itertools
@@ -23,7 +22,7 @@ from moto.ec2.exceptions import (
 )
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-from moto.ec2.models.instances import MetadataOptions, Reservation
+from moto.ec2.models.instances import Reservation
 from moto.ec2.models.spot_requests import SpotInstanceRequest
 from moto.ec2.models.vpcs import VPC
 
@@ -40,8 +39,7 @@ class Ec2Settings:
     """How this sandbox's EC2 is set up.
 
     wake: called when there is something for the daemon to do. read_console: an instance's console output so far.
-    enforce: brings the hosts' links in line with the security groups.
-    config: [sandbox] of cluster.toml. book: the faults that are armed.
+    enforce: applies the security groups to the hosts' links. config: [sandbox] of cluster.toml. book: the armed faults.
     """
 
     region: str
@@ -54,9 +52,9 @@ class Ec2Settings:
     book: FaultBook
 
 
-DEFAULT_INSTANCE_TYPE = "m1.small"  # what EC2 takes when a launch names none
+DEFAULT_INSTANCE_TYPE = "m1.small"  # of a launch that names none
 
-# moto's backends take no lock, and its requests come from many threads.
+# Calls come in many threads, and moto's backends take no lock.
 lock = threading.RLock()
 
 
@@ -83,7 +81,7 @@ class SandboxEC2Backend(EC2Backend):
     def run_instances(
         self, image_id: str, count: int, user_data: Any, security_group_names: list[str], **kwargs: Any
     ) -> Reservation:
-        """As moto's, after the checks that it does not make. Without a subnet a default one is taken, as on EC2."""
+        """As moto's, after more checks, and in a default subnet if the launch names none."""
         if not image_id and kwargs.get("launch_template"):
             image_id = self._get_template_from_args(kwargs["launch_template"]).image_id
         self.check_launch(image_id, kwargs.get("key_name"), kwargs["instance_type"], kwargs.get("placement"))
@@ -99,7 +97,7 @@ class SandboxEC2Backend(EC2Backend):
         try:
             reservation = super().run_instances(image_id, count, user_data, security_group_names, **kwargs)
         except EC2ClientError:
-            # moto finds some errors when the first instances are there already; EC2 launches nothing then.
+            # moto finds some errors after it has made instances; EC2 launches nothing then.
             for reservation_id in set(self.reservations) - known:
                 self._take_back(reservation_id)
             raise
@@ -115,7 +113,7 @@ class SandboxEC2Backend(EC2Backend):
         del self.reservations[reservation_id]
 
     def check_launch(self, image_id: str, key_name: str | None, instance_type: str, zone: str | None) -> None:
-        """Raises EC2ClientError, in EC2's words, for what a launch names and is not there."""
+        """Raises EC2ClientError, in EC2's words, for names that do not exist."""
         if self.region_name != self.settings.region:
             raise EC2ClientError(
                 "OptInRequired",
@@ -138,7 +136,7 @@ class SandboxEC2Backend(EC2Backend):
         return subnets[wanted].id
 
     def _complete_mappings(self, image_id: str, mappings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The launch's block devices over the image's: what is not said is the image's."""
+        """The launch's block devices, with the image's values as defaults."""
         complete = []
         for mapping in self.amis[image_id].block_device_mappings:
             own = next((m for m in mappings if m["DeviceName"] == mapping["DeviceName"]), None)
@@ -170,42 +168,20 @@ class SandboxEC2Backend(EC2Backend):
         )
 
     def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
-        """As moto's, and the same for its first interface: moto leaves that in its former groups."""
+        """As moto's, and also for its first interface, which moto leaves in its former groups."""
         instance = super().modify_instance_security_groups(instance_id, new_group_id_list)
         instance.nics[0]._group_set = list(instance.security_groups)  # noqa: SLF001 -- moto has no other way in
         return instance
 
     def modify_network_interface_attribute(self, eni_id: str, group_ids: list[str], *args: Any, **kwargs: Any) -> None:
-        """As moto's, and the same for its instance, which moto leaves in its former groups."""
+        """As moto's, and also for its instance, which moto leaves in its former groups."""
         super().modify_network_interface_attribute(eni_id, group_ids, *args, **kwargs)
         interface = self.get_network_interface(eni_id)
         if group_ids and interface.instance is not None and interface.device_index == 0:
             interface.instance.security_groups = list(interface._group_set)  # noqa: SLF001 -- moto has no other way in
 
-    def modify_instance_metadata_options(  # noqa: PLR0917 -- moto's signature
-        self,
-        instance_id: str,
-        http_tokens: str | None = None,
-        hop_limit: int | None = None,
-        http_endpoint: str | None = None,
-        dry_run: bool | None = False,  # noqa: FBT001, FBT002 -- moto's signature
-        http_protocol: str | None = None,
-        metadata_tags: str | None = None,
-    ) -> MetadataOptions:
-        """As moto's, but what a call does not name stays as it is; moto forgets it."""
-        now = self.get_instance(instance_id).metadata_options
-        return super().modify_instance_metadata_options(
-            instance_id,
-            http_tokens=http_tokens or now.http_tokens,
-            hop_limit=hop_limit or now.http_put_response_hop_limit,
-            http_endpoint=http_endpoint or now.http_endpoint,
-            dry_run=dry_run,
-            http_protocol=http_protocol or now.http_protocol_ipv6,
-            metadata_tags=metadata_tags or now.instance_metadata_tags,
-        )
-
     def allow_by_quota(self, instance_type: str, market: Market, low: int, high: int) -> int:
-        """How many more instances of a type the vCPU quota lets run. Raises EC2ClientError when less than `low`."""
+        """How many more instances of a type the vCPU quota allows. Raises EC2ClientError when less than `low`."""
         live = (i for i in self.sandbox_instances() if i.state in ("pending", "running"))
         return limits.allow_by_quota(
             instance_type,
@@ -232,14 +208,14 @@ class SandboxEC2Backend(EC2Backend):
     def describe_spot_instance_requests(
         self, filters: Any = None, spot_instance_ids: list[str] | None = None
     ) -> list[SpotInstanceRequest]:
-        """As moto's, which passes over ids that are not there."""
+        """As moto's, which ignores unknown ids."""
         for request_id in spot_instance_ids or []:
             self._get_spot_request(request_id)
         found: list[SpotInstanceRequest] = super().describe_spot_instance_requests(filters, spot_instance_ids)
         return found
 
     def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
-        """They stay to be seen, as `cancelled`; moto forgets them. Their instances go on."""
+        """Makes them `cancelled`; moto deletes them. Their instances go on."""
         requests = [self._get_spot_request(request_id) for request_id in request_ids]
         for request in requests:
             request.state = "cancelled"
@@ -258,7 +234,7 @@ class SandboxEC2Backend(EC2Backend):
 
 
 class PublicAddresses:
-    """The sandbox's public addresses, each given out as late as possible after it was given back."""
+    """The sandbox's public addresses; a released one is reused as late as possible."""
 
     def __init__(self, public: IPv4Network, backend: EC2Backend) -> None:
         self._backend = backend
@@ -266,7 +242,7 @@ class PublicAddresses:
         self._next = itertools.cycle(public.hosts())
 
     def take(self) -> str:
-        """A free one."""
+        """A free address. Raises EC2ClientError when there is none."""
         used = {eni.public_ip for eni in self._backend.enis.values()}
         used |= {address.public_ip for address in self._backend.addresses}
         for address in itertools.islice(self._next, self._count):
@@ -276,7 +252,7 @@ class PublicAddresses:
 
 
 def read_groups(backend: EC2Backend, wanted: Iterable[str]) -> tuple[Group, ...]:
-    """The groups of these ids and all that their rules name."""
+    """The groups with these ids, and those that their rules name."""
     everything = {group.id: group for groups in backend.groups.values() for group in groups.values()}
     members = _members_of(backend)
     found: dict[str, Group] = {}
@@ -307,7 +283,7 @@ def _members_of(backend: EC2Backend) -> dict[str, list[str]]:
 
 
 def _read_rules(backend: EC2Backend, rules: Iterable[Any]) -> Iterator[Rule]:
-    """A rule for IPv6 addresses is left out: the sandbox has none."""
+    """Without rules for IPv6 addresses, which the sandbox does not have."""
     for rule in rules:
         for peer in _peers_of(backend, rule):
             yield Rule(

@@ -1,4 +1,4 @@
-"""EC2's actions: moto's, one at a time, and those that it has only in name or not at all."""
+"""EC2's actions: moto's, one at a time, and those that moto lacks or only pretends to have."""
 
 import datetime as dt
 from typing import Any, cast
@@ -22,7 +22,7 @@ from sandbox.config import Market
 from sandbox.faults import is_number
 
 PRICE_PAGE = 1000
-# Actions with these in their names change who may speak with whom, and that at once.
+# Actions with these words in their names change the firewall at once.
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
 
 
@@ -35,7 +35,7 @@ class LaunchActions(EC2Response):
         return cast("SandboxEC2Backend", self.ec2_backend)
 
     def run_instances(self) -> ActionResult:
-        """Launches MaxCount instances, or MinCount at least; the same ClientToken gives the same reservation again."""
+        """Launches MinCount to MaxCount instances; the same ClientToken returns the same reservation again."""
         low, high = int(self._get_param("MinCount", 1)), int(self._get_param("MaxCount", 1))
         if not 1 <= low <= high:
             raise EC2ClientError(
@@ -47,20 +47,19 @@ class LaunchActions(EC2Response):
         self._check_launch()
         fault_id = None
         if not self._get_param("DryRun"):
-            zone, high = self._reserve(low, high)
-            fault_id = limits.find_capacity_fault(self._instance_type(), self._market(), zone, backend.settings.book)
+            zone, high, fault_id = self._reserve(low, high)
             if not self._find_subnet_id():
                 self.params = {
                     **self.params,
                     "Placement": {**self._get_param("Placement", {}), "AvailabilityZone": zone},
                 }
-        # Instance store volumes are the type's own; EC2 lets callers name them all the same.
+        # Instance store volumes come with the type; EC2 accepts them here all the same.
         devices = [device for device in self._get_param("BlockDeviceMappings", []) if "VirtualName" not in device]
         self.params = {**self.params, "MinCount": high, "BlockDeviceMappings": devices}
         try:
             result = super().run_instances()
         except EC2ClientError:
-            if fault_id is not None:  # what was kept free for a launch that is none
+            if fault_id is not None:  # nothing was launched
                 backend.settings.book.spend(fault_id, "free", -high)
             raise
         reservation = cast("Reservation", result.result)
@@ -111,7 +110,7 @@ class LaunchActions(EC2Response):
             limits.check_spot_price(instance_type, float(price) if price else None, lowest)
 
     def _check_profile(self) -> None:
-        """Raises EC2ClientError for an instance profile that is not there, or not yet, or empty."""
+        """Raises EC2ClientError for an instance profile that does not exist, is not yet visible, or has no role."""
         asked: dict[str, str] = self._get_param("IamInstanceProfile", {})
         profiles = list(iam_backends[self.current_account][self.partition].get_instance_profiles())
         hides = self.sandbox_backend.unsettled.hides_made_at
@@ -140,8 +139,8 @@ class LaunchActions(EC2Response):
         name = self._get_param("Placement.GroupName") or self._get_param("Placement.GroupId")
         return self.sandbox_backend.placement_groups.get(name) if name else None
 
-    def _reserve(self, low: int, high: int) -> tuple[str, int]:
-        """The zone and the number of instances that quota and capacity let this launch have."""
+    def _reserve(self, low: int, high: int) -> tuple[str, int, str | None]:
+        """The zone, the number of instances that quota and capacity allow, and the id of the capacity fault, if any."""
         backend, instance_type, market = self.sandbox_backend, self._instance_type(), self._market()
         zone = self._find_zone()
         zones = [zone] if zone else [
@@ -150,18 +149,14 @@ class LaunchActions(EC2Response):
         if not zones:
             limits.check_offered(instance_type, f"{self.region}a", self.region)
         high = backend.allow_by_quota(instance_type, market, low, high)
-        zone, high = limits.reserve_capacity(
+        return limits.reserve_capacity(
             instance_type, market, low, high, zones=zones, book=backend.settings.book, named=zone is not None
         )
-        return zone, high
 
     def _complete(self, launched: list[SandboxInstance], fault_id: str | None) -> None:
-        """What moto leaves out of the instances of a launch, and the instance profile of all but the first.
-
-        All that could be refused has been by now, as the instances are there.
-        """
+        """Adds what moto leaves out of launched instances, and the profile, which moto gives to the first one only."""
         profile = self._get_param("IamInstanceProfile", {})
-        if any(profile.values()):  # an empty one is none: some launchers always send it
+        if any(profile.values()):  # some launchers send an empty one
             for instance in launched[1:]:
                 self.ec2_backend.associate_iam_instance_profile(
                     instance_id=instance.id,
@@ -183,19 +178,19 @@ class LaunchActions(EC2Response):
 
 
 class SandboxEC2Response(LaunchActions):
-    """moto's EC2 actions with what the sandbox adds to all of them, and to some."""
+    """moto's EC2 actions, with the sandbox's additions."""
 
     @classmethod
     def dispatch(cls, *args: Any, **kwargs: Any) -> Any:
-        """One call after the other, and the daemon's own changes between them."""
+        """One call at a time; the daemon makes its own changes in between."""
         with lock:
             return super().dispatch(*args, **kwargs)
 
     def call_action(self) -> TYPE_RESPONSE:
-        """As moto's; first what holds for every action: ids that cannot be seen yet, client tokens and rehearsals."""
+        """As moto's, with what applies to every action: ids that are not yet visible, client tokens, dry runs."""
         backend, action = self.sandbox_backend, self._get_action()
         token = self._get_param("ClientToken")
-        repeatable = bool(token) and action != "RunInstances"  # that one answers with what its instances are now
+        repeatable = bool(token) and action != "RunInstances"  # which answers with the instances' current state
         try:
             backend.unsettled.check(action, self.params)
             if self._get_param("DryRun") and action != "RunInstances":
@@ -222,7 +217,7 @@ class SandboxEC2Response(LaunchActions):
         return status, headers, body
 
     def create_placement_group(self) -> ActionResult:
-        """A placement group of a name that is not taken."""
+        """Makes a placement group."""
         group = self.sandbox_backend.placement_groups.create(
             self._get_param("GroupName", ""),
             self._get_param("Strategy", "cluster"),
@@ -233,20 +228,20 @@ class SandboxEC2Response(LaunchActions):
         return ActionResult({"PlacementGroup": group})
 
     def describe_placement_groups(self) -> ActionResult:
-        """Those that are named, or all that pass the filters."""
+        """The named groups, or all, that pass the filters."""
         named = [*self._get_param("GroupNames", []), *self._get_param("GroupIds", [])]
         found = self.sandbox_backend.placement_groups.describe(named, self._filters_from_querystring())
         hides = self.sandbox_backend.unsettled.hides
         return ActionResult({"PlacementGroups": [group for group in found if not hides("pg", group.id)]})
 
     def delete_placement_group(self) -> ActionResult:
-        """Deletes a group that no instance is in."""
+        """Deletes a group without instances."""
         used = {i.placement.group_name for i in self.sandbox_backend.sandbox_instances() if i.state != "terminated"}
         self.sandbox_backend.placement_groups.delete(self._get_param("GroupName", ""), used=used)
         return EmptyResult()
 
     def describe_spot_price_history(self) -> ActionResult:
-        """Made-up prices, the same ones for the same time; the newest first."""
+        """Made-up prices, always the same for the same time; the newest first."""
         asked = cast("dict[str, list[str]]", self._filters_from_querystring())
         types: list[str] = self._get_param("InstanceTypes", []) or asked.get("instance-type") or []
         zones = [self._get_param("AvailabilityZone")] if self._get_param("AvailabilityZone") else []
@@ -277,7 +272,7 @@ class SandboxEC2Response(LaunchActions):
         return ActionResult({"SpotPriceHistory": history[first:last], "NextToken": token})
 
     def describe_instances(self) -> ActionResult:
-        """As moto's, without what cannot be seen yet."""
+        """As moto's, without what is not yet visible."""
         result = super().describe_instances()
         answer = cast("dict[str, Any]", result.result)
         hides = self.sandbox_backend.unsettled.hides
@@ -287,7 +282,7 @@ class SandboxEC2Response(LaunchActions):
         return result
 
     def describe_images(self) -> ActionResult:
-        """As moto's, with other people's deprecated images only when they are asked for."""
+        """As moto's, with deprecated public images only if the call includes them."""
         result = super().describe_images()
         answer = cast("dict[str, Any]", result.result)
         if not self._get_param("IncludeDeprecated"):
@@ -300,7 +295,7 @@ class SandboxEC2Response(LaunchActions):
         return result
 
     def describe_security_groups(self) -> ActionResult:
-        """As moto's, without what cannot be seen yet."""
+        """As moto's, without what is not yet visible."""
         result = super().describe_security_groups()
         answer = cast("dict[str, Any]", result.result)
         hides = self.sandbox_backend.unsettled.hides
@@ -309,12 +304,12 @@ class SandboxEC2Response(LaunchActions):
 
     @staticmethod
     def _validate_block_device_mapping(device_mapping: dict[str, Any]) -> None:
-        """As moto's, but the size of the image's own volumes need not be said."""
+        """As moto's, but the image's own volumes need no size."""
         if "NoDevice" not in device_mapping and "Ebs" not in device_mapping:
             raise MissingParameterError("ebs")
 
     def _parse_block_device_mapping(self) -> list[dict[str, Any]]:
-        """As moto's, but what the caller did not say stays unsaid, so that the image can say it."""
+        """As moto's, but without defaults, so that the image's values can apply."""
         mappings = super()._parse_block_device_mapping()
         for mapping, asked in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
             for option in ("DeleteOnTermination", "Encrypted"):
@@ -322,16 +317,15 @@ class SandboxEC2Response(LaunchActions):
         return mappings
 
     def terminate_instances(self) -> ActionResult:
-        """As moto's, with the state that each instance is really in."""
-        result = super().terminate_instances()
-        return self._with_states(result, "TerminatingInstances")
+        """As moto's, with each instance's real state."""
+        return self._with_states(super().terminate_instances(), "TerminatingInstances")
 
     def stop_instances(self) -> ActionResult:
-        """As moto's, with the state that each instance is really in."""
+        """As moto's, with each instance's real state."""
         return self._with_states(super().stop_instances(), "StoppingInstances")
 
     def start_instances(self) -> ActionResult:
-        """As moto's, where quota and capacity allow it, with the state that each instance is really in."""
+        """As moto's if quota and capacity allow it, with each instance's real state."""
         backend = self.sandbox_backend
         for instance in backend.get_multi_instances_by_id(self._get_param("InstanceIds", [])):
             if instance.state == "stopped":
@@ -341,12 +335,22 @@ class SandboxEC2Response(LaunchActions):
     def _reserve_for(self, instance: SandboxInstance) -> None:
         backend, instance_type, market = self.sandbox_backend, instance.instance_type, instance.market
         backend.allow_by_quota(instance_type, market, 1, 1)
-        book, zone = backend.settings.book, str(instance.placement.zone)
-        limits.reserve_capacity(instance_type, market, 1, 1, zones=[zone], book=book, named=True)
-        instance.capacity_fault = limits.find_capacity_fault(instance_type, market, zone, book)
+        zones = [str(instance.placement.zone)]
+        _, _, instance.capacity_fault = limits.reserve_capacity(
+            instance_type, market, 1, 1, zones=zones, book=backend.settings.book, named=True
+        )
+
+    def modify_instance_metadata_options(self) -> ActionResult:
+        """As moto's, but options that the call does not name stay as they are; moto resets them."""
+        now = self.ec2_backend.get_instance(self._get_param("InstanceId")).metadata_options
+        kept = {"HttpTokens": now.http_tokens, "HttpPutResponseHopLimit": now.http_put_response_hop_limit,
+                "HttpEndpoint": now.http_endpoint, "HttpProtocolIpv6": now.http_protocol_ipv6,
+                "InstanceMetadataTags": now.instance_metadata_tags}  # fmt: skip
+        self.params = {**kept, **self.params}
+        return super().modify_instance_metadata_options()
 
     def reboot_instances(self) -> ActionResult:
-        """As moto's; the hosts really boot again."""
+        """As moto's, and reboots the hosts."""
         result = super().reboot_instances()
         self.ec2_backend.settings.wake()
         return result
@@ -359,7 +363,7 @@ class SandboxEC2Response(LaunchActions):
         return result
 
     def get_console_output(self) -> ActionResult:
-        """What the instance's host wrote to its console."""
+        """The console output of the instance's host."""
         instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
         output = self.ec2_backend.settings.read_console(instance.id)
         return ActionResult(

@@ -2,7 +2,7 @@
 
 Parameter names: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html and
 https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
-Image names and owners are those of the public images, the ids are made up. What boots is the machine's own system.
+Names and owners are those of the public images, the ids are made up. What boots is the machine's own system.
 """
 
 import datetime as dt
@@ -19,39 +19,39 @@ CANONICAL = "099720109477"
 RELEASES = {"22.04": ("jammy", "hvm-ssd", "ebs-gp2"), "24.04": ("noble", "hvm-ssd-gp3", "ebs-gp3")}
 DEEP_LEARNING_ROOT_GIB = 75
 UBUNTU_ROOT_GIB = 8
-# The Deep Learning AMIs' systems: how the parameter's name ends, how the image's reads, and the root device.
+# The Deep Learning AMIs' systems: as in the parameter's name, as in the image's name, and the root device.
 DEEP_LEARNING_SYSTEMS = (
     ("ubuntu-22.04", "Ubuntu 22.04", "/dev/sda1"),
     ("ubuntu-24.04", "Ubuntu 24.04", "/dev/sda1"),
     ("amazon-linux-2023", "Amazon Linux 2023", "/dev/xvda"),
 )
 ARCHITECTURES = (("x86_64", "amd64"), ("arm64", "arm64"))
-# Public images are deprecated two years after they were made; one that has been for long is there to be met.
+# Public images are deprecated after two years; one that is deprecated is published, too.
 LIFETIME = dt.timedelta(days=730)
 OLD = dt.timedelta(days=900)
 
 
 class SandboxAmi(Ami):
-    """An image whose root volume has the size and the kind of the real one; moto's always have 15 GB."""
+    """An image with the real one's root volume; moto's always have 15 GB."""
 
     root_gib = UBUNTU_ROOT_GIB
     deprecated: dt.datetime | None = None
 
     @property
     def deprecation_time(self) -> str | None:
-        """As DescribeImages has it."""
+        """In DescribeImages' format."""
         return self.deprecated.strftime("%Y-%m-%dT%H:%M:%S.000Z") if self.deprecated else None
 
     @property
     def block_device_mappings(self) -> list[dict[str, Any]]:
-        """The root volume, which goes with the instance unless the launch says otherwise."""
+        """The root volume, which is deleted with the instance unless the launch says otherwise."""
         [root] = super().block_device_mappings
         ebs = {"VolumeSize": self.root_gib, "DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False}
         return [{**root, "Ebs": {**root["Ebs"], **ebs}}]
 
 
 def publish(backend: EC2Backend, created: dt.datetime) -> None:
-    """Makes the newest Ubuntu images and Deep Learning AMIs known to EC2 and SSM, and a Deep Learning AMI of long ago.
+    """Adds the newest Ubuntu images and Deep Learning AMIs to EC2 and SSM, and a deprecated Deep Learning AMI.
 
     created: when the newest were published; part of their names.
     """
@@ -97,7 +97,7 @@ def _publish_deep_learning(
 def _publish(
     backend: EC2Backend, created: dt.datetime, *, name: str, owner_alias: str | None, root_gib: int, **more: Any
 ) -> str:
-    """A public image's id, which is made from its name, so that it stays the same."""
+    """Adds a public image; returns its id, which depends on its name only."""
     image_id = "ami-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
     ami = SandboxAmi(
         backend,
@@ -119,7 +119,7 @@ def _publish(
 
 
 def _name(backend: EC2Backend, place: str, image_id: str, created: dt.datetime) -> None:
-    """Puts an image's id into SSM."""
+    """Adds an SSM parameter with an image's id."""
     name = f"/aws/service/{place}/ami-id"
     parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto has no other way to put what begins with /aws
     parameters[name].append(

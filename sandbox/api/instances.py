@@ -26,7 +26,7 @@ MAX_PARTITIONS = 7
 
 
 class IncorrectInstanceStateError(EC2ClientError):
-    """The call is not possible in the state that the instance is in."""
+    """The call is not possible in the instance's state."""
 
     def __init__(self, instance_id: str, action: str) -> None:
         super().__init__(
@@ -44,29 +44,29 @@ class Interruption:
 
 
 class SandboxInstance(Instance):
-    """An instance that the daemon takes from `pending` to `running` and from `shutting-down` to `terminated`."""
+    """An instance that the daemon takes from state to state."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._state = InstanceState("pending", STATES["pending"])
-        # Of the key pair at launch: deleting that later does not take it from the instance.
+        # Of the key pair at launch, which may be deleted later.
         self.public_key = ""
-        # Counts what asks for a fresh boot of the same instance; the daemon compares it with what it has done.
+        # Counts calls of RebootInstances; the daemon compares it with the reboots that it has done.
         self.reboots = 0
         # Set by register_spot_requests.
         self.spot_instance_request_id: str | None = None
         self._entered = time.monotonic()
-        # What IMDS says of a spot instance's end, and when that is; None as long as it has not been announced.
+        # A spot instance's end, once it has been announced.
         self.interruption: Interruption | None = None
-        # A fault: no host comes up, and the instance stays `pending`.
+        # A fault: the instance gets no host and stays `pending`.
         self.never_boots = False
-        # The capacity fault that it was launched from, which has this one's place again when it ends.
+        # The id of the capacity fault whose `free` goes up again when the instance ends.
         self.capacity_fault: str | None = None
-        # Its host is dead or stands still, and EC2's status checks are all that shows it.
+        # Its host is dead or frozen, which only EC2's status checks show.
         self.impaired = False
 
     def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
-        """As moto's, but the interface that comes with the instance goes with it, EC2's default."""
+        """As moto's, but by default interfaces are deleted with their instance, as on EC2."""
         nics = nic_spec or [{"DeviceIndex": 0}]
         for nic in nics:
             if "NetworkInterfaceId" not in nic:
@@ -74,12 +74,12 @@ class SandboxInstance(Instance):
         super().prep_nics(nics, *args, **kwargs)
         for interface in self.nics.values():
             interface.mac_address = mac_address_of(str(interface.private_ip_address))
-        # EC2 gives an instance the groups of its first interface; moto knows only those of RunInstances itself.
+        # An instance's groups are those of its first interface; moto has only the groups of RunInstances itself.
         self.security_groups = list(self.nics[0].group_set)
 
     @property
     def instance_status(self) -> dict[str, Any]:
-        """As moto's, but an instance whose host does not answer is impaired."""
+        """As moto's, but impaired if the host does not answer."""
         status = super().instance_status
         if self.impaired and self.state == "running":
             return {"Details": [{"Name": "reachability", "Status": "failed"}], "Status": "impaired"}
@@ -93,14 +93,14 @@ class SandboxInstance(Instance):
 
     @property
     def may_arrive(self) -> bool:
-        """Whether it has been on its way, booting or ending, for as long as [sandbox] of cluster.toml wants."""
+        """Whether it has been booting or ending for at least the delay in [sandbox] of cluster.toml."""
         config: SandboxConfig = self.ec2_backend.settings.config
         delay_s = config.boot_delay_s if self.state == "pending" else config.end_delay_s
         return time.monotonic() - self._entered >= delay_s
 
     @property
     def market(self) -> Market:
-        """How it is paid for."""
+        """Spot or on-demand."""
         return "spot" if self.lifecycle == "spot" else "on-demand"
 
     def enter_running(self) -> None:
@@ -108,19 +108,19 @@ class SandboxInstance(Instance):
         self._enter("running")
 
     def fail_to_boot(self, reason: str) -> None:
-        """The host did not come up: EC2 ends such an instance, and says why in its state reason."""
+        """The host did not come up: the instance ends, with the reason in its StateReason."""
         self._end_for("shutting-down", "Server.InternalError", reason)
 
     def lose_host(self) -> None:
-        """The hardware below the instance is lost: EC2 stops such an instance."""
+        """The host is lost, as on broken hardware: EC2 stops the instance."""
         self._end_for("stopping", "Server.ScheduledStop", "Stopped due to scheduled retirement")
 
     def reclaim(self) -> None:
-        """The spot market wants the instance back."""
+        """EC2 takes the spot instance back."""
         self._end_for("shutting-down", INTERRUPTED, "Spot instance termination")
 
     def shut_down_from_inside(self) -> None:
-        """Somebody in the host powered it off: it stops or terminates as InstanceInitiatedShutdownBehavior says."""
+        """The host was powered off from inside: stops or terminates, as InstanceInitiatedShutdownBehavior says."""
         stops = self.instance_initiated_shutdown_behavior == "stop"
         state = "stopping" if stops else "shutting-down"
         self._end_for(state, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
@@ -131,7 +131,7 @@ class SandboxInstance(Instance):
         self.state_reason = StateReason(f"{code}: {message}", code)
 
     def terminate(self) -> InstanceState:
-        """Begins to end the instance; `finish_termination` follows when its host is gone."""
+        """Starts the termination; `finish_termination` follows when the host is gone."""
         if self.state in ENDED:
             return copy.copy(self._state)
         previous = self._enter("shutting-down")
@@ -142,7 +142,7 @@ class SandboxInstance(Instance):
         return previous
 
     def finish_termination(self) -> None:
-        """The host is gone: interface, addresses and volumes go, too."""
+        """The host is gone: removes interface, addresses and volumes."""
         reason, state_reason = self._reason, self.state_reason
         super().terminate()
         self._reason, self.state_reason = reason, state_reason
@@ -155,7 +155,7 @@ class SandboxInstance(Instance):
             self.capacity_fault = None
 
     def stop(self) -> InstanceState:
-        """Begins to stop the instance; `finish_stop` follows when its host is gone."""
+        """Starts the stop; `finish_stop` follows when the host is gone."""
         if self.state in ENDED:
             raise IncorrectInstanceStateError(self.id, "stopped")
         if self.state in ("stopping", "stopped"):
@@ -163,15 +163,15 @@ class SandboxInstance(Instance):
         return self._enter("stopping")
 
     def finish_stop(self) -> None:
-        """The host is gone; its disk stays, its public address does not."""
+        """The host is gone: keeps its disk, but not its public address."""
         reason, state_reason = self._reason, self.state_reason
         super().stop()
         self._give_capacity_back()
-        if state_reason.code:  # it was not a call that stopped it
+        if state_reason.code:  # it was not stopped by a call
             self._reason, self.state_reason = reason, state_reason
 
     def start(self) -> InstanceState:
-        """A stopped instance boots again, with its disk and with another public address."""
+        """Boots a stopped instance again, with the same disk and a new public address."""
         if self.state in ("pending", "running"):
             return copy.copy(self._state)
         if self.state != "stopped":
@@ -183,7 +183,7 @@ class SandboxInstance(Instance):
         return InstanceState("stopped", STATES["stopped"])
 
     def reboot(self) -> None:
-        """Asks for the same host to boot again; the instance stays `running`, as EC2's does."""
+        """Asks the daemon to reboot the host; the instance stays `running`, as on EC2."""
         if self.state != "running":
             raise IncorrectInstanceStateError(self.id, "rebooted")
         self.reboots += 1
@@ -196,7 +196,7 @@ class SandboxInstance(Instance):
 
 
 class SandboxSpotRequest(SpotInstanceRequest):
-    """moto's, for an instance that is there already, and with a state that follows the instance's."""
+    """As moto's, but for an existing instance, and with a state that follows the instance's."""
 
     def __init__(self, instance: SandboxInstance, options: dict[str, Any], tags: dict[str, dict[str, str]]) -> None:
         self._instance = instance
@@ -221,19 +221,19 @@ class SandboxSpotRequest(SpotInstanceRequest):
             ramdisk_id=None,
             monitoring_enabled=instance.monitored,
             subnet_id=cast("str", instance.subnet_id),
-            # moto's own key for these has a letter too many.
+            # moto stores RunInstances' tags for these under a misspelled key.
             tags={**tags, "spot-instances-request": tags.get("spot-instances-request", {})},
             spot_fleet_id=None,
             instance_interruption_behaviour=options.get("InstanceInterruptionBehavior"),
         )
 
     def launch_instance(self) -> SandboxInstance:
-        """The instance that there is."""
+        """The existing instance."""
         return self._instance
 
     @property
     def state(self) -> str:
-        """`active` while the instance is there, `closed` afterwards, unless it was cancelled before."""
+        """`active` while the instance exists, then `closed`, unless it was cancelled before."""
         if self._stored_state == "active" and self._instance.state in ENDED:
             return "closed"
         return self._stored_state
@@ -255,17 +255,17 @@ class SandboxSpotRequest(SpotInstanceRequest):
         return {"Code": code, "Message": code.replace("-", " "), "UpdateTime": self._created}
 
     @property
-    def create_time(self) -> dt.datetime:  # type: ignore[override]  # moto's is a constant of 2015
-        """When it was made."""
+    def create_time(self) -> dt.datetime:  # type: ignore[override]  # moto's is a str
+        """When it was made; moto's is a constant."""
         return self._created
 
     @property
     def launched_availability_zone(self) -> str | None:
-        """Where its instance is."""
+        """The instance's zone."""
         return self._instance.placement.zone
 
     def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
-        """As moto's, and those filters that it does not know."""
+        """As moto's, with more filters."""
         known = {"instance-id": self._instance.id, "launched-availability-zone": self.launched_availability_zone,
                  "status-code": self.status["Code"], "type": self.type}  # fmt: skip
         return known[filter_name] if filter_name in known else super().get_filter_value(filter_name, method_name)
@@ -274,7 +274,7 @@ class SandboxSpotRequest(SpotInstanceRequest):
 def register_spot_requests(
     instances: list[SandboxInstance], options: dict[str, Any], tags: dict[str, dict[str, str]]
 ) -> None:
-    """Gives every instance of a spot launch the request that EC2 makes for it."""
+    """Makes the spot request of each instance of a spot launch."""
     for instance in instances:
         request = SandboxSpotRequest(instance, options, tags)
         instance.spot_instance_request_id = request.id

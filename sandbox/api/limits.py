@@ -4,6 +4,7 @@ https://docs.aws.amazon.com/servicequotas/2019-06-24/apireference/API_GetService
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -20,32 +21,30 @@ VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known
 
 
 def find_quota(instance_type: str, market: Market) -> Quota | None:
-    """The quota that a type counts against; None for types that the sandbox does not count."""
+    """The quota of a type; None for types that the sandbox does not count."""
     letters = _family_of(instance_type)
     return next((q for q in QUOTAS.values() if q.market == market and letters in q.families), None)
 
 
-def count_vcpus(quota: Quota, running: Iterable[tuple[str, Market]], vcpus: Mapping[str, int]) -> int:
-    """How many vCPUs count against a quota. running: (type, market) of each instance; vcpus: those of a type. Pure."""
-    return sum(vcpus[kind] for kind, market in running if find_quota(kind, market) is quota)
+def count_vcpus(quota: Quota, running: Iterable[tuple[str, Market]]) -> int:
+    """How many vCPUs count against a quota. running: (type, market) of each instance. Pure."""
+    return sum(VCPUS[kind] for kind, market in running if find_quota(kind, market) is quota)
 
 
 def _family_of(instance_type: str) -> str:
     """The letters that a type's name begins with: c of c5.xlarge, gr of gr6.4xlarge, dl of dl1, which is not D."""
-    family = instance_type.partition(".")[0]
-    letters = family[: next((at for at, sign in enumerate(family) if sign.isdigit()), len(family))]
-    # im4gn and is4gen are of the I family; the letters behind the digit never say the family.
-    return {"im": "i", "is": "i"}.get(letters, letters)
+    letters = re.split(r"[\d.]", instance_type)[0]
+    return {"im": "i", "is": "i"}.get(letters, letters)  # im4gn and is4gen are of the I family
 
 
 def zones_offering(instance_type: str, region: str) -> list[str]:
-    """The region's zones that have a type, as AWS published it; sorted."""
+    """The region's zones that offer a type, as published by AWS; sorted."""
     offerings = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, [])
     return sorted(offer["Location"] for offer in offerings if offer["InstanceType"] == instance_type)
 
 
 def check_offered(instance_type: str, zone: str, region: str) -> None:
-    """Raises EC2ClientError when a zone does not have a type."""
+    """Raises EC2ClientError when a zone does not offer a type."""
     zones = zones_offering(instance_type, region)
     if zone in zones:
         return
@@ -70,7 +69,7 @@ def check_architecture(instance_type: str, architecture: str) -> None:
 
 
 def check_strategy(instance_type: str, strategy: str, group_name: str) -> None:
-    """Raises EC2ClientError when a type cannot be in a placement group of a strategy."""
+    """Raises EC2ClientError when a type cannot be in a placement group with a strategy."""
     supported = INSTANCE_TYPES[instance_type].get("PlacementGroupInfo", {}).get("SupportedStrategies", [])
     if strategy not in supported:
         raise EC2ClientError(
@@ -81,7 +80,7 @@ def check_strategy(instance_type: str, strategy: str, group_name: str) -> None:
 
 
 def check_spot_price(instance_type: str, price: float | None, lowest: float | None) -> None:
-    """Raises EC2ClientError when a caller would pay less for spot than it costs. Dollars an hour."""
+    """Raises EC2ClientError when a caller offers less than the spot price. Dollars an hour."""
     if price is None or lowest is None or price >= lowest or instance_type not in ON_DEMAND:
         return
     raise EC2ClientError(
@@ -101,16 +100,15 @@ def allow_by_quota(
     granted: Mapping[str, int],
     book: FaultBook,
 ) -> int:
-    """How many instances the vCPU quota lets a launch have, `low` to `high`.
+    """How many instances the vCPU quota allows a launch, `low` to `high`. Raises EC2ClientError when that is less.
 
-    running: (type, market) of the instances that count; granted: vCPUs by quota code, where it is not the default.
-    Raises EC2ClientError when that is less than `low`, or when a fault says so.
+    running: (type, market) of the instances that count; granted: vCPUs by quota code, if not the default.
     """
     quota = find_quota(instance_type, market)
     if quota is None:
         return high
     limit = granted.get(quota.code, GRANTED)
-    used = count_vcpus(quota, running, VCPUS)
+    used = count_vcpus(quota, running)
     fault = book.take("vcpu-limit", type=instance_type, market=market)
     count = 0 if fault else min(high, max(0, limit - used) // VCPUS[instance_type])
     if count >= low:
@@ -127,19 +125,24 @@ def allow_by_quota(
 
 def reserve_capacity(
     instance_type: str, market: Market, low: int, high: int, *, zones: Iterable[str], book: FaultBook, named: bool
-) -> tuple[str, int]:
-    """The zone where a launch gets most, and how many instances it gets there, `low` to `high`.
+) -> tuple[str, int, str | None]:
+    """The zone where a launch gets most instances, and how many, `low` to `high`; raises EC2ClientError for less.
 
-    zones: those that are possible; named: whether the caller chose the one there is.
-    Raises EC2ClientError when no zone has `low` of them.
+    Also the id of the capacity fault from whose `free` they are taken, so that their end can give them back.
+    zones: the possible ones; named: whether the caller chose the zone.
     """
-    room = {zone: _find_room(instance_type, market, zone, high, book) for zone in zones}
-    zone = max(room, key=lambda name: room[name])  # the first of those that have most
-    count = min(high, room[zone])
+    faults = {zone: book.find("capacity", type=instance_type, market=market, zone=zone) for zone in zones}
+    room = {zone: int(fault.parameters.get("free", "0")) if fault else high for zone, fault in faults.items()}
+    zone = max(room, key=lambda name: room[name])  # of several with the same, the first
+    count, fault = min(high, room[zone]), faults[zone]
     if count >= low:
-        _use_room(instance_type, market, zone, count, book)
-        return zone, count
-    _count_refusal(instance_type, market, room, book)
+        if fault is None or "free" not in fault.parameters:
+            return zone, count, None
+        book.spend(fault.id, "free", count)
+        return zone, count, fault.id
+    # A refused launch is one strike for each fault, in however many zones.
+    for name, in_zone in {fault.id: (name, fault) for name, fault in faults.items() if fault}.values():
+        book.take(in_zone.kind, type=instance_type, market=market, zone=name)
     where = f"in the Availability Zone you requested ({zone})" if named else "in any of the region's Availability Zones"
     elsewhere = ", ".join(name for name in zones_offering(instance_type, zone[:-1]) if name != zone)
     advice = f" or choosing {elsewhere}" if named and elsewhere else ""
@@ -152,34 +155,8 @@ def reserve_capacity(
     )
 
 
-def _count_refusal(instance_type: str, market: Market, zones: Iterable[str], book: FaultBook) -> None:
-    """A refused launch is one strike for each fault that had a part in it, of however many zones."""
-    struck: set[str] = set()
-    for zone in zones:
-        fault = book.find("capacity", type=instance_type, market=market, zone=zone)
-        if fault is not None and fault.id not in struck:
-            struck.add(fault.id)
-            book.take("capacity", type=instance_type, market=market, zone=zone)
-
-
-def _find_room(instance_type: str, market: Market, zone: str, high: int, book: FaultBook) -> int:
-    fault = book.find("capacity", type=instance_type, market=market, zone=zone)
-    return high if fault is None else int(fault.parameters.get("free", "0"))
-
-
-def find_capacity_fault(instance_type: str, market: Market, zone: str, book: FaultBook) -> str | None:
-    """The id of the fault from whose `free` a launch in a zone takes, so that its end can give it back."""
-    fault = book.find("capacity", type=instance_type, market=market, zone=zone)
-    return fault.id if fault is not None and "free" in fault.parameters else None
-
-
-def _use_room(instance_type: str, market: Market, zone: str, count: int, book: FaultBook) -> None:
-    if fault_id := find_capacity_fault(instance_type, market, zone, book):
-        book.spend(fault_id, "free", count)
-
-
 class SandboxQuotasResponse(ServiceQuotasResponse):
-    """The four actions that read quotas. `granted`: vCPUs by quota code, where it is not the default."""
+    """The four actions that read quotas. `granted`: vCPUs by quota code, if not the default."""
 
     granted: ClassVar[Mapping[str, int]] = {}
 
@@ -214,17 +191,17 @@ class SandboxQuotasResponse(ServiceQuotasResponse):
         }
 
     def list_service_quotas(self) -> str:
-        """Those that hold."""
+        """The account's quotas."""
         return json.dumps({"Quotas": self._list(default=False)})
 
     def list_aws_default_service_quotas(self) -> str:
-        """Those of a new account."""
+        """AWS's default quotas."""
         return json.dumps({"Quotas": self._list(default=True)})
 
     def get_service_quota(self) -> str:
-        """One that holds."""
+        """One of the account's quotas."""
         return self._get(default=False)
 
     def get_aws_default_service_quota(self) -> str:
-        """One of a new account."""
+        """One of AWS's default quotas."""
         return self._get(default=True)

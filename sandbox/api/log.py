@@ -16,8 +16,7 @@ from moto.core.request import Request
 from moto.core.routing import get_service_router
 from werkzeug.exceptions import HTTPException
 
-# Where the call's description, the fault that struck it and the permission that it lacked stand in a request's
-# environment.
+# Keys of a request's WSGI environment: the call's description, the fault that struck it, the permission it lacked.
 CALL_KEY = "sandbox.call"
 FAULT_KEY = "sandbox.fault"
 REFUSED_KEY = "sandbox.refused"
@@ -33,10 +32,9 @@ JSON_TYPE = re.compile(rb'"__type"\s*:\s*"(?:[^"#]*#)?([^"]+)"')
 class ApiLog:
     """WSGI middleware that writes the log.
 
-    Each line has `time` (ISO 8601, UTC), `duration_ms`, `service`, `region`, `action`, `status` (HTTP), `error`
-    (AWS's code, or null), `client_token` (the caller's, or null), `dry_run`, `access_key_id`, `resource` (the bucket
-    and the key of an S3 call, or null), `fault` (the armed fault that struck it, or null) and `refused` (the permission
-    that the caller lacked, or null).
+    Each line has `time` (ISO 8601, UTC), `duration_ms`, `service`, `region`, `action`, `status` (HTTP), `dry_run`,
+    `access_key_id`, and, null if there is none: `error` (AWS's code), `client_token`, `resource` (bucket and key of an
+    S3 call), `fault` (the one that struck the call) and `refused` (the permission that the caller lacked).
     """
 
     def __init__(self, app: WSGIApplication, path: Path) -> None:
@@ -45,7 +43,7 @@ class ApiLog:
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Passes the call on and logs it when its answer is complete."""
+        """Passes the call on, and logs it when the answer is complete."""
         begun = dt.datetime.now(dt.UTC)
         entry = describe_call(environ)
         environ[CALL_KEY] = entry
@@ -74,12 +72,12 @@ class ApiLog:
         try:
             with self._lock:
                 self._file.write(json.dumps(entry) + "\n")
-        except OSError:  # a full disk must not take the answer from the caller
+        except OSError:  # a full disk must not cost the caller the answer
             log.exception("the API log cannot be written")
 
 
 def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
-    """What is asked for, by whom. Reads a form's body and puts it back."""
+    """What a call asks for, and who makes it. Puts back a form's body that it reads."""
     key, region, service = _find_credential(environ)
     form = _read_form(environ)
     target = environ.get("HTTP_X_AMZ_TARGET", "")
@@ -102,9 +100,9 @@ def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
 
 
 def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, str | None]:
-    """The access key id, region and service of a signature: in the header or, presigned, in the URL.
+    """The access key id, region and service of a signature, in the header or in a presigned URL.
 
-    Signatures of S3's older version (2), which MXNet and presigned URLs may have, say the key alone.
+    S3's signature version 2, which MXNet and presigned URLs may use, has only the key.
     """
     header = environ.get("HTTP_AUTHORIZATION", "")
     query = parse_qs(environ.get("QUERY_STRING", ""))

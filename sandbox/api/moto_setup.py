@@ -1,4 +1,4 @@
-"""Puts the sandbox's extensions in the place of moto's own classes, for the daemon's whole process."""
+"""Replaces moto's own classes with the sandbox's, for the whole process."""
 
 import datetime as dt
 from functools import cache
@@ -29,12 +29,12 @@ _list_modules = backends.list_of_moto_modules
 
 
 def install(settings: Ec2Settings) -> SandboxEC2Backend:
-    """Puts the extensions in moto's place and gives the EC2 backend of the sandbox's region."""
+    """Installs the sandbox's classes; returns the EC2 backend of the sandbox's region."""
     SandboxEC2Backend.settings = settings
     ec2_backends.backend = SandboxEC2Backend
     ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
     ec2_utils.filter_dict_attribute_mapping.update(INSTANCE_FILTERS)
-    # So that CreateTags and DescribeTags know what it is.
+    # For CreateTags and DescribeTags.
     ec2_utils.EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
     ec2_utils.EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
     instances.Instance = SandboxInstance  # type: ignore[misc]
@@ -52,7 +52,7 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
 
 
 def _some_weeks_ago() -> dt.datetime:
-    """When the public images were published: recent, and the same for all of one month's sandboxes."""
+    """When the public images were published: recently, and the same for all sandboxes of one month."""
     month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return (month - dt.timedelta(days=1)).replace(day=10)
 
@@ -66,6 +66,6 @@ _method_names = cache(utils.method_names_from_class)
 
 
 def remember_lookups() -> None:
-    """Puts what remembers in the place of moto's own functions, for the whole process."""
+    """Caches two slow functions of moto that it calls for every request."""
     backends.list_of_moto_modules = _modules
     responses.method_names_from_class = _method_names  # type: ignore[attr-defined]  # it is imported there

@@ -1,4 +1,4 @@
-"""What instances cost: a small table of approximate prices, so that what prices are shown for can be rehearsed.
+"""What instances cost: a small table of approximate prices.
 
 On-demand Linux in us-east-1, in dollars an hour, as of 2025; https://aws.amazon.com/ec2/pricing/on-demand/ has the
 real ones. Spot prices are made up: a fixed share of these that differs by type and zone.
@@ -16,7 +16,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-# Within most families the price goes with the size, in units of an xlarge.
+# In most families the price is proportional to the size, here in units of an xlarge.
 UNITS = {"large": 0.5, "xlarge": 1, "2xlarge": 2, "4xlarge": 4, "8xlarge": 8, "9xlarge": 9, "12xlarge": 12,
          "16xlarge": 16, "18xlarge": 18, "24xlarge": 24}  # fmt: skip
 SMALL = ("large", "xlarge", "2xlarge", "4xlarge")
@@ -46,9 +46,9 @@ OTHERS = {
 ON_DEMAND: dict[str, float] = OTHERS | {
     f"{family}.{size}": round(price * UNITS[size], 4) for family, (price, sizes) in FAMILIES.items() for size in sizes
 }
-# A volume's, in dollars for a GiB and a month; https://aws.amazon.com/ebs/pricing/
+# Dollars for a GiB and month; https://aws.amazon.com/ebs/pricing/
 GP3_GIB_MONTH = 0.08
-# Spot prices change this often, and are known for so long back.
+# How often spot prices change, and how far back they are known.
 SPOT_STEP = dt.timedelta(hours=6)
 SPOT_HISTORY = dt.timedelta(days=90)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -68,7 +68,7 @@ def spot_price(instance_type: str, zone: str, at: dt.datetime) -> float | None:
 
 
 def spot_times(begin: dt.datetime, end: dt.datetime, now: dt.datetime) -> Iterator[dt.datetime]:
-    """When prices began that were in effect between two times, the newest first. Pure."""
+    """The start times of the prices in effect between two times, the newest first. Pure."""
     begin = max(begin, now - SPOT_HISTORY)
     step = _step_of(min(end, now))
     while step >= _step_of(begin):
@@ -81,7 +81,7 @@ def _step_of(at: dt.datetime) -> int:
 
 
 class PricingError(Exception):
-    """What was asked for is not possible; `code` is AWS's."""
+    """The price list cannot answer; `code` is AWS's."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -89,7 +89,7 @@ class PricingError(Exception):
 
 
 def answer_pricing(app: WSGIApplication, region: str) -> WSGIApplication:
-    """Adds the price list service to an application; prices are those of the sandbox's one region."""
+    """Adds the price list service to an application, with prices for the sandbox's region."""
 
     def answering(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         target = environ.get("HTTP_X_AMZ_TARGET", "")

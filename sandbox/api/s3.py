@@ -29,14 +29,14 @@ class Begin:
 
 
 class SandboxS3Response(S3Response):
-    """moto's S3 actions, with what it does not know of uploads. begins: by the upload's id."""
+    """moto's S3 actions, with more about uploads. begins: by the upload's id."""
 
     begins: ClassVar[dict[str, Begin]] = {}
 
     def _key_response_post(
         self, request: Any, body: bytes, bucket_name: str, query: dict[str, Any], key_name: str
     ) -> TYPE_RESPONSE:
-        """As moto's, and notes of an upload who began it, and when."""
+        """As moto's, and notes who began an upload, and when."""
         answer: TYPE_RESPONSE = super()._key_response_post(request, body, bucket_name, query, key_name)
         if "uploads" in query and answer[0] < 300:
             content = answer[2].encode() if isinstance(answer[2], str) else answer[2]
@@ -45,7 +45,7 @@ class SandboxS3Response(S3Response):
         return answer
 
     def list_multipart_uploads(self) -> TYPE_RESPONSE:
-        """Those below the prefix, in the order of their keys, from the markers on."""
+        """A page of the uploads with the prefix, in the order of their keys, after the markers."""
         asked = {name: values[0] for name, values in self.querystring.items() if values}
         most = min(int(asked.get("max-uploads", PAGE)), PAGE)
         marker = (asked.get("key-marker", ""), asked.get("upload-id-marker", "\U0010ffff"))
@@ -83,7 +83,7 @@ class SandboxS3Response(S3Response):
 
 
 def install_uploads() -> None:
-    """Puts it in moto's place, before the first request: S3's URLs are read anew, with what has that name, by then."""
+    """Replaces moto's class; before the first request, when moto looks it up by its name."""
     responses.S3Response = SandboxS3Response  # type: ignore[misc]
 
 

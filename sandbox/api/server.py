@@ -1,7 +1,7 @@
 """The sandbox's HTTPS server: moto's application behind TLS, with connections that stay open.
 
-Moto's own server (Werkzeug's) closes every connection after one request and does each TLS handshake in the thread that
-accepts, where one silent client holds up everybody.
+Moto's own server (Werkzeug's) closes every connection after one request, and does TLS handshakes in the thread that
+accepts connections, where one silent client blocks all others.
 """
 
 import io
@@ -28,7 +28,7 @@ log = logging.getLogger("sandbox.server")
 
 
 def make_tls_context(place: Place, gateway: str) -> ssl.SSLContext:
-    """A server's TLS context for `gateway`, and the authority's certificate in the sandbox's folder for its clients."""
+    """A server's TLS context for `gateway`. Writes the authority's certificate into the sandbox's folder."""
     authority = trustme.CA(organization_name="cluster sandbox", organization_unit_name=place.id)
     authority.cert_pem.write_to_path(str(place.ca_file))
     place.ca_file.chmod(0o644)
@@ -38,7 +38,7 @@ def make_tls_context(place: Place, gateway: str) -> ssl.SSLContext:
 
 
 class _CountedInput(io.RawIOBase):
-    """A request's body of known length: ends where the body ends, so that the next request stays unread."""
+    """A request's body of known length, which leaves the next request unread."""
 
     def __init__(self, stream: Any, length: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _CountedInput(io.RawIOBase):
 
 
 class KeepAliveHandler(MotoRequestHandler):
-    """Moto's request handler with HTTP/1.1's persistent connections: Werkzeug closes each after one request."""
+    """Moto's request handler with HTTP/1.1's persistent connections."""
 
     protocol_version = "HTTP/1.1"
     timeout = IDLE_TIMEOUT_S
@@ -69,7 +69,7 @@ class KeepAliveHandler(MotoRequestHandler):
     wbufsize = -1
 
     def run_wsgi(self) -> None:
-        """One request: gives it to the application, sends its answer, leaves the connection at the next request."""
+        """Answers one request, and leaves the connection at the next."""
         self.environ = environ = self.make_environ()
         status, headers = "", list[tuple[str, str]]()
 
@@ -79,7 +79,7 @@ class KeepAliveHandler(MotoRequestHandler):
             return lambda _: None
 
         try:
-            if "wsgi.input_terminated" in environ:  # chunked: where it ends is known to its reader alone
+            if "wsgi.input_terminated" in environ:  # chunked: only its reader knows where it ends
                 body: io.BufferedIOBase = io.BytesIO(environ["wsgi.input"].read())
             else:
                 body = io.BufferedReader(_CountedInput(self.rfile, int(environ.get("CONTENT_LENGTH") or 0)))
@@ -88,7 +88,7 @@ class KeepAliveHandler(MotoRequestHandler):
             self._reply(status, headers, answer)
             while body.read(1 << 16):  # what the application left of it
                 pass
-        except OSError:  # the client is gone, or took longer than the timeout: nobody is left to answer to
+        except OSError:  # the client is gone, or too slow
             self.close_connection = True
 
     def _reply(self, status: str, headers: list[tuple[str, str]], body: Iterable[bytes]) -> None:
@@ -119,7 +119,7 @@ class KeepAliveHandler(MotoRequestHandler):
 
 
 class TlsServer(ThreadingMixIn, BaseWSGIServer):
-    """A thread for each connection; the TLS handshake is made there."""
+    """A thread for each connection, including its TLS handshake."""
 
     multithread = True
     daemon_threads = True
@@ -143,18 +143,18 @@ class TlsServer(ThreadingMixIn, BaseWSGIServer):
             super().finish_request(connection, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """An error in a connection's thread: to the log, and the other connections go on."""
+        """Logs an error in a connection's thread."""
         del request
         log.error("connection of %s: %s", client_address, traceback.format_exc())
 
 
 def catch_errors(app: WSGIApplication) -> WSGIApplication:
-    """Answers 500 in AWS's words when the application breaks, with the traceback in the daemon's log."""
+    """Answers 500 as AWS does when the application breaks; the traceback goes to the daemon's log."""
 
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return list(app(environ, start_response))
-        except Exception:  # the boundary of a server's thread: whatever broke, the client gets an answer
+        except Exception:  # whatever broke, the client gets an answer
             log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
             return refuse(environ, start_response, environ[CALL_KEY]["service"], SANDBOX_BROKEN)
 
@@ -162,10 +162,10 @@ def catch_errors(app: WSGIApplication) -> WSGIApplication:
 
 
 def take_bodies_as_they_are(app: WSGIApplication) -> WSGIApplication:
-    """Hides the Content-Type of an S3 upload's POST, as S3 does not care for it.
+    """Hides the Content-Type of an S3 upload's POST, which S3 ignores.
 
-    MXNet's writer (libcurl) completes its multipart uploads with `application/x-www-form-urlencoded`; moto would take
-    the list of parts for a form, and be left without it.
+    MXNet's writer (libcurl) completes its uploads with `application/x-www-form-urlencoded`, and moto would read the
+    list of parts as a form.
     """
 
     def hidden(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -178,7 +178,7 @@ def take_bodies_as_they_are(app: WSGIApplication) -> WSGIApplication:
 
 
 def answer_checkip(app: WSGIApplication) -> WSGIApplication:
-    """Adds the page that tells callers their address, as https://checkip.amazonaws.com does."""
+    """Adds a page with the caller's address, like https://checkip.amazonaws.com."""
 
     def checked(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ["PATH_INFO"] != CHECKIP_PATH:
