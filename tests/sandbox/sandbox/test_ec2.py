@@ -13,19 +13,17 @@ from mypy_boto3_ec2.client import EC2Client
 
 from sandbox.place import place_of
 from sandbox_steps import (
-    UBUNTU,
     RunningSandbox,
     Ssh,
     describe,
     find_image,
     launch,
     open_ssh,
+    state_of,
     wait_for,
 )
 
 pytestmark = pytest.mark.sandbox
-
-DEEP_LEARNING = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-{}/latest/ami-id"
 
 
 @pytest.fixture
@@ -41,60 +39,11 @@ def run(ec2: EC2Client, **changes: Any) -> list[str]:
     return [instance["InstanceId"] for instance in reservation["Instances"]]
 
 
-def refused(ec2: EC2Client, **changes: Any) -> str:
-    before = all_ids(ec2)
-    with pytest.raises(ClientError) as caught:
-        run(ec2, **changes)
-    assert all_ids(ec2) == before
-    return str(caught.value.response["Error"]["Code"])
-
-
-def all_ids(ec2: EC2Client) -> set[str]:
-    return {i["InstanceId"] for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"ImageId": "ami-00000000000000000"}, "InvalidAMIID.NotFound"),
-        ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound"),
-        ({"InstanceType": "g4dn.huge"}, "InvalidParameterValue"),
-        ({"SecurityGroupIds": ["sg-00000000000000000"]}, "InvalidGroup.NotFound"),
-        ({"SubnetId": "subnet-00000000000000000"}, "InvalidSubnetID.NotFound"),
-        ({"MinCount": 2, "MaxCount": 1}, "InvalidParameterValue"),
-        ({"MinCount": 0, "MaxCount": 0}, "InvalidParameterValue"),
-        ({"Placement": {"AvailabilityZone": "eu-west-1a"}}, "InvalidParameterValue"),
-        ({"DryRun": True}, "DryRunOperation"),
-        ({"DryRun": True, "KeyName": "nobody's"}, "InvalidKeyPair.NotFound"),
-    ],
-)
-def test_impossible_launches_are_refused(ec2: EC2Client, changes: dict[str, Any], code: str) -> None:
-    assert refused(ec2, **changes) == code
-
-
-def test_another_region_is_refused(sandbox: RunningSandbox, ec2: EC2Client) -> None:
-    other = boto3.client("ec2", region_name="eu-west-1")
-    with pytest.raises(ClientError, match=r"InvalidRegion.*runs in us-east-1, not in eu-west-1"):
-        other.run_instances(ImageId=find_image(), InstanceType="t3.micro", MinCount=1, MaxCount=1)
-
-
-def test_max_count_is_launched(ec2: EC2Client) -> None:
-    ids = run(ec2, MinCount=1, MaxCount=3)
-    assert len(ids) == 3
-
-
-def test_client_token_launches_once(ec2: EC2Client) -> None:
-    ids = run(ec2, ClientToken="once", MinCount=2, MaxCount=2)
-    assert run(ec2, ClientToken="once", MinCount=2, MaxCount=2) == ids
-    assert refused(ec2, ClientToken="once", MinCount=1, MaxCount=1) == "IdempotentParameterMismatch"
-    assert describe(ec2, ids)[0]["ClientToken"] == "once"
-
-
 def test_states_take_time_and_come_in_order(ec2: EC2Client) -> None:
     [launched] = ec2.run_instances(ImageId=find_image(), InstanceType="t3.micro", MinCount=1, MaxCount=1)["Instances"]
     ids, seen = [launched["InstanceId"]], [launched["State"]["Name"]]
     while seen[-1] != "running":
-        state = describe(ec2, ids)[0]["State"]["Name"]
+        state = state_of(ec2, ids[0])
         seen += [state] if state not in seen else []
         assert state in ("pending", "running")
         time.sleep(0.01)
@@ -151,7 +100,6 @@ def test_root_volume_is_the_images_where_the_launch_does_not_say(ec2: EC2Client)
     volumes = ec2.describe_volumes(Filters=[{"Name": "attachment.instance-id", "Values": ids}])["Volumes"]
     assert sorted((volume["Size"], volume["Encrypted"]) for volume in volumes) == [(3, False), (8, True)]
     ec2.terminate_instances(InstanceIds=ids)
-    assert refused(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sdf", "Ebs": {}}]) == "MissingParameter"
 
 
 def test_security_group_in_use_cannot_be_deleted(ec2: EC2Client) -> None:
@@ -197,38 +145,6 @@ def test_created_key_pair_opens_its_host(ec2: EC2Client, ssh: Ssh, tmp_path: Any
     assert ssh.run(address, "true", check=False).returncode == 255
 
 
-@pytest.mark.parametrize("architecture", ["x86_64", "arm64"])
-@pytest.mark.parametrize("release", ["22.04", "24.04"])
-def test_deep_learning_amis(ec2: EC2Client, architecture: str, release: str) -> None:
-    parameter = boto3.client("ssm").get_parameter(Name=DEEP_LEARNING.format(architecture, release))["Parameter"]
-    [image] = ec2.describe_images(ImageIds=[parameter["Value"]])["Images"]
-    assert image["OwnerId"] == "898082745236"
-    assert image["Architecture"] == architecture
-    assert image["RootDeviceName"] == "/dev/sda1"
-    assert image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 75
-    newest = ec2.describe_images(
-        Owners=["amazon"],
-        Filters=[{"Name": "name", "Values": [f"Deep Learning *Base OSS Nvidia Driver GPU AMI (Ubuntu {release}) *"]},
-                 {"Name": "architecture", "Values": [architecture]}],
-    )["Images"]  # fmt: skip
-    assert [found["ImageId"] for found in newest] == [image["ImageId"]]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        UBUNTU,
-        "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id",
-        "/aws/service/canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id",
-    ],
-)
-def test_ubuntu_images(ec2: EC2Client, name: str) -> None:
-    image_id = boto3.client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
-    [image] = ec2.describe_images(ImageIds=[image_id])["Images"]
-    assert image["OwnerId"] == "099720109477"
-    assert ("arm64" in name) == (image["Architecture"] == "arm64")
-
-
 def test_stopped_and_rebooted_instances(ec2: EC2Client, ssh: Ssh, sandbox: RunningSandbox) -> None:
     [instance] = launch(ssh, 1)
     ids, address = [instance["InstanceId"]], instance["PrivateIpAddress"]
@@ -240,7 +156,7 @@ def test_stopped_and_rebooted_instances(ec2: EC2Client, ssh: Ssh, sandbox: Runni
     while (again := ssh.run(address, boot, check=False)).returncode != 0 or again.stdout.strip() == before:
         assert time.monotonic() < deadline
     assert ssh.read(address, "cat file; test -e /run/gone || echo fresh") == "kept\nfresh"
-    assert describe(ec2, ids)[0]["State"]["Name"] == "running"
+    assert state_of(ec2, ids[0]) == "running"
     ec2.stop_instances(InstanceIds=ids)
     with pytest.raises(ClientError, match="IncorrectInstanceState"):
         ec2.reboot_instances(InstanceIds=ids)
@@ -274,7 +190,7 @@ def test_files_that_cannot_be_removed_hold_up_nobody_else(ec2: EC2Client, sandbo
         wait_for(ec2, "instance_running", others)
         ec2.terminate_instances(InstanceIds=others)
         wait_for(ec2, "instance_terminated", others)
-        assert describe(ec2, ids)[0]["State"]["Name"] == "shutting-down"
+        assert state_of(ec2, ids[0]) == "shutting-down"
     finally:
         subprocess.run(("umount", str(busy)), check=True)
     wait_for(ec2, "instance_terminated", ids)
@@ -285,7 +201,8 @@ def test_api_log_has_every_call(ec2: EC2Client, sandbox: RunningSandbox) -> None
     place = place_of(sandbox.project_dir)
     position = place.api_log.stat().st_size
     ids = run(ec2, ClientToken="logged")
-    refused(ec2, KeyName="nobody's")
+    with pytest.raises(ClientError, match="InvalidKeyPair"):
+        run(ec2, KeyName="nobody's")
     ec2.terminate_instances(InstanceIds=ids)
     boto3.client("s3").list_buckets()
     with place.api_log.open() as stream:
@@ -299,8 +216,3 @@ def test_api_log_has_every_call(ec2: EC2Client, sandbox: RunningSandbox) -> None
     assert ("s3", "ListBuckets") in {(call["service"], call["action"]) for call in calls}
     assert {call["access_key_id"] for call in calls} == {sandbox.info.access_key_id}
     assert sandbox.info.secret_access_key not in place.api_log.read_text()
-
-
-def test_signing_identity(sandbox: RunningSandbox) -> None:
-    assert boto3.client("sts").get_caller_identity()["Account"] == "123456789012"
-    assert boto3.client("iam").list_roles()["Roles"] == []

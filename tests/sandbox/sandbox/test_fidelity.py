@@ -97,6 +97,12 @@ def test_a_rehearsal_changes_nothing(ec2: Client, action: str, asked: dict[str, 
         ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
         ({"InstanceType": "c5.huge"}, "InvalidParameterValue", "c5.huge"),
         ({"MinCount": 2, "MaxCount": 1}, "InvalidParameterValue", "MinCount"),
+        ({"MinCount": 0, "MaxCount": 0}, "InvalidParameterValue", "MinCount"),
+        ({"SecurityGroupIds": ["sg-00000000000000000"]}, "InvalidGroup.NotFound", "sg-00000000000000000"),
+        ({"SubnetId": "subnet-00000000000000000"}, "InvalidSubnetID.NotFound", "subnet-00000000000000000"),
+        ({"Placement": {"AvailabilityZone": "eu-west-1a"}}, "InvalidParameterValue", "eu-west-1a"),
+        ({"DryRun": True, "KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
+        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdf", "Ebs": {}}]}, "MissingParameter", "snapshotId"),
     ],
 )
 def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], code: str, said: str) -> None:
@@ -106,9 +112,15 @@ def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], cod
 
 
 def test_instance_store_volumes_may_be_named(ec2: Client) -> None:
-    [instance] = run(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"}])
+    stores = [{"DeviceName": f"/dev/sd{letter}", "VirtualName": f"ephemeral{n}"} for n, letter in enumerate("bcde")]
+    [instance] = run(ec2, BlockDeviceMappings=stores)
     [described] = describe(ec2, InstanceIds=ids_of([instance]))
     assert [device["DeviceName"] for device in described["BlockDeviceMappings"]] == ["/dev/sda1"]
+
+
+def test_an_empty_instance_profile_is_none(ec2: Client) -> None:
+    launched = run(ec2, 2, IamInstanceProfile={"Arn": ""})
+    assert ["IamInstanceProfile" in instance for instance in launched] == [False, False]
 
 
 def test_arm_images_run_on_arm_types(ec2: Client) -> None:
@@ -191,13 +203,36 @@ def test_burstable_types_cannot_be_in_a_cluster_group(ec2: Client) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["x86_64", "arm64"])
-@pytest.mark.parametrize("system", ["ubuntu-22.04", "ubuntu-24.04", "amazon-linux-2023"])
-def test_deep_learning_images(ec2: Client, architecture: str, system: str) -> None:
+@pytest.mark.parametrize(
+    ("system", "title"),
+    [
+        ("ubuntu-22.04", "Ubuntu 22.04"),
+        ("ubuntu-24.04", "Ubuntu 24.04"),
+        ("amazon-linux-2023", "Amazon Linux 2023"),
+    ],
+)
+def test_deep_learning_images(ec2: Client, architecture: str, system: str, title: str) -> None:
     name = f"/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-{system}/latest/ami-id"
     image_id = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
     [image] = ec2.describe_images(ImageIds=[image_id])["Images"]
     assert (image["OwnerId"], image["Architecture"], image["State"]) == ("898082745236", architecture, "available")
     assert image["RootDeviceName"] == ("/dev/xvda" if "amazon" in system else "/dev/sda1")
+    assert image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 75
+    newest = ec2.describe_images(
+        Owners=["amazon"],
+        Filters=[{"Name": "name", "Values": [f"Deep Learning *Base OSS Nvidia Driver GPU AMI ({title}) *"]},
+                 {"Name": "architecture", "Values": [architecture]}],
+    )["Images"]  # fmt: skip
+    assert [found["ImageId"] for found in newest] == [image_id]
+
+
+@pytest.mark.parametrize("release", ["22.04/stable/current/{}/hvm/ebs-gp2", "24.04/stable/current/{}/hvm/ebs-gp3"])
+@pytest.mark.parametrize(("debian", "architecture"), [("amd64", "x86_64"), ("arm64", "arm64")])
+def test_ubuntu_images(ec2: Client, release: str, debian: str, architecture: str) -> None:
+    name = f"/aws/service/canonical/ubuntu/server/{release.format(debian)}/ami-id"
+    image_id = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+    [image] = ec2.describe_images(ImageIds=[image_id])["Images"]
+    assert (image["OwnerId"], image["Architecture"]) == ("099720109477", architecture)
 
 
 def test_old_deep_learning_images_are_deprecated(ec2: Client) -> None:
@@ -351,9 +386,6 @@ def test_a_spot_price_that_is_too_low_is_refused(ec2: Client) -> None:
 
 
 # --- eventual consistency
-
-
-"""A delay that no test outlasts, however slow its machine is."""
 
 
 @dataclass(frozen=True)

@@ -17,25 +17,19 @@ from sandbox.place import read_arguments
 from sandbox_steps import (
     RunningSandbox,
     Ssh,
+    answers,
     describe,
     enter,
     find_image,
     find_leftovers,
     launch,
     start_sandbox,
+    state_of,
     wait_for,
 )
 from waits import until
 
 pytestmark = pytest.mark.sandbox
-
-
-def answers(address: str, port: int = 22) -> bool:
-    try:
-        with socket.create_connection((address, port), timeout=1.0):
-            return True
-    except OSError:
-        return False
 
 
 def speaks(address: str) -> bool:
@@ -79,7 +73,7 @@ def test_no_boot(fault: Fault, sandbox: RunningSandbox) -> None:
     dead = run_one()
     living = run_one()
     wait_for(ec2, "instance_running", [living])
-    assert describe(ec2, [dead])[0]["State"]["Name"] == "pending"
+    assert state_of(ec2, dead) == "pending"
     assert control.list_faults(sandbox.project_dir) == []
     ec2.terminate_instances(InstanceIds=[dead, living])
     wait_for(ec2, "instance_terminated", [dead, living])
@@ -101,7 +95,7 @@ def test_kill(fault: Fault, sandbox: RunningSandbox, ssh: Ssh, leaves: str, stat
     [made] = launch(ssh, 1)
     fault(f"kill instance={made['InstanceId']}{leaves}")
     until(lambda: not answers(made["PrivateIpAddress"]), "it still answers")
-    until(lambda: describe(ec2, [made["InstanceId"]])[0]["State"]["Name"] == state, f"it is not {state}")
+    until(lambda: state_of(ec2, made["InstanceId"]) == state, f"it is not {state}")
 
 
 def test_status_checks_see_what_the_state_does_not(fault: Fault, sandbox: RunningSandbox, ssh: Ssh) -> None:
@@ -137,7 +131,7 @@ def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: list[Insta
     until(lambda: ssh.run(address, "test -s /tmp/count", check=False).returncode == 0, "nothing is counted")
     assert "processes" in fault(f"freeze instance={instance_id}")["did"]
     assert not answers(address), "a machine that stands still takes no connection either"
-    assert describe(boto3.client("ec2"), [instance_id])[0]["State"]["Name"] == "running"
+    assert state_of(boto3.client("ec2"), instance_id) == "running"
     fault(f"thaw instance={instance_id}")
     until(lambda: speaks(address), "it does not go on")
     before = counted()

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from ec2_client import LONG_S, Client, client, code_of, ids_of, live, refused_as, run, until_found
 from foundation.errors import ConfigError
-from iam_steps import ACCOUNT, TRUST, allow, client_of, document, refused, user
+from iam_steps import ACCOUNT, TRUST, allow, client_of, document, make_profile, refused, user
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter, find_leftovers, start_sandbox, terminate_all, wait_for
 
@@ -273,16 +273,6 @@ def test_everybody_may_ask_who_they_are(phantom: RunningSandbox) -> None:
 # --- instance profiles
 
 
-@pytest.fixture
-def profile(phantom: RunningSandbox) -> str:
-    """A new instance profile with a role in it."""
-    iam, name = client("iam"), f"profile-{uuid.uuid4().hex[:8]}"
-    iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
-    iam.create_instance_profile(InstanceProfileName=name)
-    iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
-    return name
-
-
 def refusal(ec2: Client, **asked: Any) -> tuple[str, str]:
     with pytest.raises(ClientError) as caught:
         run(ec2, 2, **asked)
@@ -325,25 +315,16 @@ def test_what_is_found_wrong_late_launches_nothing_either(ec2: Client, asked: di
     assert not ec2.describe_network_interfaces(Filters=[in_use])["NetworkInterfaces"]
 
 
-def test_every_instance_of_a_launch_has_the_profile(ec2: Client, profile: str) -> None:
-    launched = run(ec2, 3, IamInstanceProfile={"Name": profile})
+def test_every_instance_of_a_launch_has_the_profile(ec2: Client) -> None:
+    launched = run(ec2, 3, **make_profile(f"profile-{uuid.uuid4().hex[:8]}"))
     found = ec2.describe_iam_instance_profile_associations()["IamInstanceProfileAssociations"]
     assert {one["InstanceId"] for one in found} >= set(ids_of(launched))
-
-
-def make_profile() -> dict[str, Any]:
-    """What a launch says to use an instance profile that has just been made."""
-    iam = client("iam")
-    iam.create_role(RoleName="new", AssumeRolePolicyDocument=TRUST)
-    iam.create_instance_profile(InstanceProfileName="new")
-    iam.add_role_to_instance_profile(InstanceProfileName="new", RoleName="new")
-    return {"IamInstanceProfile": {"Name": "new"}}
 
 
 def test_a_new_profile_is_not_there(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(start_sandbox(own_project, hosts="none", consistency_delay_s=LONG_S), monkeypatch)
     ec2 = client("ec2")
-    assert refusal(ec2, **make_profile())[0] == "InvalidParameterValue"
+    assert refusal(ec2, **make_profile("new"))[0] == "InvalidParameterValue"
     # A new instance could not be seen yet itself; its network interface could.
     in_use = {"Name": "status", "Values": ["in-use"]}
     assert not ec2.describe_network_interfaces(Filters=[in_use])["NetworkInterfaces"]
@@ -353,7 +334,7 @@ def test_a_new_profile_is_not_there(own_project: Path, monkeypatch: pytest.Monke
 
 def test_a_new_profile_is_there_after_a_time(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(start_sandbox(own_project, hosts="none", consistency_delay_s=1.0), monkeypatch)
-    ec2, asked = client("ec2"), make_profile()
+    ec2, asked = client("ec2"), make_profile("new")
     until_found(lambda: run(ec2, **asked), "InvalidParameterValue")
 
 

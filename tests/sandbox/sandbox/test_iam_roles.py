@@ -11,7 +11,19 @@ import botocore
 import pytest
 
 from ec2_client import client, refused_as
-from iam_steps import TRUST, allow, client_of, document, make_bucket, refused, role, role_keys, trainer, user
+from iam_steps import (
+    TRUST,
+    allow,
+    client_of,
+    document,
+    instance_profile,
+    make_bucket,
+    refused,
+    role,
+    role_keys,
+    trainer,
+    user,
+)
 from sandbox_steps import RunningSandbox, Ssh, launch
 
 pytestmark = pytest.mark.sandbox
@@ -173,26 +185,17 @@ print(json.dumps({"AccessKeyId": found["AccessKeyId"], "SecretAccessKey": found[
 
 
 @pytest.fixture
-def host_profile(sandbox: RunningSandbox) -> Iterator[str]:
-    """An instance profile whose role may do what `trainer` has; other tests of the shared sandbox see none of it."""
-    iam, name = client("iam"), "of-a-host"
-    iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
-    iam.put_role_policy(RoleName=name, PolicyName="s3", PolicyDocument=document(*trainer(name)))
-    iam.create_instance_profile(InstanceProfileName=name)
-    iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
-    yield name
-    iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
-    iam.delete_instance_profile(InstanceProfileName=name)
-    iam.delete_role_policy(RoleName=name, PolicyName="s3")
-    iam.delete_role(RoleName=name)
+def host_profile(sandbox: RunningSandbox) -> Iterator[dict[str, Any]]:
+    with instance_profile("of-a-host", *trainer("of-a-host")) as profile:
+        yield profile
 
 
-def test_a_hosts_role_reads_its_prefix_and_nothing_beside_it(host_profile: str, ssh: Ssh) -> None:
+def test_a_hosts_role_reads_its_prefix_and_nothing_beside_it(host_profile: dict[str, Any], ssh: Ssh) -> None:
     s3 = client("s3", s3={"addressing_style": "path"})
     s3.create_bucket(Bucket="of-a-host")
     for key in ("digits/part-0", "beside"):
         s3.put_object(Bucket="of-a-host", Key=key, Body=b"records")
-    [host] = launch(ssh, 1, profile=host_profile)
+    [host] = launch(ssh, 1, **host_profile)
     keys = json.loads(ssh.run(host["PublicIpAddress"], "/usr/bin/python3 -", stdin=READ_ROLE).stdout)
     mine = client_of("s3", keys)
     assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(f"/of-a-host/{host['InstanceId']}")

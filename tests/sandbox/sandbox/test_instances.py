@@ -5,20 +5,19 @@ import email.mime.multipart
 import email.mime.text
 import gzip
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
+from iam_steps import allow, instance_profile
 from sandbox import control
-from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_image, launch, open_ssh, wait_for
+from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, launch, state_of
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -29,30 +28,6 @@ from botocore.utils import InstanceMetadataFetcher, InstanceMetadataRegionFetche
 found = InstanceMetadataFetcher(timeout=10, num_attempts=2, user_agent="test").retrieve_iam_role_credentials()
 print(found["role_name"], found["access_key"], InstanceMetadataRegionFetcher().retrieve_region())
 """
-
-
-def start_one(ssh: Ssh, **options: Any) -> InstanceTypeDef:
-    """Launches an instance with options of RunInstances, and waits until it runs."""
-    ec2 = boto3.client("ec2")
-    if "instances" not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
-        ec2.import_key_pair(KeyName="instances", PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
-    open_ssh(ec2)
-    asked = {"ImageId": find_image(), "InstanceType": "g4dn.xlarge", "KeyName": "instances", **options}
-    [instance] = ec2.run_instances(MinCount=1, MaxCount=1, **asked)["Instances"]
-    wait_for(ec2, "instance_running", [instance["InstanceId"]])
-    return describe(ec2, [instance["InstanceId"]])[0]
-
-
-def answers(address: str, port: int = 22) -> bool:
-    try:
-        with socket.create_connection((address, port), timeout=1.0):
-            return True
-    except OSError:
-        return False
-
-
-def state_of(ec2: EC2Client, instance_id: str) -> str:
-    return describe(ec2, [instance_id])[0]["State"]["Name"]
 
 
 def console_of(ec2: EC2Client, instance_id: str) -> str:
@@ -93,29 +68,17 @@ def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeD
     """An instance with a role, user data and IMDSv2 required, for the tests that only look."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         enter(shared_sandbox, monkeypatch)
-        iam = boto3.client("iam")
-        iam.create_role(RoleName="trainer", AssumeRolePolicyDocument="{}")
-        statement = {"Effect": "Allow", "Action": "s3:ListAllMyBuckets", "Resource": "*"}
-        iam.put_role_policy(
-            RoleName="trainer",
-            PolicyName="look",
-            PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": statement}),
-        )
-        iam.create_instance_profile(InstanceProfileName="trainers")
-        iam.add_role_to_instance_profile(InstanceProfileName="trainers", RoleName="trainer")
-        made = start_one(
-            ssh,
-            UserData="#!/bin/sh\necho the user data ran as $(id -un); exit 3\n",
-            IamInstanceProfile={"Name": "trainers"},
-            MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
-            TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "Name", "Value": "one of many"}]}],
-        )
-        yield made
-        boto3.client("ec2").terminate_instances(InstanceIds=[made["InstanceId"]])
-        iam.remove_role_from_instance_profile(InstanceProfileName="trainers", RoleName="trainer")
-        iam.delete_instance_profile(InstanceProfileName="trainers")
-        iam.delete_role_policy(RoleName="trainer", PolicyName="look")
-        iam.delete_role(RoleName="trainer")
+        with instance_profile("trainer", allow("s3:ListAllMyBuckets")) as profile:
+            [made] = launch(
+                ssh,
+                1,
+                UserData="#!/bin/sh\necho the user data ran as $(id -un); exit 3\n",
+                MetadataOptions={"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
+                TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "Name", "Value": "one of many"}]}],
+                **profile,
+            )
+            yield made
+            boto3.client("ec2").terminate_instances(InstanceIds=[made["InstanceId"]])
 
 
 @pytest.fixture
@@ -150,9 +113,8 @@ def test_user_data_of_several_parts_runs_in_order_and_once(sandbox: RunningSandb
     # boto3 encodes what is a str and not what is bytes: compressed user data arrives encoded once either way.
     packed = base64.b64encode(gzip.compress(message.as_bytes())).decode()
     template = ec2.create_launch_template(LaunchTemplateName="parts", LaunchTemplateData={"UserData": packed})
-    made = start_one(
-        ssh, LaunchTemplate={"LaunchTemplateId": template["LaunchTemplate"]["LaunchTemplateId"], "Version": "1"}
-    )
+    from_template = {"LaunchTemplateId": template["LaunchTemplate"]["LaunchTemplateId"], "Version": "1"}
+    [made] = launch(ssh, 1, LaunchTemplate=from_template)
     address, instance_id = made["PublicIpAddress"], made["InstanceId"]
     ssh.run(address, "cloud-init status --wait")
     until_on_console(ec2, instance_id, "does not run user data of type text/cloud-config")
@@ -177,7 +139,7 @@ def test_metadata_tells_the_instance_what_the_api_tells(metadata: Metadata, inst
         "mac": interface["MacAddress"],
         f"network/interfaces/macs/{interface['MacAddress']}/subnet-id": instance["SubnetId"],
         "tags/instance/Name": "one of many",
-        "public-keys/": "0=instances",
+        "public-keys/": "0=test",
         "iam/security-credentials/": "trainer",
     }.items():
         assert metadata.read(path) == value, path
@@ -288,7 +250,7 @@ def test_botocore_finds_role_and_region(metadata: Metadata, ssh: Ssh, sandbox: R
 )
 def test_shutdown_inside(sandbox: RunningSandbox, ssh: Ssh, behavior: str, command: str, state: str) -> None:
     ec2 = boto3.client("ec2")
-    made = start_one(ssh, InstanceInitiatedShutdownBehavior=behavior)
+    [made] = launch(ssh, 1, InstanceInitiatedShutdownBehavior=behavior)
     ssh.run(made["PublicIpAddress"], f"{command}; sleep 5", check=False)
     until(lambda: state_of(ec2, made["InstanceId"]) == state, f"it did not become {state}")
     assert describe(ec2, [made["InstanceId"]])[0]["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"

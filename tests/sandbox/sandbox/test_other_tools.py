@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import boto3
 import botocore.session
 import pytest
 
 from other_tools import Tool, environment_of, install, own_address
-from sandbox_steps import UBUNTU, RunningSandbox, Ssh, find_image, launch, wait_for
+from sandbox_steps import UBUNTU, RunningSandbox, Ssh, launch, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -76,22 +75,6 @@ def test_a_login_has_a_name_and_the_machines_disks_are_not_its_to_format(sandbox
     address = instance["PublicIpAddress"]
     assert ssh.read(address, "logname") == "ubuntu"
     assert ssh.read(address, "lsblk --noheadings; ls /sys/block /sys/class/block | grep -v :") == ""
-
-
-def test_an_empty_instance_profile_is_none(phantom: RunningSandbox) -> None:
-    launched = boto3.client("ec2").run_instances(
-        ImageId=find_image(), InstanceType="t3.micro", MinCount=2, MaxCount=2, IamInstanceProfile={"Arn": ""}
-    )
-    assert ["IamInstanceProfile" in instance for instance in launched["Instances"]] == [False, False]
-
-
-def test_instance_store_volumes_may_be_named_where_there_are_none(phantom: RunningSandbox) -> None:
-    [launched] = boto3.client("ec2").run_instances(
-        ImageId=find_image(), InstanceType="t3.micro", MinCount=1, MaxCount=1,
-        BlockDeviceMappings=[{"DeviceName": f"/dev/sd{letter}", "VirtualName": f"ephemeral{number}"}
-                             for number, letter in enumerate("bcde")],
-    )["Instances"]  # fmt: skip
-    assert [mapping["DeviceName"] for mapping in launched["BlockDeviceMappings"]] == ["/dev/sda1"]
 
 
 def test_botocore_by_environment_alone(

@@ -10,7 +10,7 @@ import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 
-from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_image, wait_for
+from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, find_image, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -58,14 +58,6 @@ class Host:
             for name, passes in expected.items()
         ]
         return set(self.ssh.run(self.private, " ".join([*probes, "wait"]), check=False).stdout.split())
-
-
-def answers(address: str, *, timeout_s: float) -> bool:
-    try:
-        with socket.create_connection((address, 22), timeout=timeout_s):
-            return True
-    except OSError:
-        return False
 
 
 def rule(protocol: str = "-1", ports: tuple[int, int] | None = None, **peer: str) -> dict[str, Any]:

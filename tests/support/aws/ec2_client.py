@@ -64,7 +64,7 @@ def refused_as(code: str, *, match: str | None = None) -> Iterator[pytest.Except
     assert code_of(caught) == code
 
 
-LONG_S = 3600.0
+LONG_S = 3600.0  # a delay that no test outlasts
 
 
 def until_found(call: Callable[[], object], code: str) -> None:

@@ -70,6 +70,28 @@ def role(service: str, *statements: Mapping[str, Any]) -> Client:
     return client_of(service, role_keys(*statements))
 
 
+def make_profile(name: str, *statements: Mapping[str, Any]) -> dict[str, Any]:
+    """A launch's options for a new instance profile with a role of the same name, which has these statements."""
+    iam = client("iam")
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
+    if statements:
+        iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document(*statements))
+    iam.create_instance_profile(InstanceProfileName=name)
+    iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+    return {"IamInstanceProfile": {"Name": name}}
+
+
+@contextmanager
+def instance_profile(name: str, *statements: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """As `make_profile`; deletes it all at the end."""
+    iam = client("iam")
+    yield make_profile(name, *statements)
+    iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
+    iam.delete_instance_profile(InstanceProfileName=name)
+    iam.delete_role_policy(RoleName=name, PolicyName="all")
+    iam.delete_role(RoleName=name)
+
+
 def trainer(bucket: str) -> tuple[dict[str, Any], ...]:
     """What the role of a node needs that reads below digits/ and writes below results/."""
     arn = f"arn:aws:s3:::{bucket}"

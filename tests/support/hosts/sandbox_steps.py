@@ -2,6 +2,7 @@
 
 import functools
 import os
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,16 +82,14 @@ class Ssh:
         return self.run(address, command).stdout.strip()
 
 
-def launch(ssh: Ssh, count: int, key_name: str = "test", profile: str = "") -> list[InstanceTypeDef]:
-    """Launches instances that the key of `ssh` opens and ssh reaches, and waits until they run."""
+def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list[InstanceTypeDef]:
+    """Launches instances that `ssh` can log in to, and waits until they run. options: of RunInstances."""
     ec2 = boto3.client("ec2")
     if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
         ec2.import_key_pair(KeyName=key_name, PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
     open_ssh(ec2)
-    reservation = ec2.run_instances(
-        ImageId=find_image(), MinCount=count, MaxCount=count, KeyName=key_name, InstanceType="g4dn.xlarge",
-        IamInstanceProfile={"Name": profile},
-    )  # fmt: skip
+    asked = {"ImageId": find_image(), "InstanceType": "g4dn.xlarge", "KeyName": key_name, **options}
+    reservation = ec2.run_instances(MinCount=count, MaxCount=count, **asked)
     ids = [instance["InstanceId"] for instance in reservation["Instances"]]
     wait_for(ec2, "instance_running", ids)
     return describe(ec2, ids)
@@ -128,6 +127,19 @@ def wait_for(ec2: EC2Client, what: str, ids: list[str]) -> None:
 def describe(ec2: EC2Client, ids: list[str]) -> list[InstanceTypeDef]:
     reservations = ec2.describe_instances(InstanceIds=ids)["Reservations"]
     return [instance for reservation in reservations for instance in reservation["Instances"]]
+
+
+def state_of(ec2: EC2Client, instance_id: str) -> str:
+    return describe(ec2, [instance_id])[0]["State"]["Name"]
+
+
+def answers(address: str, *, timeout_s: float = 1.0) -> bool:
+    """Whether something listens at port 22."""
+    try:
+        with socket.create_connection((address, 22), timeout=timeout_s):
+            return True
+    except OSError:
+        return False
 
 
 def terminate_all(ec2: EC2Client) -> None:
