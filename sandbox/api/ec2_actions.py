@@ -26,13 +26,51 @@ PRICE_PAGE = 1000
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
 
 
-class LaunchActions(EC2Response):
-    """moto's EC2 actions with RunInstances as EC2 has it."""
+class SandboxEC2Response(EC2Response):
+    """moto's EC2 actions, with the sandbox's additions."""
+
+    @classmethod
+    def dispatch(cls, *args: Any, **kwargs: Any) -> Any:
+        """One call at a time; the daemon makes its own changes in between."""
+        with lock:
+            return super().dispatch(*args, **kwargs)
+
+    def call_action(self) -> TYPE_RESPONSE:
+        """As moto's, with what applies to every action: ids that are not yet visible, client tokens, dry runs."""
+        backend, action = self.sandbox_backend, self._get_action()
+        token = self._get_param("ClientToken")
+        repeatable = bool(token) and action != "RunInstances"  # which answers with the instances' current state
+        try:
+            backend.unsettled.check(action, self.params)
+            if self._get_param("DryRun") and action != "RunInstances":
+                raise DryRunClientError
+            if repeatable and (found := backend.answers.find(action, token, self.params)):
+                return found
+            status, headers, body = super().call_action()
+        except NotImplementedError as error:
+            unsupported = EC2ClientError("UnsupportedOperation", f"The sandbox's EC2 cannot do this: {error}")
+            return self._render_error(unsupported)
+        except ServiceException as error:
+            return self._render_error(error)
+        if status < 400:
+            if any(word in action for word in FIREWALL_WORDS):
+                backend.settings.enforce(backend)
+            backend.unsettled.note(action, self.params, str(body))
+            if repeatable:
+                backend.answers.keep(action, token, self.params, (status, headers, body))
+        return status, headers, body
+
+    def _render_error(self, error: ServiceException) -> TYPE_RESPONSE:
+        status, headers, body = self.serialized(ActionResult(error))
+        headers["status"] = str(status)
+        return status, headers, body
 
     @property
     def sandbox_backend(self) -> SandboxEC2Backend:
         """The backend of the call's region."""
         return cast("SandboxEC2Backend", self.ec2_backend)
+
+    # --- RunInstances
 
     def run_instances(self) -> ActionResult:
         """Launches MinCount to MaxCount instances; the same ClientToken returns the same reservation again."""
@@ -176,45 +214,7 @@ class LaunchActions(EC2Response):
                 launched, self._get_param("InstanceMarketOptions.SpotOptions", {}), self._parse_tag_specification()
             )
 
-
-class SandboxEC2Response(LaunchActions):
-    """moto's EC2 actions, with the sandbox's additions."""
-
-    @classmethod
-    def dispatch(cls, *args: Any, **kwargs: Any) -> Any:
-        """One call at a time; the daemon makes its own changes in between."""
-        with lock:
-            return super().dispatch(*args, **kwargs)
-
-    def call_action(self) -> TYPE_RESPONSE:
-        """As moto's, with what applies to every action: ids that are not yet visible, client tokens, dry runs."""
-        backend, action = self.sandbox_backend, self._get_action()
-        token = self._get_param("ClientToken")
-        repeatable = bool(token) and action != "RunInstances"  # which answers with the instances' current state
-        try:
-            backend.unsettled.check(action, self.params)
-            if self._get_param("DryRun") and action != "RunInstances":
-                raise DryRunClientError
-            if repeatable and (found := backend.answers.find(action, token, self.params)):
-                return found
-            status, headers, body = super().call_action()
-        except NotImplementedError as error:
-            unsupported = EC2ClientError("UnsupportedOperation", f"The sandbox's EC2 cannot do this: {error}")
-            return self._render_error(unsupported)
-        except ServiceException as error:
-            return self._render_error(error)
-        if status < 400:
-            if any(word in action for word in FIREWALL_WORDS):
-                backend.settings.enforce(backend)
-            backend.unsettled.note(action, self.params, str(body))
-            if repeatable:
-                backend.answers.keep(action, token, self.params, (status, headers, body))
-        return status, headers, body
-
-    def _render_error(self, error: ServiceException) -> TYPE_RESPONSE:
-        status, headers, body = self.serialized(ActionResult(error))
-        headers["status"] = str(status)
-        return status, headers, body
+    # --- other actions
 
     def create_placement_group(self) -> ActionResult:
         """Makes a placement group."""

@@ -22,19 +22,15 @@ VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known
 
 def find_quota(instance_type: str, market: Market) -> Quota | None:
     """The quota of a type; None for types that the sandbox does not count."""
-    letters = _family_of(instance_type)
+    # c of c5.xlarge, gr of gr6.4xlarge, dl of dl1, which is not D; im4gn and is4gen are of the I family.
+    letters = re.split(r"[\d.]", instance_type)[0]
+    letters = {"im": "i", "is": "i"}.get(letters, letters)
     return next((q for q in QUOTAS.values() if q.market == market and letters in q.families), None)
 
 
 def count_vcpus(quota: Quota, running: Iterable[tuple[str, Market]]) -> int:
     """How many vCPUs count against a quota. running: (type, market) of each instance. Pure."""
     return sum(VCPUS[kind] for kind, market in running if find_quota(kind, market) is quota)
-
-
-def _family_of(instance_type: str) -> str:
-    """The letters that a type's name begins with: c of c5.xlarge, gr of gr6.4xlarge, dl of dl1, which is not D."""
-    letters = re.split(r"[\d.]", instance_type)[0]
-    return {"im": "i", "is": "i"}.get(letters, letters)  # im4gn and is4gen are of the I family
 
 
 def zones_offering(instance_type: str, region: str) -> list[str]:

@@ -57,15 +57,8 @@ def _some_weeks_ago() -> dt.datetime:
     return (month - dt.timedelta(days=1)).replace(day=10)
 
 
-@cache
-def _modules() -> tuple[str, ...]:
-    return tuple(_list_modules())
-
-
-_method_names = cache(utils.method_names_from_class)
-
-
 def remember_lookups() -> None:
     """Caches two slow functions of moto that it calls for every request."""
-    backends.list_of_moto_modules = _modules
-    responses.method_names_from_class = _method_names  # type: ignore[attr-defined]  # it is imported there
+    modules = tuple(_list_modules())
+    backends.list_of_moto_modules = lambda: modules
+    responses.method_names_from_class = cache(utils.method_names_from_class)  # type: ignore[attr-defined]  # it is imported there

@@ -133,8 +133,9 @@ def _products(region: str) -> Iterator[dict[str, Any]]:
         what = f"On Demand Linux {instance_type} Instance Hour"
         attributes = _attributes(instance_type, region)
         yield _product("Compute Instance", instance_type, attributes, unit="Hrs", dollars=dollars, what=what)
+    gp3 = {"volumeApiName": "gp3", "regionCode": region, "usagetype": "EBS:VolumeUsage.gp3"}
     what = "GB-month of General Purpose (gp3) provisioned storage"
-    yield _product("Storage", "gp3", _gp3_attributes(region), unit="GB-Mo", dollars=GP3_GIB_MONTH, what=what)
+    yield _product("Storage", "gp3", gp3, unit="GB-Mo", dollars=GP3_GIB_MONTH, what=what)
 
 
 def _product(
@@ -155,10 +156,6 @@ def _product(
         "version": "20250601000000",
         "publicationDate": "2025-06-01T00:00:00Z",
     }  # fmt: skip
-
-
-def _gp3_attributes(region: str) -> dict[str, str]:
-    return {"volumeApiName": "gp3", "regionCode": region, "usagetype": "EBS:VolumeUsage.gp3"}
 
 
 def _attributes(instance_type: str, region: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The files of a fresh host: accounts, services, the shutdown commands, and what cloud-init makes of user data.
+"""The files of a new host: accounts, services, shutdown commands, and user data as cloud-init would run it.
 
 Source: cloud-init documentation, "User-data formats" and "Boot stages".
 """
@@ -8,9 +8,9 @@ import email.message
 import gzip
 import ipaddress
 import zlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sandbox.hosts.network import METADATA_ADDRESS
 
@@ -103,9 +103,9 @@ RUNNER = f"{CLOUD}/sandbox-run"
 OUTPUT_LOG = "/var/log/cloud-init-output.log"
 MAX_PARTS = 100
 
-# First the boothooks and what is for every boot, then what is for the first boot alone, in their order; a script that
-# fails is reported and the next one is run. Nobody waits for what a script leaves running in the background, nor
-# therefore for the end of `tee`: that all is on the console when boot-finished is there has to be looked at.
+# First the boothooks and the scripts for every boot, then those for the first boot, in order; a script that fails is
+# reported and the next one is run. Scripts may leave processes running, and so `tee` may not end: to have everything on
+# the console before boot-finished exists, the last line is looked for in the log.
 RUN_SCRIPTS = f"""\
 #!/bin/sh
 # At each boot, when the network is up: as root, with the output on the console and in {OUTPUT_LOG}.
@@ -136,7 +136,7 @@ run() {{
 }} 2>&1 | tee -a {OUTPUT_LOG}
 """
 
-# What launchers ask a fresh host, most of all `cloud-init status --wait`.
+# What launchers call on a new host, mostly `cloud-init status --wait`.
 CLOUD_INIT = f"""\
 #!/bin/sh
 case "$1" in
@@ -172,10 +172,10 @@ TYPES_BY_BEGINNING = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hiding:
-    """What of a folder of the machine's system a host does not get to see. All paths are relative to that folder.
+    """The parts of a folder of the machine's system that hosts do not see. Paths are relative to that folder.
 
-    emptied: folders that are there but empty, with their mode. hidden: entries that are not there.
-    all_but: folders of which nothing is there but the named entries.
+    emptied: folders that are empty, with their mode. hidden: entries that do not exist.
+    all_but: folders with only the named entries.
     """
 
     emptied: tuple[tuple[str, int], ...] = ()
@@ -183,8 +183,7 @@ class Hiding:
     all_but: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-# Of /etc, what is a secret of the machine, says who may do what there, or whom it talks to. Of /var, everything but the
-# package database and what belongs to it.
+# Of /etc, the machine's secrets, permissions and network peers. Of /var, everything but the package database.
 HIDING = {
     "etc": Hiding(
         emptied=(("ssh", 0o755), ("sudoers.d", 0o755), ("ssl/private", 0o700), ("cron.d", 0o755), ("netplan", 0o755)),
@@ -207,9 +206,9 @@ HIDING = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostFile:
-    """One file of a host. `directory_mode` is for the folders that have to be made for it, owned by `uid` too.
+    """One file of a host. `directory_mode`: of missing folders above it, which are also owned by `uid`.
 
-    `append`: to what the machine's file holds. `link`: a symbolic link, to what `content` says.
+    `append`: to the machine's file. `link`: a symbolic link to `content`.
     """
 
     path: str
@@ -223,11 +222,11 @@ class HostFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSpec:
-    """All that a host needs to know to boot.
+    """Everything that a host needs to boot; pid1.py reads it as JSON.
 
     `root` and `disk` are paths on the machine, `disk_bytes` the size of the root volume, `network` the input of
-    `ip -batch` inside the host, `after_boot` a command that is run at each boot when sshd answers. `sshd`: whether
-    there is to be one.
+    `ip -batch` inside the host, `after_boot` a command to run at each boot when sshd answers. `sshd`: whether to start
+    it.
     """
 
     instance_id: str
@@ -241,16 +240,11 @@ class HostSpec:
     sshd: bool = True
     hiding: dict[str, Hiding] = field(default_factory=lambda: HIDING)
 
-    def render(self) -> dict[str, Any]:
-        """As JSON for pid1.py."""
-        return asdict(self)
-
 
 def render_accounts(passwd: str, group: str) -> tuple[HostFile, ...]:
-    """passwd, group, shadow and gshadow: the machine's system accounts, none of its people, and the user.
+    """passwd, group, shadow and gshadow: the machine's system accounts and the user, without the machine's own users.
 
-    passwd, group: the machine's own files. No account has a password. `*` and not `!`, for sshd refuses accounts whose
-    password begins with `!`.
+    passwd, group: the machine's files. No account has a password: `*`, because sshd refuses accounts with `!`.
     """
     users = [":".join(fields) for fields in _system_entries(passwd, 7)]
     groups = [
@@ -301,20 +295,20 @@ def render_home(public_key: str) -> tuple[HostFile, ...]:
 
 
 def render_identity(hostname: str, private_ip: str, machine_id: str) -> tuple[HostFile, ...]:
-    """The host's name, under which it also finds itself: sudo and MXNet's tracker look it up."""
+    """The host's name, and its own address under it: sudo and MXNet's tracker look it up."""
     hosts = f"127.0.0.1 localhost\n{private_ip} {hostname}.ec2.internal {hostname}\n"
     return (
         HostFile(path="/etc/hostname", content=f"{hostname}\n"),
         HostFile(path="/etc/hosts", content=hosts),
         HostFile(path="/etc/machine-id", content=f"{machine_id}\n", mode=0o444),
-        # No name server is reachable: a look-up fails at once instead of waiting for the machine's.
+        # No name server is reachable: lookups fail at once instead of waiting for the machine's.
         HostFile(path="/etc/resolv.conf", content="# The sandbox has no name server.\n"),
         HostFile(path="/etc/environment", content=f'PATH="{PATH}"\n'),
     )
 
 
 def render_services(ca_pem: str) -> tuple[HostFile, ...]:
-    """sshd, sudo, and the sandbox's certificate authority among those that the host trusts."""
+    """sshd, sudo, and trust in the sandbox's certificate authority."""
     return (
         HostFile(path="/etc/ssh/sshd_config", content=SSHD_CONFIG),
         HostFile(path="/etc/sudoers", content=SUDOERS, mode=0o440),
@@ -327,8 +321,8 @@ def render_services(ca_pem: str) -> tuple[HostFile, ...]:
 def render_network(private: ipaddress.IPv4Interface, public_ip: str | None, public_range: str, mtu: int) -> str:
     """Input of `ip -batch` for eth0.
 
-    The public address stands on lo, as EC2's is not on the instance's interface either. To other public addresses the
-    host speaks from it, as if EC2's gateway had translated it; without one it does not reach them.
+    The public address is on lo, as EC2's is not on the instance's interface either. It is the source address for other
+    public addresses, as if EC2's gateway translated it; without one the host cannot reach them.
     """
     lines = [
         "link set lo up",
@@ -341,20 +335,19 @@ def render_network(private: ipaddress.IPv4Interface, public_ip: str | None, publ
     return _lines(lines)
 
 
-def _lines(lines: Any) -> str:
+def _lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
 def render_commands() -> tuple[HostFile, ...]:
-    """The commands, in the place of the machine's own."""
+    """The shutdown commands, which replace the machine's."""
     return tuple(
         HostFile(path=f"/usr/sbin/{name}", content=COMMAND, mode=0o755)
         for name in ("shutdown", "poweroff", "halt", "reboot")
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One part of the user data."""
 
     kind: str
@@ -362,7 +355,7 @@ class Part:
 
 
 def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...]:
-    """What is run at boot, and what launchers look at to see whether that is done. Pure."""
+    """The scripts to run at boot, and the files by which launchers see that they have run. Pure."""
     parts = parse_user_data(user_data)
     folder = f"{CLOUD}/instances/{instance_id}"
     scripts, warnings = [], []
@@ -386,7 +379,7 @@ def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...
 
 
 def parse_user_data(raw: bytes) -> tuple[Part, ...]:
-    """The parts, the one when it is not a MIME multipart message; compressed ones unpacked. Pure."""
+    """The parts of user data, or the one if it is not a MIME message; unpacks compressed ones. Pure."""
     raw = _unpacked(raw)
     if not raw.strip():
         return ()
@@ -419,5 +412,5 @@ def _type_of(text: str) -> str:
 def _unpacked(raw: bytes) -> bytes:
     try:
         return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-    except (OSError, EOFError, zlib.error):  # not gzip after all: it is then of a type that nobody runs
+    except (OSError, EOFError, zlib.error):  # not gzip after all, and not a script
         return raw

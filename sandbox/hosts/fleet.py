@@ -332,7 +332,7 @@ class Fleet(PhantomFleet):
         if not instance.may_arrive:
             return
         if instance.state == "shutting-down":
-            folder = hosts.folder_of(self._place, instance.id)
+            folder = hosts.Folder(self._place, instance.id)
             if folder.path.exists():
                 self._last_words[instance.id] = self.read_console(instance.id)
                 try:
@@ -356,7 +356,7 @@ class Fleet(PhantomFleet):
 
     def read_console(self, instance_id: str, /) -> str:
         """The last 64 KB of the host's console output."""
-        console = hosts.folder_of(self._place, instance_id).console
+        console = hosts.Folder(self._place, instance_id).console
         try:
             with console.open("rb") as stream:
                 stream.seek(-min(CONSOLE_BYTES, console.stat().st_size), 2)

@@ -1,4 +1,4 @@
-"""Starting and ending hosts. A host is one `unshare` process and, below it, process 1 of its namespaces."""
+"""Starting and ending hosts, each an `unshare` process and, below it, process 1 of its namespaces (pid1.py)."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -24,34 +24,22 @@ PYTHON = "/usr/bin/python3"
 BOOT_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 10.0
 SHUTDOWN_TIMEOUT_S = 8.0  # a little more than process 1 gives the others (pid1.py)
-# How process 1 ends when the host was shut down from inside: with pid1.py's codes, or, when somebody called reboot(2)
-# himself, with the signals that the kernel then ends a pid namespace with, which `unshare` passes on.
+# The exit codes of a host that was shut down from inside: those of pid1.py, or, after a call of reboot(2), the signals
+# with which the kernel ends a pid namespace.
 ENDINGS: dict[int, Literal["power-off", "reboot"]] = {
     70: "power-off", 71: "reboot", -signal.SIGINT: "power-off", -signal.SIGHUP: "reboot",
 }  # fmt: skip
 POLL_S = 0.01
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Folder:
     """An instance's folder on the machine."""
 
-    path: Path
-
-    @property
-    def disk(self) -> Path:
-        """The image of the root volume; sparse."""
-        return self.path / "disk"
-
-    @property
-    def root(self) -> Path:
-        """Where the host mounts its root, in its own mount namespace: empty for everybody else."""
-        return self.path / "root"
-
-    @property
-    def console(self) -> Path:
-        """What the host wrote to its console since it was launched."""
-        return self.path / "console.log"
+    def __init__(self, place: Place, instance_id: str) -> None:
+        self.path = place.hosts_dir / instance_id
+        self.disk = self.path / "disk"  # the image of the root volume; sparse
+        self.root = self.path / "root"  # where the host mounts its root, in its own mount namespace
+        self.console = self.path / "console.log"  # the console output since the launch
 
 
 class BootError(Exception):
@@ -59,7 +47,7 @@ class BootError(Exception):
 
 
 class Host:
-    """A host that was started. `boot` and `end` may be called from any thread; `spawn` only from the main one."""
+    """A started host. `boot` and `end` may be called in any thread, `spawn` only in the main one."""
 
     def __init__(self, folder: Folder, process: subprocess.Popen[bytes], ready_fd: int) -> None:
         self.folder = folder
@@ -70,7 +58,7 @@ class Host:
 
     @property
     def pid(self) -> int | None:
-        """Process 1 of the host, as the machine numbers it; None before it is there and after it ended."""
+        """The machine's pid of the host's process 1; None before it is started and after it has ended."""
         try:
             children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
@@ -84,11 +72,11 @@ class Host:
 
     @property
     def ending(self) -> Literal["power-off", "reboot"] | None:
-        """How the host was shut down from inside; None while it lives, and when it ended in another way."""
+        """How the host was shut down from inside; None while it lives or if it ended in another way."""
         return ENDINGS.get(self.exit_code) if self.exit_code is not None else None
 
     def boot(self, network: Network, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
-        """Makes the disk, plugs the host in and waits until its sshd answers. Raises BootError."""
+        """Makes the disk, connects the host and waits until its sshd answers. Raises BootError."""
         with self._booting:
             deadline = time.monotonic() + BOOT_TIMEOUT_S
             try:
@@ -106,7 +94,7 @@ class Host:
 
     def _describe(self, spec: HostSpec) -> None:
         assert self._process.stdin is not None  # noqa: S101 -- tells mypy what PIPE means
-        self._process.stdin.write(json.dumps(spec.render()).encode() + b"\n")
+        self._process.stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
         self._process.stdin.flush()
 
     def _still_booting(self, deadline: float) -> None:
@@ -126,7 +114,7 @@ class Host:
         _kill(self.pid or self._process.pid)
 
     def shut_down(self) -> None:
-        """Has the host end in an orderly way, as EC2 does before it stops an instance; then as `end`."""
+        """Asks the host to shut down, as EC2 does before it stops an instance; then as `end`."""
         self._ending.set()
         first = self.pid
         if first is not None:
@@ -134,7 +122,7 @@ class Host:
             try:
                 self._process.wait(SHUTDOWN_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                pass  # it is frozen, or not yet so far: `end` kills it
+                pass  # `end` kills it
         self.end()
 
     def end(self) -> None:
@@ -148,18 +136,13 @@ class Host:
         wait_for_loop_devices(self.folder.path, END_TIMEOUT_S)
 
 
-def folder_of(place: Place, instance_id: str) -> Folder:
-    """An instance's folder."""
-    return Folder(path=place.hosts_dir / instance_id)
-
-
 def spawn(place: Place, instance_id: str) -> Host:
-    """Starts an instance's process 1 in namespaces of its own; it then waits for `Host.boot`.
+    """Starts an instance's process 1 in namespaces of its own, where it waits for `Host.boot`.
 
-    Call it from the main thread: the host is to die with the daemon, and the kernel sends the signal for that when the
-    *thread* ends that started the process.
+    Call it in the main thread: the host must end with the daemon, and the kernel's signal for that comes when the
+    *thread* that started a process ends.
     """
-    folder = folder_of(place, instance_id)
+    folder = Folder(place, instance_id)
     folder.root.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(0o700)
     ready_read, ready_write = os.pipe()
@@ -176,13 +159,13 @@ def spawn(place: Place, instance_id: str) -> Host:
 
 
 def make_disk(folder: Folder, disk_bytes: int) -> None:
-    """An empty root volume; one that is there already is kept."""
+    """Makes an empty root volume; keeps an existing one."""
     if folder.disk.exists():
         return
     fresh = folder.disk.with_suffix(".new")
     with fresh.open("wb") as image:
         image.truncate(disk_bytes)
-    # No journal: nothing of a host survives the machine anyway.
+    # No journal: hosts do not survive the machine anyway.
     run_quietly(("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal",
                  "-E", "lazy_itable_init=1,nodiscard", str(fresh)))  # fmt: skip
     fresh.rename(folder.disk)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from project import Project
-from sandbox.hosts.hosts import folder_of
+from sandbox.hosts.hosts import Folder
 from sandbox.place import place_of
 from sandbox_steps import Ssh
 
@@ -39,7 +39,7 @@ def nodes_of(project: Project) -> list[dict[str, Any]]:
 
 def console_of(project: Project, instance_id: str) -> Path:
     """What the host writes its console to, and GetConsoleOutput reads."""
-    return folder_of(place_of(project.directory), instance_id).console
+    return Folder(place_of(project.directory), instance_id).console
 
 
 def looks_at_consoles(project: Project) -> int:

@@ -102,7 +102,7 @@ def test_a_rehearsal_changes_nothing(ec2: Client, action: str, asked: dict[str, 
         ({"SubnetId": "subnet-00000000000000000"}, "InvalidSubnetID.NotFound", "subnet-00000000000000000"),
         ({"Placement": {"AvailabilityZone": "eu-west-1a"}}, "InvalidParameterValue", "eu-west-1a"),
         ({"DryRun": True, "KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
-        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdf", "Ebs": {}}]}, "MissingParameter", "snapshotId"),
+        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdf", "Ebs": {}}]}, "MissingParameter", "ebs"),
     ],
 )
 def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], code: str, said: str) -> None:
