@@ -40,15 +40,8 @@ def cluster(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
         s3.create_bucket(Bucket=bucket)
     for bucket, key in (("scoped", "data/a"), ("scoped", "beside"), ("elsewhere", "secret"), ("elsewhere", "new/a")):
         s3.put_object(Bucket=bucket, Key=key, Body=b"x")
-    path = two_nodes.directory / "cluster.toml"
-    kept = path.read_text()
-    text = re.sub(r"^url = .*$", 'url = "s3://scoped/data/"', kept, flags=re.MULTILINE)
-    two_nodes.write(re.sub(r"^# results = .*$", 'results = "s3://scoped/results/"', text, flags=re.MULTILINE))
-    try:
-        with borrowed(two_nodes):
-            yield two_nodes
-    finally:
-        two_nodes.write(kept)
+    with two_nodes.configured(url="s3://scoped/data/", results="s3://scoped/results/"), borrowed(two_nodes):
+        yield two_nodes
 
 
 def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str]:

@@ -65,18 +65,13 @@ class Seen:
 @pytest.fixture(scope="module")
 def with_results(two_nodes: Project) -> Iterator[tuple[Project, dict[str, Host]]]:
     """The shared cluster, whose jobs leave what is told of them in S3."""
-    path = two_nodes.directory / "cluster.toml"
-    kept = path.read_text()
     (two_nodes.directory / "an-object").mkdir()
     (two_nodes.directory / "an-object" / "file").write_text("x")
     two_nodes.run("data", "put", "--create-bucket", "an-object/", "s3://cluster-secrets/an-object/")
-    two_nodes.write(re.sub(r"^# results = .*$", 'results = "s3://cluster-secrets/results/"', kept, flags=re.MULTILINE))
     (two_nodes.directory / "secret.toml").write_text(JOB)
-    try:
+    with two_nodes.configured(results="s3://cluster-secrets/results/"):
         yield two_nodes, hosts_of(two_nodes)
-    finally:
-        two_nodes.write(kept)
-        (two_nodes.directory / "secret.toml").unlink()
+    (two_nodes.directory / "secret.toml").unlink()
 
 
 ENDS = ["a worker dumps its core", pytest.param("the supervisor is killed", marks=pytest.mark.slow)]

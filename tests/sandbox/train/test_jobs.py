@@ -305,13 +305,9 @@ def test_ctrl_c_leaves_a_job_running_when_that_is_the_answer(nodes: Nodes, answe
 
 
 def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
-    path = nodes.directory / "cluster.toml"
-    kept = path.read_text()
     (nodes.directory / "any-object").write_text("x")
     nodes.run("data", "put", "--create-bucket", "any-object", "s3://cluster-jobs/any-object")
-    nodes.write(re.sub(r"^# results = .*$", 'results = "s3://cluster-jobs/results/"', kept, flags=re.MULTILINE))
-    try:
-        assert path.read_text() != kept
+    with nodes.configured(results="s3://cluster-jobs/results/"):
         program = "import os; print(os.environ['CLUSTER_OUTPUT_URL'])"
         done = nodes.run("train", "--name", "kept", *ONE_WORKER, *python(program))
         job = nodes.job_named("kept")["id"]
@@ -322,5 +318,3 @@ def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
         (found,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["id"] == job]
         assert (found["source"], found["state"]) == ("s3", "done")
         assert nodes.run("logs", "-f", "kept").stdout == done.stdout
-    finally:
-        nodes.write(kept)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from project import REPOSITORY, Project
+from project import REPOSITORY, Project, configure
 from s3_server import serve_s3
 from stage_steps import find_held, staging
 from train.data.recordio import ImageRecord, encode_image, encode_record
@@ -23,6 +23,15 @@ pytestmark = pytest.mark.sandbox
 COUNTS = (1, 40, 7, 150, 2, 2, 60)
 """Records of the shards: one is larger than the part of any of 2, 3 or 5 workers, others are smaller than a part."""
 URL, INDEXED_URL, SAVED_URL = "s3://cluster-demo/ids/", "s3://cluster-demo/indexed/", "s3://cluster-demo/saved/"
+
+SETTINGS: dict[str, Any] = {
+    "script": "ids_on_a_node.py",
+    "args": [URL],
+    "sync": ["saves_on_a_node.py"],
+    # Programs name these places in their own text, of which a job's credentials know nothing.
+    "env": {"ALSO_READ": INDEXED_URL},
+    "results": SAVED_URL,
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,19 +68,6 @@ def image(number: int) -> ImageRecord:
     return ImageRecord(labels=(float(number),), record_id=number, image=b"\x89PNG\r\n\x1a\n" + png)
 
 
-@pytest.fixture
-def toml(nodes: Project) -> Iterator[str]:
-    """The text of cluster.toml for the test's job; put back afterwards."""
-    kept = (nodes.directory / "cluster.toml").read_text()
-    text = re.sub(r"^args = .*$", f'args = ["{URL}"]', kept, flags=re.MULTILINE)
-    text = text.replace("# sync = []", 'sync = ["saves_on_a_node.py"]')
-    # Programs name these places in their own text, of which a job's credentials know nothing.
-    text = text.replace("[train]\n", f'[train]\nenv = {{ ALSO_READ = "{INDEXED_URL}" }}\n')
-    text = re.sub(r"^# results = .*$", f'results = "{SAVED_URL}"', text, flags=re.MULTILINE)
-    yield re.sub(r"^script = .*$", 'script = "ids_on_a_node.py"', text, flags=re.MULTILINE)
-    nodes.write(kept)
-
-
 def ids_of(nodes: Project) -> tuple[list[dict[str, Any]], str]:
     """What the workers of the job told, and all of its output."""
     done = nodes.run("train", "--plain")
@@ -96,9 +92,9 @@ def check_epochs(parts: list[list[list[int]]], way: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [pytest.param("native", marks=pytest.mark.slow), "stage"])
-def test_every_record_once_per_epoch(nodes: Project, toml: str, mode: str) -> None:
-    nodes.write(toml.replace("[data]\n", f'[data]\nmode = "{mode}"\n'))
-    told, output = ids_of(nodes)
+def test_every_record_once_per_epoch(nodes: Project, mode: str) -> None:
+    with nodes.configured(**SETTINGS, mode=mode):
+        told, output = ids_of(nodes)
     check_each_once(told)
     assert any("indexed" in worker for worker in told) == (mode == "stage")
     assert {"native": "read by MXNet itself", "stage": "read from files staged on the nodes"}[mode] in output
@@ -130,34 +126,32 @@ def check_saves(nodes: Project) -> None:
     assert nodes.run("train", "--", "python", "-c", FIT).stdout.count("] SAME True") == 2
 
 
-def test_mxnet_saves_to_s3(nodes: Project, toml: str) -> None:
-    nodes.write(toml.replace("[data]\n", '[data]\nmode = "stage"\n'))
-    check_saves(nodes)
+def test_mxnet_saves_to_s3(nodes: Project) -> None:
+    with nodes.configured(**SETTINGS, mode="stage"):
+        check_saves(nodes)
 
 
-def test_a_program_that_needs_staging_gets_it(nodes: Project, toml: str) -> None:
+def test_a_program_that_needs_staging_gets_it(nodes: Project) -> None:
     """With a wheel that reads s3:// itself: Gluon's data sets open their index by Python."""
     (nodes.directory / "indexed.py").write_text(
         "import sys, mxnet as mx\n"
         "dataset = mx.gluon.data.RecordFileDataset(sys.argv[1] + 'one.rec')\n"
         "print('READ', *(mx.recordio.unpack(dataset[at])[0].id for at in range(len(dataset))))\n"
     )
-    text = re.sub(r"^args = .*$", f'args = ["{INDEXED_URL}"]', toml, flags=re.MULTILINE)
-    nodes.write(re.sub(r"^script = .*$", 'script = "indexed.py"', text, flags=re.MULTILINE))
-    done = nodes.run("train", "-n", "1", "--kv-store", "local")
+    with nodes.configured(**SETTINGS | {"script": "indexed.py", "args": [INDEXED_URL]}):
+        done = nodes.run("train", "-n", "1", "--kv-store", "local")
     assert "] READ 0 1 2 3 4" in done.stdout
     assert "read from files staged on the nodes (RecordFileDataset cannot read s3://)" in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.9.1", "1.8.0.post0"])
-def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(
-    project: Project, nodes: Project, toml: str, version: str
-) -> None:
+def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(project: Project, nodes: Project, version: str) -> None:
     shutil.copytree(nodes.directory / "ids", project.directory / "ids")
     for program in ("ids_on_a_node.py", "saves_on_a_node.py"):
         shutil.copy(nodes.directory / program, project.directory)
-    project.write(toml.replace("[bootstrap]\n", f'[bootstrap]\nmxnet = "mxnet=={version}"\n'))
+    text = (nodes.directory / "cluster.toml").read_text()
+    project.write(configure(text, **SETTINGS, mxnet=f"mxnet=={version}"))
     project.run("up", timeout_s=600)
     project.run("data", "put", "--create-bucket", "ids/", URL)
     write_indexed(project.directory / "indexed")
@@ -170,11 +164,10 @@ def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(
 
 @pytest.mark.slow
 def test_staging_needs_no_keys_but_the_nodes_own(project: Project) -> None:
-    text = (REPOSITORY / "cluster.toml").read_text().replace("nodes = 2\n", "nodes = 1\n")
-    text = re.sub(r"^# instance_profile = .*$", 'instance_profile = "auto"', text, flags=re.MULTILINE)
-    text = re.sub(r"^# results = .*$", 'results = "s3://cluster-demo/results/"', text, flags=re.MULTILINE)
-    text = text.replace("# sync = []", 'sync = ["keyless.py"]')
-    project.write(text.replace("[data]\n", '[data]\nmode = "stage"\n'))
+    text = (REPOSITORY / "cluster.toml").read_text()
+    results = "s3://cluster-demo/results/"
+    own = {"nodes": 1, "instance_profile": "auto", "results": results, "sync": ["keyless.py"], "mode": "stage"}
+    project.write(configure(text, **own))
     project.run("data", "demo", "digits")
     project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
     (project.directory / "keyless.py").write_text(

@@ -33,16 +33,9 @@ def train_with(
     code: int = 0,
 ) -> str:
     """Run `cluster train` with a script's options and [data] results; its two outputs together."""
-    path = nodes.directory / "cluster.toml"
-    kept = path.read_text()
-    text = re.sub(r"^args = .*$", lambda _: f"args = {json.dumps(options)}", kept, flags=re.MULTILINE)
-    if results is not None:
-        text = re.sub(r"^# results = .*$", f'results = "{results}"', text, flags=re.MULTILINE)
-    nodes.write(re.sub(r"^script = .*$", f'script = "{script}"', text, flags=re.MULTILINE))
-    try:
+    more = {"results": results} if results is not None else {}
+    with nodes.configured(args=options, script=script, **more):
         done = nodes.run("train", *words, code=code)
-    finally:
-        path.write_text(kept)
     return done.stdout + done.stderr
 
 
@@ -292,20 +285,16 @@ BARE = """
 
 def test_a_script_gets_the_kv_store_as_it_takes_it(nodes: Project) -> None:
     """By --kvstore, as MXNet's Gluon examples do, or not at all."""
-    kept = (nodes.directory / "cluster.toml").read_text()
     (nodes.directory / "gluon.py").write_text(textwrap.dedent(GLUON))
     (nodes.directory / "bare.py").write_text(textwrap.dedent(BARE))
     refused = train_with(nodes, [], script="gluon.py", code=2)
     assert "error: unrecognized arguments: --kv-store dist_sync" in refused
     assert 'set `[train] kv_store_option = "--kvstore"`' in refused
-    try:
-        nodes.write(kept.replace('# kv_store_option = "--kv-store"', 'kv_store_option = "--kvstore"'))
+    with nodes.configured(kv_store_option="--kvstore"):
         assert train_with(nodes, [], script="gluon.py").count("] GLUON 2") == 2
-        nodes.write(kept.replace('# kv_store_option = "--kv-store"', 'kv_store_option = ""'))
+    with nodes.configured(kv_store_option=""):
         output = train_with(nodes, ["--lr", "1"], script="bare.py")
-        assert len(re.findall(r"\[worker [^]]*\] BARE \['--lr', '1'\] dist_sync", output)) == 2
-    finally:
-        nodes.write(kept)
+    assert len(re.findall(r"\[worker [^]]*\] BARE \['--lr', '1'\] dist_sync", output)) == 2
 
 
 def test_it_is_said_whose_script_runs(nodes: Project) -> None:
@@ -347,13 +336,9 @@ def test_somebody_elses_script_runs_as_it_is(nodes: Project) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
     shutil.copytree(nodes.directory / "digits", nodes.directory / "theirs" / "data", dirs_exist_ok=True)
-    kept = (nodes.directory / "cluster.toml").read_text()
-    nodes.write(kept.replace("[bootstrap]", '[bootstrap]\nsync = ["theirs/"]', 1))
     words = "cd theirs && exec python train.py --kv-store dist_sync --model-prefix net"
-    try:
+    with nodes.configured(sync=["theirs/"]):
         done = nodes.run("train", "--", "sh", "-c", words)
-    finally:
-        nodes.write(kept)
     scores = re.findall(r"worker (\d) of 2 scored \[\('accuracy', ([0-9.]+)\)\]", done.stdout)
     assert sorted(rank for rank, _ in scores) == ["0", "1"]
     assert scores[0][1] == scores[1][1]

@@ -1,6 +1,8 @@
 """A project folder with a cluster.toml, and the real command run in it as a user would run it."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,11 +10,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from preloaded import may_run, preloaded
 
 REPOSITORY = Path(__file__).parents[3]
 CLUSTER = str(Path(sys.executable).parent / "cluster")
+
+
+def configure(text: str, **values: Any) -> str:
+    """The text of the project's own cluster.toml with other values for keys, whose lines may be comments in it."""
+    for key, value in values.items():
+        line = f"{key} = {_toml(value)}".replace("\\", r"\\")
+        text, found = re.subn(rf"^(# )?{key} = .*$", line, text, flags=re.MULTILINE)
+        assert found == 1, key
+    return text
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
+    return json.dumps(value)
 
 
 @dataclass
@@ -32,6 +50,16 @@ class Project:
 
     def write(self, text: str) -> None:
         (self.directory / "cluster.toml").write_text(text)
+
+    @contextmanager
+    def configured(self, **values: Any) -> Iterator[None]:
+        """In the block, cluster.toml has these values for its keys."""
+        kept = (self.directory / "cluster.toml").read_text()
+        self.write(configure(kept, **values))
+        try:
+            yield
+        finally:
+            self.write(kept)
 
     def run(self, *words: str, code: int | None = 0, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
         """Run `cluster WORDS...` to its end, and check its exit code."""
