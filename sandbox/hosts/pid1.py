@@ -1,15 +1,15 @@
 """Process 1 of a sandbox host: builds the host's file system, starts sshd, reaps, and stays.
 
 Started by the daemon as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD` inside new mount, pid, uts, ipc and network
-namespaces. Standard library only and Python >= 3.10, because it is the machine's own Python that runs it: the one of
-the virtual environment may live in a folder that the host does not see.
+namespaces. Standard library only and Python >= 3.10, because the machine's own Python runs it: the virtual
+environment's may be in a folder that the host does not see.
 
-The first line of standard input is the host's description (`HostSpec.render` in files.py); after that it stays
-open for as long as the daemon lives, and its end is the host's end. Standard output is the console. On the descriptor
-READY_FD one byte is written when the network is up and sshd answers.
+The first line of standard input is the host's description (`HostSpec` in files.py); it stays open as long as the daemon
+lives, and the host ends when it is closed. Standard output is the console. One byte is written to the descriptor
+READY_FD when the network is up and sshd answers.
 
-Everything is mounted in the host's own mount namespace, and the disk is a loop device that detaches itself:
-when the last process of the host dies, by whatever cause, the kernel takes all of it away.
+Everything is mounted in the host's own mount namespace, and the disk is a loop device that detaches itself: when the
+last process of the host dies, for whatever reason, the kernel removes it all.
 """
 
 import ctypes
@@ -42,15 +42,15 @@ DEVICE_LINKS = (
     ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
 )  # fmt: skip
-# Through these, root in a host would reach the whole machine.
+# With these, root in a host could affect the whole machine.
 PROC_READ_ONLY = ("sysrq-trigger", "sys/kernel", "sys/vm", "irq", "bus")
-# The machine's disks: what looks for instance store volumes, to format them, must not find these.
+# The machine's disks, which a program that formats instance store volumes must not find.
 SYS_HIDDEN = ("block", "class/block", "dev/block")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 PR_CAPBSET_DROP = 24
-# Root in a host may do as it likes to the host, and nothing to the machine's clock, kernel modules or block devices.
+# Root in a host may do anything to the host, but nothing to the machine's clock, kernel modules or block devices.
 # linux/capability.h: SYS_MODULE, SYS_RAWIO, SYS_TIME, MKNOD, MAC_OVERRIDE, MAC_ADMIN, SYSLOG, WAKE_ALARM
 DROPPED_CAPABILITIES = (16, 17, 25, 27, 32, 33, 34, 35)
 SSHD = ("/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log", "-f", "/etc/ssh/sshd_config")
@@ -58,16 +58,16 @@ SSHD_RESTART_S = 0.1  # as Ubuntu's ssh.service: Restart=on-failure, RestartSec=
 SSHD_TIMEOUT_S = 10.0
 SSH_PORT = 22
 NETWORK_TIMEOUT_S = 20.0
-# Then what has not ended by itself is killed; as systemd's DefaultTimeoutStopSec, but for an impatient machine.
+# After that, remaining processes are killed; like systemd's DefaultTimeoutStopSec, but shorter.
 SHUTDOWN_S = 5.0
-# systemd(1), "Signals". The codes tell the daemon what to do with the instance (hosts.py).
+# systemd(1), "Signals". The exit codes tell the daemon what to do with the instance (hosts.py).
 POWER_OFF, REBOOT = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
 POWERED_OFF_CODE, REBOOT_CODE = 70, 71
 SHUTDOWNS = {POWER_OFF: ("power down", POWERED_OFF_CODE), REBOOT: ("restarting system", REBOOT_CODE)}
 
 
 def say(text: str) -> None:
-    """A line on the console, with the time since the machine's boot as the kernel's own lines have it."""
+    """A line on the console, with the time since the machine's boot as in the kernel's lines."""
     os.write(1, f"[{time.monotonic():12.6f}] {text}\n".encode())
 
 
@@ -98,14 +98,14 @@ def whiteout(path: Path) -> None:
 
 
 def opaque(path: Path, mode: int = 0o755) -> None:
-    """A directory of the upper layer that shows nothing of the lower one's."""
+    """Makes a directory of the upper layer that hides the lower layer's."""
     path.mkdir(parents=True)
     path.chmod(mode)
     os.setxattr(path, "trusted.overlay.opaque", b"y")
 
 
 def prepare_upper(name: str, upper: Path, hiding: dict[str, Any]) -> None:
-    """Fills a fresh upper layer with what hides the machine's own affairs from the host."""
+    """Fills a new upper layer with what hides parts of the machine's system from the host."""
     upper.mkdir(parents=True, mode=0o755)
     lower = Path("/", name)
     for entry, mode in hiding["emptied"]:
@@ -155,7 +155,7 @@ def mount_kernel_filesystems(root: Path) -> None:
     mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
     (root / "run/sshd").mkdir(mode=0o755)
     (root / "run/lock").mkdir(mode=0o1777)
-    (root / "run/utmp").touch(0o664)  # sshd notes who is logged in where it exists: `logname` and `who` ask it
+    (root / "run/utmp").touch(0o664)  # sshd notes logins only if it exists; `logname` and `who` read it
     dev = root / "dev"
     mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=0755,size=64k")
     for name, major, minor in DEVICES:
@@ -170,7 +170,7 @@ def mount_kernel_filesystems(root: Path) -> None:
 
 
 def write_files(root: Path, files: list[dict[str, Any]]) -> None:
-    """The host's own settings, accounts and keys; `append` adds to what the machine's file holds."""
+    """Writes the host's own settings, accounts and keys (`HostFile` in files.py)."""
     for file in files:
         path = root / file["path"].lstrip("/")
         for parent in reversed(path.parents):
@@ -192,7 +192,7 @@ def write_files(root: Path, files: list[dict[str, Any]]) -> None:
 
 
 def enter(root: Path) -> None:
-    """Makes `root` the root of this namespace and lets go of the machine's."""
+    """Makes `root` the root of this namespace and unmounts the machine's."""
     os.chdir(root)
     subprocess.run(("pivot_root", ".", "."), check=True, env=ENVIRONMENT)
     if libc.umount2(b".", MNT_DETACH) != 0:
@@ -201,10 +201,7 @@ def enter(root: Path) -> None:
 
 
 def build_root(spec: dict[str, Any]) -> bool:
-    """Mounts the host's root and enters it. True when this is the first boot, when the disk was empty.
-
-    spec: `HostSpec.render` of files.py.
-    """
+    """Mounts the host's root and enters it. True at the first boot, when the disk is empty."""
     root = Path(spec["root"])
     os.umask(0o022)
     attach_disk(spec["disk"], root, spec["disk_bytes"])
@@ -224,7 +221,7 @@ def build_root(spec: dict[str, Any]) -> bool:
 
 
 def read_spec() -> dict[str, Any]:
-    """The host's description: the first line of standard input, after which nothing follows but its end."""
+    """The host's description: the first and only line of standard input."""
     line = bytearray()
     while not line.endswith(b"\n"):
         chunk = os.read(0, 65536)
@@ -236,7 +233,7 @@ def read_spec() -> dict[str, Any]:
 
 
 def configure_network(commands: str) -> None:
-    """Waits for the daemon to plug eth0 in, then sets it up with `ip -batch`."""
+    """Waits until the daemon has added eth0, then sets it up with `ip -batch`."""
     deadline = time.monotonic() + NETWORK_TIMEOUT_S
     while not Path("/sys/class/net/eth0").exists():
         if time.monotonic() > deadline:
@@ -246,7 +243,7 @@ def configure_network(commands: str) -> None:
 
 
 def make_host_keys() -> None:
-    """Fresh host keys, and their fingerprints on the console between the same lines as cloud-init's."""
+    """Makes the host keys."""
     for kind in ("ed25519", "ecdsa"):
         path = f"/etc/ssh/ssh_host_{kind}_key"
         subprocess.run(("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{socket.gethostname()}", "-f", path),
@@ -254,7 +251,7 @@ def make_host_keys() -> None:
 
 
 def print_host_keys() -> None:
-    """What cloud-init writes to the console at every boot, so that a client can compare before it trusts."""
+    """Writes the host keys to the console as cloud-init does at every boot, so that clients can compare them."""
     publics = sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub"))
     for name, show in (("FINGERPRINTS", ("ssh-keygen", "-l", "-f")), ("KEYS", ("cat",))):
         os.write(1, f"-----BEGIN SSH HOST KEY {name}-----\n".encode())
@@ -264,9 +261,9 @@ def print_host_keys() -> None:
 
 
 def log_in(user: str) -> None:
-    """Makes `logname` say who it is in every session, which is PAM's to do where sshd uses it.
+    """Sets the login name for `logname`, which PAM would do if sshd used it.
 
-    Some kernels have no audit, and some let nobody but the machine's own root set it: then nobody has a login name.
+    Kernels without audit, and those that allow it to the machine's own root only, have no login name.
     """
     try:
         Path("/proc/self/loginuid").write_text(str(pwd.getpwnam(user).pw_uid))
@@ -275,14 +272,14 @@ def log_in(user: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Takes from all that is started from here on what would reach the machine."""
+    """Drops the capabilities that affect the machine, for everything that is started from here on."""
     for capability in DROPPED_CAPABILITIES:
         if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0 and ctypes.get_errno() != errno.EINVAL:
             raise OSError(ctypes.get_errno(), f"cannot drop capability {capability}")
 
 
 def start_sshd() -> int:
-    """Sshd in a session of its own; its pid, when it answers."""
+    """Starts sshd in a session of its own; returns its pid when it answers."""
     null = os.open("/dev/null", os.O_RDWR)
     pid = os.posix_spawn(
         SSHD[0], SSHD, ENVIRONMENT, setsid=True,
@@ -296,7 +293,7 @@ def start_sshd() -> int:
 
 
 def sshd_answers() -> bool:
-    """Whether it takes connections; asked from inside, where no security group stands in the way."""
+    """Whether it accepts connections; asked from inside, where security groups do not apply."""
     try:
         with socket.create_connection(("127.0.0.1", SSH_PORT), timeout=1.0):
             return True
@@ -305,7 +302,7 @@ def sshd_answers() -> bool:
 
 
 def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
-    """Reaps what dies, starts sshd again when it does, and ends the host when it is told to or the daemon is gone."""
+    """Reaps processes, restarts sshd, and ends the host when it is told to or when the daemon has ended."""
     wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakeup_write)
     for number in (signal.SIGCHLD, POWER_OFF, REBOOT):
@@ -330,7 +327,7 @@ def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
 
 
 def shut_down(what: str, code: int) -> NoReturn:
-    """Ends every process, with time to do so by themselves, and then this one; the daemon knows `code`."""
+    """Ends every process, first by SIGTERM, and then this one with `code`."""
     say(f"{what}: sending SIGTERM to all processes")
     deadline = time.monotonic() + SHUTDOWN_S
     _kill_all(signal.SIGTERM)
@@ -355,7 +352,7 @@ def _has_children() -> bool:
 
 
 def reap() -> list[int]:
-    """The pids of all children, adopted ones too, that have ended since the last time."""
+    """The pids of the children, including adopted ones, that have ended since the last call."""
     ended: list[int] = []
     while True:
         try:

@@ -1,15 +1,30 @@
+"""The files of a host, what becomes of user data, and the parts of the metadata service that need no host."""
+
+import gzip
+import os
+import subprocess
+import time
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
 from ipaddress import IPv4Interface
+from pathlib import Path
 
 import pytest
 
 from sandbox.hosts.files import (
+    CLOUD,
+    OUTPUT_LOG,
+    RUNNER,
     HostFile,
+    parse_user_data,
     render_accounts,
+    render_first_boot,
     render_home,
     render_identity,
     render_network,
     render_services,
 )
+from sandbox.hosts.metadata import Tokens, list_folder
 
 PASSWD = """\
 root:x:0:0:root:/root:/bin/bash
@@ -91,3 +106,137 @@ def test_network(public_ip: str | None) -> None:
     assert ("route add 198.18.0.0/20 dev eth0 src 198.18.0.9" in batch) == (public_ip is not None)
     assert ("addr add 198.18.0.9/32 dev lo" in batch) == (public_ip is not None)
     assert not [line for line in batch if "None" in line or "default" in line]
+
+
+# --- user data
+
+FOLDER = "/var/lib/cloud/instances/i-1"
+
+
+def paths_of(user_data: bytes) -> dict[str, str]:
+    return {file.path: file.content for file in render_first_boot("i-1", user_data)}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("#!/bin/sh\ntrue\n", "text/x-shellscript"),
+        ("\n#!/bin/sh\n", "text/x-shellscript"),
+        ("#cloud-config\n{}\n", "text/cloud-config"),
+        ("#cloud-boothook\ntrue\n", "text/cloud-boothook"),
+        ("#include\nhttp://127.0.0.1/\n", "text/x-include-url"),
+        ("just text", "text/plain"),
+    ],
+)
+def test_kind_is_told_by_the_beginning(text: str, kind: str) -> None:
+    assert [part.kind for part in parse_user_data(text.encode())] == [kind]
+    assert [part.kind for part in parse_user_data(gzip.compress(text.encode()))] == [kind]
+
+
+@pytest.mark.parametrize("nothing", [b"", b" \n"])
+def test_no_user_data(nothing: bytes) -> None:
+    assert parse_user_data(nothing) == ()
+    assert paths_of(nothing)[f"{FOLDER}/warnings"] == ""
+
+
+def test_parts_of_a_message_keep_their_order() -> None:
+    message = MIMEMultipart()
+    for kind, text in (
+        ("x-shellscript", "#!/bin/sh\necho 1\n"),
+        ("plain", "#!/bin/sh\necho 2\n"),
+        ("x-shellscript-per-boot", "#!/bin/sh\necho 3\n"),
+        ("cloud-boothook", "echo 4\n"),
+        ("cloud-config", "#cloud-config\n{}\n"),
+    ):
+        message.attach(MIMEText(text, kind))
+    files = paths_of(message.as_bytes())
+    assert files[f"{FOLDER}/scripts/part-001"] == "#!/bin/sh\necho 1\n"
+    assert files[f"{FOLDER}/scripts/part-002"] == "#!/bin/sh\necho 2\n"
+    assert files["/var/lib/cloud/scripts/per-boot/part-003"] == "#!/bin/sh\necho 3\n"
+    assert files[f"{FOLDER}/boothooks/part-004"] == "echo 4\n"
+    assert files[f"{FOLDER}/warnings"] == "the sandbox does not run user data of type text/cloud-config\n"
+    assert not any("part-005" in path for path in files)
+
+
+@pytest.mark.parametrize("broken", [b"\x1f\x8bno gzip", b"\xff\xfe\x00", b"MIME-Version: 1.0\n\n\xff"])
+def test_what_cannot_be_read_is_no_script(broken: bytes) -> None:
+    assert not any("part-" in path for path in paths_of(broken))
+
+
+def test_all_is_on_the_console_when_the_boot_has_finished(tmp_path: Path) -> None:
+    """Though the `tee` that writes there is late, and a script leaves something running that holds its pipe."""
+    folders = {CLOUD: str(tmp_path), OUTPUT_LOG: str(tmp_path / "log")}
+    script = b"#!/bin/sh\nsleep 60 & echo $! >" + str(tmp_path / "left").encode() + b"\necho the script ran\n"
+    for file in render_first_boot("i-1", script):
+        path = Path(replace_all(file.path, folders))
+        if not file.path.startswith(CLOUD):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if file.link:
+            path.symlink_to(file.content)
+        else:
+            path.write_text(replace_all(file.content, folders))
+            path.chmod(file.mode)
+    tee = tmp_path / "bin" / "tee"
+    tee.parent.mkdir()
+    tee.write_text('#!/bin/sh\n[ "$1" != -a ] || sleep 0.7\nPATH=/usr/bin:/bin exec tee "$@"\n')
+    tee.chmod(0o755)
+    finished, console = tmp_path / "instance" / "boot-finished", tmp_path / "console"
+    with console.open("wb") as stream:
+        runner = subprocess.Popen(
+            [replace_all(RUNNER, folders)], stdout=stream, env={**os.environ, "PATH": f"{tee.parent}:/usr/bin:/bin"}
+        )
+    try:
+        deadline = time.monotonic() + 20
+        while not finished.exists():
+            assert time.monotonic() < deadline, console.read_text()
+            time.sleep(0.001)
+        said = console.read_text().splitlines()
+        assert said[0] == "the script ran"
+        assert said[-1].startswith("Cloud-init v. sandbox finished at ")
+        assert finished.read_text() == said[-1] + "\n"
+        assert runner.poll() is None
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), 9)
+        runner.wait(20)
+
+
+def replace_all(text: str, words: dict[str, str]) -> str:
+    for old, new in words.items():
+        text = text.replace(old, new)
+    return text
+
+
+# --- metadata
+
+TREE = {
+    "meta-data/iam/info": "{}",
+    "meta-data/iam/security-credentials/trainer": "{}",
+    "meta-data/instance-id": "i-1",
+    "meta-data/public-keys/0/openssh-key": "ssh-ed25519 A",
+}
+
+
+def test_token_is_one_instances_until_its_end() -> None:
+    now = [1000.0]
+    tokens = Tokens(clock=lambda: now[0])
+    token = tokens.issue("i-1", 60)
+    assert tokens.is_good("i-1", token)
+    assert not tokens.is_good("i-2", token)
+    assert not Tokens(clock=lambda: now[0]).is_good("i-1", token)
+    now[0] += 60.1
+    assert not tokens.is_good("i-1", token)
+
+
+def test_made_up_tokens_are_refused() -> None:
+    tokens = Tokens()
+    for token in ("", "x", "é", "A" * 56, tokens.issue("i-1", 60)[:-4]):
+        assert not tokens.is_good("i-1", token), token
+
+
+def test_folders_list_their_entries() -> None:
+    assert list_folder(TREE, "meta-data", None) == "iam/\ninstance-id\npublic-keys/"
+    assert list_folder(TREE, "meta-data/iam/security-credentials", None) == "trainer"
+    assert list_folder(TREE, "meta-data/public-keys", "mine") == "0=mine"
+    assert list_folder(TREE, "meta-data/public-keys/0", "mine") == "openssh-key"
+    assert list_folder(TREE, "meta-data/nothing", None) is None
