@@ -1,4 +1,4 @@
-"""A job's log as events: one JSON object per line, written by the supervisor on the head, which documents them.
+"""A job's log as events: one JSON object per line, written by the supervisor on the head, as LogLine has them.
 
 The log is the only source of a job's output: `cluster train`, `cluster logs` and the copy in S3 are made from it.
 """

@@ -25,7 +25,7 @@ MAX_JOBS = 1000  # the head keeps 50 that have ended
 MAX_VALUES = 600_000  # in the list of all jobs
 LONGEST_ERROR = 500  # characters
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-"""As train.job.new_job_id makes them."""
+"""As train.job.plan.new_job_id makes them."""
 
 Launcher = Literal["ssh", "local", "mpi"]
 KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device"]

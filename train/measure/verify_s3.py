@@ -20,7 +20,8 @@ TIMEOUT_S = 90.0
 MAX_LISTED = 1000
 NOTHING_THERE: Status = "warning"
 """Nodes are verified before the data is put there as well: what is not there yet is no fault of theirs."""
-MODULES = ("train", "train.node", "train.node.instance_credentials", "train.node.s3", "train.node.verify_s3")
+_NODE_MODULES = ("instance_credentials", "s3_store", "s3", "verify_s3")
+MODULES = ("train", "train.node", *(f"train.node.{name}" for name in _NODE_MODULES))
 # What dmlc-core puts into a URL as it is.
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
 
