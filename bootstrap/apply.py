@@ -17,8 +17,7 @@ from bootstrap.environment.target import ChosenPython, choose_python, choose_whe
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_keys import HostKeyPins
-from bootstrap.ssh.login_keys import authorize_script, authorized_line, known_hosts_text
+from bootstrap.ssh.keys import HostKeyPins, authorize_script, authorized_line, known_hosts_text
 from bootstrap.transfer.distribute import Distribution, SetUp
 from bootstrap.transfer.sources import Sources
 from bootstrap.transfer.tree import Tree, TreeArchives

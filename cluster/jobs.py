@@ -9,8 +9,7 @@ from functools import cache, partial
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.connections import Connections
-from bootstrap.ssh.host_keys import HostKeyPins
-from bootstrap.ssh.login_keys import load_private_key
+from bootstrap.ssh.keys import HostKeyPins, load_private_key
 from cluster.app import App
 from cluster.other_hosts import ends_of_job
 from cluster.session import ANSWER_TIMEOUT_S, choose_nodes, describe, find_host, open_connections, open_console

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from bootstrap.apply import ReadyNode, Trees, bootstrap
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_keys import Console, HostKeyPins
-from bootstrap.ssh.login_keys import load_private_key
+from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from cluster.app import App
 from cluster.other_hosts import OtherHosts
 from foundation.errors import ClusterError, NotFoundError

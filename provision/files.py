@@ -128,7 +128,7 @@ class ClusterFiles:
             self._write_journal(replace(journal, instance_ids=journal.instance_ids | new))
 
     def _pinned(self) -> frozenset[str]:
-        """Ids of the instances whose host key is pinned; bootstrap/ssh/host_keys.py writes the file, and judges it."""
+        """Ids of the instances whose host key is pinned; bootstrap/ssh/keys.py writes the file, and judges it."""
         try:
             lines = self.known_hosts.read_text(encoding="ascii", errors="replace").splitlines()
         except FileNotFoundError:

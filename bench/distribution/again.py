@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_keys import HostKeyPins
+from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App
 from cluster.session import find_hosts, open_console, ready_nodes
 from provision.aws.clients import make_clients

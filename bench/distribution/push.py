@@ -14,7 +14,7 @@ from bench.provisioning.peak import peak_mb
 from bootstrap.environment.file_cache import describe_file
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_keys import HostKeyPins
+from bootstrap.ssh.keys import HostKeyPins
 from bootstrap.transfer.distribute import Distribution, SetUp
 from cluster.session import open_console
 from foundation.errors import ClusterError

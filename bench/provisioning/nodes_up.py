@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
 from bootstrap.ssh.connections import Connections, on_all
-from bootstrap.ssh.host_keys import HostKeyPins
+from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App
 from cluster.commands.up import find_wishes
 from cluster.session import BOOT_TIMEOUT_S, find_hosts, open_console

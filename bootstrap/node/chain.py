@@ -24,7 +24,7 @@ import threading
 import time
 
 import store
-from scripts import start_thread
+from store import start_thread
 
 FRAME_BYTES = 1 << 18
 SAY_STILL_THERE_S = 0.3

@@ -42,7 +42,8 @@ def main():
     pipe.pending += BEGIN
     words = [word.encode("utf-8", "surrogateescape") for word in order["words"]]
     try:
-        child = start(words, environment(os.environ))
+        home = os.path.expanduser("~")
+        child = process_tree.start(words, environment(os.environ), home, stderr=subprocess.PIPE)
     except (OSError, ValueError) as error:  # ValueError: an empty word, or one with a NUL
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         pipe.frame(b"e", ("cannot start %r: %s\n" % (order["words"][0], reason)).encode("utf-8", "replace"))
@@ -65,24 +66,6 @@ def environment(base):
         if libraries:
             made["LD_LIBRARY_PATH"] = ":".join(libraries + [p for p in [base.get("LD_LIBRARY_PATH")] if p])
     return made
-
-
-def start(words, env):
-    """Start the command in a session of its own, in the home of the user. Raises OSError, ValueError."""
-
-    def prepare():
-        os.setsid()
-        process_tree.die_with_parent()
-
-    return subprocess.Popen(
-        words,
-        env=env,
-        cwd=os.path.expanduser("~"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=prepare,
-    )
 
 
 class Pipe(object):

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 JOB_VARIABLE = "CLUSTER_JOB_ID"
 TERM_GRACE_S = 2.0
@@ -35,8 +35,13 @@ def adopt_orphans() -> None:
     _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def start(command: Sequence[str], env: Dict[str, str], cwd: str) -> "subprocess.Popen[bytes]":
-    """Start a command in a session of its own, its stdout and stderr in one pipe. Raises OSError, ValueError."""
+def start(
+    command: Sequence[Any], env: Mapping[str, str], cwd: str, stderr: int = subprocess.STDOUT
+) -> "subprocess.Popen[bytes]":
+    """Start a command in a session of its own; its stdout, and by default its stderr, in a pipe.
+
+    Raises OSError, ValueError.
+    """
 
     def prepare() -> None:
         os.setsid()
@@ -48,7 +53,7 @@ def start(command: Sequence[str], env: Dict[str, str], cwd: str) -> "subprocess.
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         preexec_fn=prepare,
     )
 

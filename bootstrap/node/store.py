@@ -15,6 +15,14 @@ import threading
 READ_BYTES = 1 << 20
 
 
+def start_thread(target, *arguments):
+    """Run it in the background; it ends with the process."""
+    thread = threading.Thread(target=target, args=arguments)
+    thread.daemon = True
+    thread.start()
+    return thread
+
+
 class Damaged(Exception):
     """A file arrived with another SHA-256; it has been removed."""
 

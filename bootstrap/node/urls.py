@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 
-from scripts import start_thread
+from store import start_thread
 
 READ_BYTES = 1 << 18
 TIMEOUT_S = 20

@@ -27,11 +27,9 @@ from bootstrap.ssh.explain import (
     find_accepted_user,
     is_unanswered,
     may_be_booting,
-    next_step,
 )
 from bootstrap.ssh.host import Host, Output
-from bootstrap.ssh.host_keys import Console, FirstContact, HostKeyPins, UnverifiedHostKey
-from bootstrap.ssh.login_keys import load_private_key
+from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins, UnverifiedHostKey, load_private_key
 from foundation.errors import ClusterError, ConnectError
 
 MAX_OUTPUT_BYTES = 16 << 20
@@ -156,7 +154,8 @@ class NodeConnection:
         try:
             yield
         except (OSError, EOFError, paramiko.SSHException) as error:
-            raise ConnectError(explain(self.host, error), hint="cluster status") from error
+            said, _ = explain(self.host, error)
+            raise ConnectError(said, hint="cluster status") from error
 
 
 def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConnection:
@@ -189,7 +188,8 @@ def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConn
     try:
         connection.open()
     except (OSError, EOFError, paramiko.SSHException) as error:
-        raise ConnectError(explain(host, error), hint=next_step(host, error)) from error
+        said, hint = explain(host, error)
+        raise ConnectError(said, hint=hint) from error
     finally:
         if not connection.is_connected:
             connection.client.close()  # Fabric's own close() leaves one alone that was not opened to the end

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 from bootstrap.environment.facts import NodeFacts, gather_facts
 from bootstrap.ssh.connection import NodeConnection, connect, wait_for_connection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_keys import Console, FirstContact, HostKeyPins
+from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins
 from foundation.errors import ClusterError
 from foundation.thread_pool import map_in_threads, run_in_thread
 

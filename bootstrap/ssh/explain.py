@@ -1,9 +1,8 @@
-"""Explains why a node cannot be reached: the cause, and the next command."""
+"""Explains why a node cannot be reached, and why a command there failed: the cause, and the next command."""
 
 import errno
 import re
 import shlex
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 import paramiko
 
 from bootstrap.ssh.host import Host, Output
-from bootstrap.ssh.host_keys import UnverifiedHostKey
+from bootstrap.ssh.keys import UnverifiedHostKey
 from foundation.errors import ConnectError, NodeCommandError
 
 # Ubuntu and the DLAMIs made of it; Amazon Linux, RHEL and SUSE; Debian (admin); and others by their names. root last:
@@ -94,9 +93,10 @@ def may_be_booting(error: BaseException | None) -> bool:
     return isinstance(error, OSError | EOFError | paramiko.SSHException)
 
 
-def explain(host: Host, error: BaseException) -> str:
-    """Say in words why a connection failed. Pure."""
-    return f"{host.name} ({where(host)}): {_cause(host, _innermost(error))}"
+def explain(host: Host, error: BaseException) -> tuple[str, str]:
+    """Why a connection failed, in words, and the command to run next. Pure."""
+    said, hint = _explain_cause(host, innermost(error))
+    return f"{host.name} ({where(host)}): {said}", hint
 
 
 def where(host: Host) -> str:
@@ -106,83 +106,67 @@ def where(host: Host) -> str:
     return f"{host.user}@{host.address}" + (f" port {host.port}" if host.port != 22 else "")
 
 
-def _innermost(error: BaseException) -> BaseException:
+def innermost(error: BaseException) -> BaseException:
+    """The error of the first address where paramiko has tried several, else the error itself. Pure."""
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError) and error.errors:
         cause: BaseException = next(iter(error.errors.values()))
         return cause
     return error
 
 
-def _cause(host: Host, error: BaseException) -> str:  # noqa: PLR0911 - a sentence for each cause
+def _explain_cause(host: Host, error: BaseException) -> tuple[str, str]:  # noqa: PLR0911 - one for each cause
+    reboot = f"cluster status; a reboot starts sshd anew: aws ec2 reboot-instances --instance-ids {host.instance_id}"
+    network = "look at this machine's network, VPN and firewall; [provision] ssh_address says which address is used"
     match error:
-        case paramiko.BadHostKeyException():
-            return (
-                "its host key has changed, so this may not be the machine that was launched.\n"
-                f"  pinned:    {error.expected_key.get_name()} {error.expected_key.fingerprint}\n"
-                f"  presented: {error.key.get_name()} {error.key.fingerprint}"
-            )
-        case UnverifiedHostKey():
-            return _explain_unverified(host, error)
+        case paramiko.BadHostKeyException() | UnverifiedHostKey():
+            return _explain_host_key(host, error)
         case paramiko.BadAuthenticationType() if "publickey" not in error.allowed_types:
-            return f"its sshd accepts no keys, only: {', '.join(error.allowed_types)}"
+            return f"its sshd accepts no keys, only: {', '.join(error.allowed_types)}", "cluster status"
         case paramiko.AuthenticationException():
-            return f"ssh answers, but does not accept the cluster's key for user {host.user}"
-        case TimeoutError() | socket.timeout():
-            return f"no answer on port 22 within {CONNECT_TIMEOUT_S} s; does the security group let you in?"
+            said = f"ssh answers, but does not accept the cluster's key for user {host.user}"
+            return said, "cluster status"
+        case TimeoutError():
+            said = f"no answer on port 22 within {CONNECT_TIMEOUT_S} s; does the security group let you in?"
+            return said, "cluster allow, if your address is another one than at `cluster up`; else cluster status"
         case paramiko.SSHException() if str(error).startswith(_SILENT):
             return (
                 f"port 22 takes connections, but no sshd answers there within {CONNECT_TIMEOUT_S} s: the host hangs, "
                 "or its sshd turns connections away"
-            )
-    return _cause_by_number(getattr(error, "errno", None)) or f"ssh failed: {str(error) or type(error).__name__}"
+            ), reboot
+        case OSError(errno=errno.ECONNREFUSED):
+            return "connection refused on port 22: the host is there, but its sshd is not", reboot
+        case OSError(errno=errno.EHOSTUNREACH | errno.ENETUNREACH):
+            return "there is no route to that address", network
+        case OSError(errno=errno.EPERM | errno.EACCES):
+            return "this machine's own firewall forbids connections to that address", network
+    return f"ssh failed: {str(error) or type(error).__name__}", "cluster status"
 
 
-def _cause_by_number(number: int | None) -> str | None:
-    if number == errno.ECONNREFUSED:
-        return "connection refused on port 22: the host is there, but its sshd is not"
-    if number in {errno.EHOSTUNREACH, errno.ENETUNREACH}:
-        return "there is no route to that address"
-    if number in {errno.EPERM, errno.EACCES}:
-        return "this machine's own firewall forbids connections to that address"
-    return None
-
-
-def _explain_unverified(host: Host, error: UnverifiedHostKey) -> str:
+def _explain_host_key(host: Host, error: "paramiko.BadHostKeyException | UnverifiedHostKey") -> tuple[str, str]:
     presented = f"  presented: {error.key.get_name()} {error.key.fingerprint}"
+    other_machine = "cluster down, then cluster up, unless you know why the key is another one"
+    if isinstance(error, paramiko.BadHostKeyException):
+        return (
+            "its host key has changed, so this may not be the machine that was launched.\n"
+            f"  pinned:    {error.expected_key.get_name()} {error.expected_key.fingerprint}\n{presented}"
+        ), other_machine
     if error.shown:
         return (
             "its host key is none of those that the instance's console shows, so this may not be the machine that "
             f"was launched. Nothing was sent to it.\n{presented}\n  console:   "
             + "\n             ".join(sorted(error.shown))
-        )
+        ), other_machine
+    public = f"/etc/ssh/ssh_host_{error.key.algorithm_name.lower()}_key.pub"
     return (
         "its host key cannot be verified: the instance's console shows no host keys' fingerprints. It is still "
         "booting, or its image's cloud-init does not print them, or it did so too long ago (it does at the first boot "
         "alone, and EC2 keeps 64 KB). Nothing was sent to it.\n"
         f"{presented}\n  its line:  {host.instance_id} {error.key.get_name()} {error.key.get_base64()}"
+    ), (
+        "the same command in a minute; if that does not help, compare what was presented with the node's own "
+        f"(on EC2's serial console: ssh-keygen -lf {public}), and if it is the same add its line to "
+        f"{shlex.quote(str(error.pins_path))}"
     )
-
-
-def next_step(host: Host, error: BaseException) -> str:
-    """The command to run after a connection failed. Pure."""
-    error = _innermost(error)
-    number = getattr(error, "errno", None)
-    if isinstance(error, UnverifiedHostKey) and not error.shown:
-        public = f"/etc/ssh/ssh_host_{error.key.algorithm_name.lower()}_key.pub"
-        return (
-            "the same command in a minute; if that does not help, compare what was presented with the node's own "
-            f"(on EC2's serial console: ssh-keygen -lf {public}), and if it is the same add its line to "
-            f"{shlex.quote(str(error.pins_path))}"
-        )
-    if isinstance(error, paramiko.BadHostKeyException | UnverifiedHostKey):
-        return "cluster down, then cluster up, unless you know why the key is another one"
-    if isinstance(error, TimeoutError):
-        return "cluster allow, if your address is another one than at `cluster up`; else cluster status"
-    if number in {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM, errno.EACCES}:
-        return "look at this machine's network, VPN and firewall; [provision] ssh_address says which address is used"
-    if number == errno.ECONNREFUSED or (isinstance(error, paramiko.SSHException) and str(error).startswith(_SILENT)):
-        return f"cluster status; a reboot starts sshd anew: aws ec2 reboot-instances --instance-ids {host.instance_id}"
-    return "cluster status"
 
 
 def explain_refused_key(host: Host, probe: Probe, *, key: paramiko.PKey, path: Path) -> tuple[str, str]:

@@ -36,7 +36,7 @@ class Output:
 def render_ssh_command(host: Host, *, private_key: Path, known_hosts: Path) -> tuple[str, ...]:
     """The words of the ssh command; the user's own ssh configuration is not used. Pure.
 
-    The file of pins has the instance id where a host name would stand (host_keys.py): hence HostKeyAlias.
+    The file of pins has the instance id where a host name would stand (keys.py): hence HostKeyAlias.
     """
     options = {
         "IdentityFile": quote_path(private_key),

@@ -17,7 +17,7 @@ from msgspec.json import encode
 from bootstrap.apply import ReadyNode, find_cluster_key
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.login_keys import MARK, authorized_line, known_hosts_text
+from bootstrap.ssh.keys import MARK, authorized_line, known_hosts_text
 from bootstrap.ssh.user_ssh import Spec, parse_spec
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConfigError

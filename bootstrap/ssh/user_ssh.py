@@ -7,7 +7,6 @@ hosts; and refusing unknown host keys on jump hosts as well.
 import fnmatch
 import re
 import shlex
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import paramiko
 from paramiko.client import MissingHostKeyPolicy, SSHClient
 
 from bootstrap.ssh.connection import NodeConnection, make_transport, notice_death
-from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, where
+from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, innermost, where
 from bootstrap.ssh.host import Host
 from foundation.errors import ClusterError, ConnectError
 
@@ -232,9 +231,7 @@ def _known_name(host: str, port: int) -> str:
 
 def explain(host: Host, spec: Spec, error: BaseException) -> tuple[str, str]:
     """Why a host of the user's own cannot be reached, and what to type. Pure."""
-    if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError) and error.errors:
-        error = next(iter(error.errors.values()))
-    said, hint = _cause(spec, host, error)
+    said, hint = _cause(spec, host, innermost(error))
     return f"{host.name} ({where(host)}): {said}", hint
 
 
@@ -260,7 +257,7 @@ def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:  # 
             return "your key for it has a passphrase, and no agent has the key", f"ssh-add, with that key; then {again}"
         case paramiko.AuthenticationException():
             return f"ssh answers, but takes none of your keys for user {host.user}", again
-        case TimeoutError() | socket.timeout():
+        case TimeoutError():
             return f"no answer on port {host.port} within {CONNECT_TIMEOUT_S} s", again
         case ConnectionRefusedError():
             return f"connection refused on port {host.port}", again

@@ -15,12 +15,11 @@ from bootstrap.environment.file_cache import BundleFile
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.explain import render_last_lines
 from bootstrap.ssh.node_program import NodeProgram
-from bootstrap.transfer.peers import Peer, Peers
-from bootstrap.transfer.sources import Sources
+from bootstrap.transfer.sources import Peer, Peers, Sources
 from foundation.errors import ClusterError, NodeCommandError
 from foundation.progress import Event, Report
 
-MODULES = ("scripts", "store", "chain", "urls", "place_tree", "agent")
+MODULES = ("store", "chain", "urls", "place_tree", "agent")
 UPLOAD_BYTES = 1 << 18
 LOCK_TIMEOUT_S = 300
 IDLE_LOCK_TIMEOUT_S = 5

@@ -14,7 +14,7 @@ from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.ssh import node_program
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_keys import Console, HostKeyPins
+from bootstrap.ssh.keys import Console, HostKeyPins
 from bootstrap.transfer.distribute import Agent, Distribution, SetUp
 from cluster.session import open_console
 from foundation.errors import ClusterError, ConnectError

@@ -13,7 +13,7 @@ import pytest
 import bootstrap.ssh.connection
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_keys import HostKeyPins
+from bootstrap.ssh.keys import HostKeyPins
 from cluster.session import open_console
 from foundation.errors import ClusterError, ConnectError
 from lab import reread_configuration

@@ -12,10 +12,10 @@ import pytest
 from paramiko.common import AUTH_SUCCESSFUL
 
 import bootstrap.ssh.connection
-import bootstrap.ssh.host_keys
+import bootstrap.ssh.keys
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_keys import Console, HostKeyPins
+from bootstrap.ssh.keys import Console, HostKeyPins
 from foundation.errors import ConnectError
 
 OTHER = frozenset({"SHA256:" + "x" * 43})
@@ -83,8 +83,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         "_families_and_addresses",
         lambda *_: [(socket.AF_INET, listener.getsockname())],
     )
-    monkeypatch.setattr(bootstrap.ssh.host_keys, "FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(bootstrap.ssh.host_keys, "RECHECK_S", 0.2)
+    monkeypatch.setattr(bootstrap.ssh.keys, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(bootstrap.ssh.keys, "RECHECK_S", 0.2)
     server = threading.Thread(target=serve, args=(listener, made))
     server.start()
     yield made

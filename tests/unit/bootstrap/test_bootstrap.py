@@ -11,8 +11,7 @@ import pytest
 
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_keys import HostKeyPins
-from bootstrap.ssh.login_keys import authorize_script, authorized_line, known_hosts_text
+from bootstrap.ssh.keys import HostKeyPins, authorize_script, authorized_line, known_hosts_text
 from foundation.errors import ClusterError, ConnectError
 
 HOST = Host(name="node-1", instance_id="i-1", address="198.18.0.2", private_ip="10.0.0.5", user="ubuntu", is_head=False)

@@ -10,8 +10,8 @@ import paramiko
 import pytest
 
 import bootstrap.ssh.connection
-import bootstrap.ssh.host_keys
-from bootstrap.ssh.host_keys import LONGEST_PAUSE_S, Console, FirstContact, HostKeyPins, UnverifiedHostKey
+import bootstrap.ssh.keys
+from bootstrap.ssh.keys import LONGEST_PAUSE_S, Console, FirstContact, HostKeyPins, UnverifiedHostKey
 from first_contact_node import OTHER, Node, node  # noqa: F401 - a fixture
 from foundation.errors import AwsError, ClusterError, ConnectError
 
@@ -151,7 +151,7 @@ def test_a_console_that_cannot_be_read_does_not_hide_what_is_wrong(node: Node) -
 
 
 class Clock:
-    """bootstrap.ssh.host_keys's time: it stands still until it is told."""
+    """bootstrap.ssh.keys's time: it stands still until it is told."""
 
     now = 1000.0
 
@@ -163,7 +163,7 @@ def test_the_console_is_looked_at_once_in_a_pause_however_often_a_node_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(bootstrap.ssh.host_keys, "time", clock)
+    monkeypatch.setattr(bootstrap.ssh.keys, "time", clock)
     looks: list[float] = []
 
     def look(_: str) -> frozenset[str]:

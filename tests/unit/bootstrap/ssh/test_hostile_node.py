@@ -124,11 +124,11 @@ def test_a_node_that_says_nothing_of_itself_is_an_error() -> None:
 
 
 def program(*pieces: bytes, endless: bytes = b"") -> NodeProgram:
-    return NodeProgram(connection(*pieces, endless=endless), python="python3", modules=("scripts",))
+    return NodeProgram(connection(*pieces, endless=endless), python="python3", modules=("store",))
 
 
 def test_a_line_without_end_is_an_error() -> None:
-    with pytest.raises(ConnectError, match=r"scripts\.py has sent a line of more than 1 MiB"):
+    with pytest.raises(ConnectError, match=r"store\.py has sent a line of more than 1 MiB"):
         next(program(endless=b"x" * (MAX_LINE_BYTES // 4)).messages())
 
 
@@ -164,7 +164,7 @@ def test_a_line_that_is_no_message(line: bytes) -> None:
     ],
 )
 def test_a_message_of_another_form_is_an_error_in_a_line(message: dict[str, Any], kind: type) -> None:
-    with pytest.raises(ConnectError, match=r"what scripts\.py says cannot be understood: ") as caught:
+    with pytest.raises(ConnectError, match=r"what store\.py says cannot be understood: ") as caught:
         program().read(message, kind)
     assert "\n" not in caught.value.message
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.login_keys import authorized_line
+from bootstrap.ssh.keys import authorized_line
 from bootstrap.ssh.other_hosts import (
     Memory,
     Remembered,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bootstrap.transfer.peers import CANDIDATES_AT_MOST, Peer, Peers, choose_candidates
+from bootstrap.transfer.sources import CANDIDATES_AT_MOST, Peer, Peers, choose_candidates
 
 
 def member(name: str, files: str = "a") -> Peer:
