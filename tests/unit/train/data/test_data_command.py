@@ -4,7 +4,6 @@ import json
 import random
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,19 +14,11 @@ import pytest
 
 from cluster.views.data import TransferProgress
 from folders import read_files
-from project import CLUSTER, REPOSITORY, Project
+from project import CLUSTER, Project
 from s3_server import S3Server
 from terminal import Terminal
 from train.s3.plan import Upload
 from train.s3.url import S3Url
-
-LARGE_BYTES = 256 * 2**20
-MEMORY_KIB = 128 * 10**6 // 1024
-MEASURE = """
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], check=True, stderr=subprocess.DEVNULL)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""
 
 
 def test_a_dataset_goes_to_s3_and_back(project: Project) -> None:
@@ -181,32 +172,6 @@ def test_no_secret_is_shown_or_kept(project: Project, server: S3Server) -> None:
     kept = [path.read_bytes() for path in (project.directory / "state").rglob("*") if path.is_file()]
     assert not any(canary in text for text in (done.stdout, done.stderr, refused.stdout, refused.stderr))
     assert not any(canary.encode() in content for content in kept)
-
-
-@pytest.fixture
-def sink(tmp_path: Path) -> Iterator[str]:
-    """An S3 that is faster than moto's, with an object of zeros."""
-    with (tmp_path / "zeros").open("wb") as file:
-        file.truncate(LARGE_BYTES)
-    command = [sys.executable, "-m", "bench.s3_sink", str(tmp_path / "zeros")]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        process.terminate()
-
-
-def test_memory_is_bounded(project: Project, sink: str) -> None:
-    project.env["AWS_ENDPOINT_URL"] = sink
-    for words in (("put", "zeros", "s3://bucket/in/"), ("get", "s3://bucket/in/zeros", "back")):
-        # By a process between that is small: a child's peak begins with that of the process that it was forked from.
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURE, CLUSTER, "data", *words],
-            cwd=project.directory,
-            env=project.environment(),
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        assert int(done.stdout) < MEMORY_KIB
 
 
 def test_a_long_copy_says_a_line_now_and_then() -> None:

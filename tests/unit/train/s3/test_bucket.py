@@ -1,22 +1,20 @@
 """The bucket of a put: whose it is, how it is made private, and how much of what is in it is remembered."""
 
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from foundation.errors import AwsError, ClusterError
-from foundation.progress import Event
+from folders import write_files
+from foundation.errors import AwsError, ClusterError, NotFoundError
+from foundation.progress import Event, silent
 from http_server import Asked, Refusal, judging_proxy
-from s3_server import REGION, S3Server, shared_server
+from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.client import S3Object
 from train.s3.connection import Connection
 from train.s3.sources import Listing
 from train.s3.url import S3Url
-
-__all__ = ["shared_server"]
 
 BUCKET = "datasets"
 URL = f"s3://{BUCKET}/in/"
@@ -24,24 +22,14 @@ NOT_ALLOWED = Refusal(status=403, code="AccessDenied", message="no")
 
 
 @pytest.fixture
-def server(shared_server: S3Server) -> Iterator[S3Server]:
-    yield shared_server
-    shared_server.reset()
-
-
-@pytest.fixture
 def local(tmp_path: Path) -> Path:
-    (tmp_path / "local").mkdir()
-    (tmp_path / "local" / "a").write_bytes(b"a")
-    (tmp_path / "local" / "b").write_bytes(b"b")
+    write_files(tmp_path / "local", {"a": b"a", "b": b"b"})
     return tmp_path / "local"
 
 
-def put(source: Path, *, create_bucket: bool = True, decide: s3.Decide = s3.yes, url: str = URL) -> list[Event]:
+def put(source: Path, *, create_bucket: bool = True, decide: s3.Decide = s3.yes) -> list[Event]:
     events: list[Event] = []
-    s3.put(
-        [str(source)], url, region=REGION, create_bucket=create_bucket, report=events.append, decide=decide,
-    )  # fmt: skip
+    s3.put([str(source)], URL, region=REGION, create_bucket=create_bucket, report=events.append, decide=decide)
     return events
 
 
@@ -52,6 +40,23 @@ def is_private(server: S3Server) -> bool:
         return False
     rules = server.client.get_bucket_encryption(Bucket=BUCKET)["ServerSideEncryptionConfiguration"]["Rules"]
     return set(block.values()) == {True} and bool(rules)
+
+
+def test_a_bucket_is_made_only_on_request_private_and_encrypted(server: S3Server, local: Path) -> None:
+    with pytest.raises(NotFoundError, match="bucket datasets does not exist") as caught:
+        put(local, create_bucket=False)
+    assert "--create-bucket" in str(caught.value.hint)
+    (event,) = put(local)
+    assert (event.kind, event.where, event.what) == (
+        "done", f"s3://{BUCKET}", "made the bucket, private to this account",
+    )  # fmt: skip
+    assert put(local) == []
+    assert is_private(server)
+    rules = server.client.get_bucket_encryption(Bucket=BUCKET)["ServerSideEncryptionConfiguration"]["Rules"]
+    assert rules[0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
+    [rule] = server.client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+    assert server.client.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] == REGION
 
 
 @pytest.mark.parametrize("one", [True, False], ids=["file", "folder"])
@@ -136,12 +141,8 @@ def test_an_empty_bucket_stays_as_somebody_has_set_it(server: S3Server, local: P
     server.put(BUCKET, {})
     rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}}
     server.client.put_bucket_encryption(Bucket=BUCKET, ServerSideEncryptionConfiguration={"Rules": [rule]})
-    block = {
-        "BlockPublicAcls": True,
-        "IgnorePublicAcls": True,
-        "BlockPublicPolicy": False,
-        "RestrictPublicBuckets": True,
-    }
+    names = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+    block = {name: name != "BlockPublicPolicy" for name in names}
     server.client.put_public_access_block(Bucket=BUCKET, PublicAccessBlockConfiguration=block)
     assert put(local) == []
     assert server.client.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"] == block
@@ -187,10 +188,7 @@ def test_of_a_large_bucket_only_what_is_put_is_remembered(
         assert len(plan.deletions) == (3000 + empty_one if delete else 0)
         return False
 
-    s3.put(
-        [f"{local}/"], URL, region=REGION, delete=delete, report=lambda _: None,
-        decide=decide,
-    )  # fmt: skip
+    s3.put([f"{local}/"], URL, region=REGION, delete=delete, report=silent, decide=decide)
     assert remembered == [3001 + empty_one if delete else 1]
 
 

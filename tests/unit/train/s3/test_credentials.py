@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import os
-import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from botocore.credentials import AssumeRoleProvider
 
+from folders import read_files, write_files
 from foundation.errors import AwsError
 from foundation.progress import silent
 from http_server import Asked, Refusal, judging_proxy, serve_http
@@ -137,16 +137,13 @@ def write_program(folder: Path, *, key_id: str = "AKIAPROGRAM") -> Path:
 
 def use(tmp_path: Path, sizes: list[int]) -> None:
     """There and back by all three ways to S3."""
-    generator = random.Random(4)
-    files = {f"{number}.rec": generator.randbytes(size) for number, size in enumerate(sizes)}
-    (tmp_path / "local").mkdir()
-    for name, content in files.items():
-        (tmp_path / "local" / name).write_bytes(content)
+    files = {f"{number}.rec": os.urandom(size) for number, size in enumerate(sizes)}
+    write_files(tmp_path / "local", files)
     url = f"s3://{BUCKET}/d/"
     s3.put([f"{tmp_path / 'local'}/"], url, region=REGION, report=silent)
     assert len(s3.ls(url, region=REGION)) == len(files)
     s3.get([url], str(tmp_path / "back"), region=REGION)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()} == files
+    assert read_files(tmp_path / "back") == files
 
 
 @pytest.mark.parametrize(

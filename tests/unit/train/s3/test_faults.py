@@ -4,7 +4,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,12 @@ from foundation.progress import silent
 from kills import Kills
 from project import REPOSITORY
 from s3_proxies import Faults, faulty_proxy
-from s3_server import REGION, S3Server, shared_server
+from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES
 
-__all__ = ["shared_server"]
-
 BUCKET = "datasets"
 SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_000}
-
-
-@pytest.fixture
-def server(shared_server: S3Server) -> Iterator[S3Server]:
-    yield shared_server
-    shared_server.reset()
 
 
 def put(source: Path, destination: str) -> None:

@@ -1,37 +1,21 @@
 """Objects whose names end with a slash: without content they stand for a folder, with content they are objects."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from folders import read_files, write_files
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import silent
-from s3_server import REGION, S3Server, serve_s3_alone
+from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.client import S3Object
-
-
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared_server: S3Server) -> Iterator[S3Server]:
-    yield shared_server
-    shared_server.reset()
 
 
 def get(source: str, folder: Path) -> dict[str, bytes]:
     """What comes of it."""
     s3.get([source], str(folder), region=REGION)
-    return read(folder)
-
-
-def read(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return read_files(folder)
 
 
 def test_a_marker_without_content_is_no_object(server: S3Server, tmp_path: Path) -> None:
@@ -77,13 +61,12 @@ def test_a_marker_with_content_and_nothing_below_is_named(server: S3Server, tmp_
     with pytest.raises(ClusterError, match="s3://bucket/in/sub/") as caught:
         get("s3://bucket/in/", tmp_path / "out")
     assert "no such object" not in caught.value.message
-    assert read(tmp_path / "out") == {"a": b"a"}
+    assert read_files(tmp_path / "out") == {"a": b"a"}
 
 
 def test_a_marker_with_content_is_deleted(server: S3Server, tmp_path: Path) -> None:
     server.put("bucket", {"in/": b"text", "in/sub/": b"text", "in/a": b"a", "kept": b"", "other/sub/": b"text"})
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a").write_bytes(b"a")
+    write_files(tmp_path / "in", {"a": b"a"})
     s3.put([str(tmp_path / "in")], "s3://bucket/in/", region=REGION, delete=True, report=silent)
     assert server.read("bucket").keys() == {"in/a", "kept", "other/sub/"}
     assert s3.rm(["s3://bucket/other"], region=REGION, recursive=True) == 1

@@ -5,18 +5,17 @@ import random
 import shutil
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from folders import read_files
 from project import CLUSTER, Project
 from s3_proxies import holding_proxy
-from s3_server import S3Server, project, server, shared_server
-
-__all__ = ["project", "server", "shared_server"]
+from s3_server import S3Server
+from waits import until
 
 MIB = 2**20
 LARGE = random.Random(14).randbytes(20 * MIB)
@@ -44,7 +43,7 @@ def held_get(
         command = [CLUSTER, "data", "get", *words]
         process = subprocess.Popen(command, cwd=project.directory, env=env, stderr=subprocess.PIPE)
         try:
-            wait_for(lambda: process.poll() is not None or has_bytes(folder, before))
+            until(lambda: process.poll() is not None or has_bytes(folder, before))
             assert process.poll() is None, process.stderr and process.stderr.read()
             yield process, set(folder.iterdir()) - before, release.set
         finally:
@@ -60,13 +59,6 @@ def has_bytes(folder: Path, before: set[Path]) -> bool:
     return any(path.is_file() and read_begin(path) == LARGE[:MIB] for path in new)
 
 
-def wait_for(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def kill_a_get(project: Project, folder: Path, *words: str) -> set[Path]:
     """The temporary files of a `get` that was killed in the middle."""
     with held_get(project, folder, *words) as (process, temporary, _):
@@ -74,10 +66,6 @@ def kill_a_get(project: Project, folder: Path, *words: str) -> set[Path]:
         process.wait()
     assert all(path.exists() for path in temporary)
     return temporary
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a file of root's is at stake")
@@ -107,7 +95,7 @@ def test_a_temporary_file_is_for_its_owner_alone(project: Project, server: S3Ser
         go_on()
         assert process.wait(60) == 0
     assert modes == [0o600]
-    assert contents(project.directory / "out") == {"large": LARGE}
+    assert read_files(project.directory / "out") == {"large": LARGE}
 
 
 def test_a_temporary_file_that_somebody_has_replaced_is_an_error(
@@ -137,15 +125,15 @@ def test_names_like_those_of_temporary_files_are_names_like_any_other(project: P
     out = project.directory / "out"
     expected = {key.removeprefix("in/"): content for key, content in objects.items()}
     project.run("data", "get", "s3://other/in/", "out")
-    assert contents(out) == expected
+    assert read_files(out) == expected
     assert "12 files unchanged" in project.run("data", "get", "s3://other/in/", "out").stderr
-    assert contents(out) == expected
+    assert read_files(out) == expected
     for name in names:
         (out / name).rename(out / f"{name}.own")  # a file of the user's
     project.run("data", "get", "s3://other/in/sub/", "out")
     for name in names:
         expected |= {f"{name}.own": expected[name], name: expected[f"sub/{name}"]}
-    assert contents(out) == expected
+    assert read_files(out) == expected
 
 
 def test_an_object_may_have_the_name_of_what_a_kill_has_left_there(project: Project, server: S3Server) -> None:
@@ -155,7 +143,7 @@ def test_an_object_may_have_the_name_of_what_a_kill_has_left_there(project: Proj
     server.client.put_object(Bucket="bucket", Key=f"in/{left.name}", Body=b"an object")
     for _ in range(2):
         project.run("data", "get", "s3://bucket/in/", "out")
-        assert contents(out) == {"large": LARGE, left.name: b"an object"}
+        assert read_files(out) == {"large": LARGE, left.name: b"an object"}
 
 
 @pytest.mark.parametrize("link", ["out/sub", "out/sub/deep"])
@@ -172,7 +160,7 @@ def test_a_folder_that_is_a_link_is_refused_before_anything_is_written(
         said = project.run("data", "get", *more, "s3://bucket/in/", "out", code=1).stderr
         assert f"error: {link} is a symbolic link: get writes through no link below out" in said
         assert "remove the link" in said.partition("try: ")[2]
-    assert contents(project.directory / "out") == contents(project.directory / "elsewhere") == {}
+    assert read_files(project.directory / "out") == read_files(project.directory / "elsewhere") == {}
     assert not (project.directory / "missing").exists()
 
 
@@ -184,7 +172,7 @@ def test_the_destination_may_be_a_link_and_files_replace_links(
     (project.directory / "out").symlink_to("disk")
     (project.directory / "disk" / "real" / "a").symlink_to(victim)
     project.run("data", "get", "s3://bucket/in/", "out/real/")
-    assert contents(project.directory / "disk") == {"real/a": b"a", "real/sub/b": b"b"}
+    assert read_files(project.directory / "disk") == {"real/a": b"a", "real/sub/b": b"b"}
     project.run("data", "get", "s3://bucket/in/a", "out/new")
     assert (project.directory / "disk" / "new").read_bytes() == b"a"
     assert victim.read_bytes() == b"precious"
@@ -199,7 +187,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(project: Project
         folder.symlink_to(project.directory / "elsewhere")
         go_on()
         _, said = process.communicate(timeout=120)
-    assert contents(project.directory / "elsewhere") == {}
+    assert read_files(project.directory / "elsewhere") == {}
     if process.returncode:  # unless all four had been begun
         assert b"out/sub is a symbolic link" in said
     assert process.returncode in {0, 1}
@@ -213,7 +201,7 @@ def test_delete_does_not_follow_links(project: Project, server: S3Server) -> Non
     (project.directory / "out").mkdir()
     (project.directory / "out" / "sub").symlink_to(elsewhere)
     project.run("data", "get", "--delete", "--yes", "s3://bucket/in/", "out")
-    assert contents(elsewhere) == {"kept": b""}
+    assert read_files(elsewhere) == {"kept": b""}
 
 
 def read_begin(path: Path) -> bytes:
@@ -231,8 +219,8 @@ def test_what_a_kill_has_left_is_deleted_by_the_next_get(project: Project, serve
     project.run("data", "get", "s3://bucket/in/a", "elsewhere/")
     assert not left.exists()
     project.run("data", "get", "s3://bucket/in/", "out")
-    assert contents(out) == {"sub/large": LARGE, "a": b"a"}
-    assert contents(project.directory / "state") == {}  # nor a note of it
+    assert read_files(out) == {"sub/large": LARGE, "a": b"a"}
+    assert read_files(project.directory / "state") == {}  # nor a note of it
 
 
 def test_a_journal_without_its_files_and_files_without_a_journal_hurt_nobody(
@@ -243,9 +231,9 @@ def test_a_journal_without_its_files_and_files_without_a_journal_hurt_nobody(
     for path in kill_a_get(project, out, "s3://bucket/large", "out/"):
         path.unlink()
     project.run("data", "get", "s3://bucket/large", "out/")
-    assert contents(out) == {"large": LARGE}
+    assert read_files(out) == {"large": LARGE}
     (out / "large").unlink()
     kill_a_get(project, out, "s3://bucket/large", "out/")
     shutil.rmtree(state, ignore_errors=True)
     project.run("data", "get", "s3://bucket/large", "out/")
-    assert contents(out)["large"] == LARGE
+    assert read_files(out)["large"] == LARGE

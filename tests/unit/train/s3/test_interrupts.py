@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from project import REPOSITORY
 from train.s3.content import COMPARED_AT_ONCE
 from train.s3.transfer import TIERS
+from waits import until
 
 sys.path.append(str(REPOSITORY))  # what measures is not installed
 from bench.s3_objects import World, store_file
@@ -153,11 +153,11 @@ def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sink]:
 def test_ctrl_c(sink: Sink, request: pytest.FixtureRequest, words: tuple[str, ...], threads: int) -> None:
     """In the middle, from where nothing goes on. threads: that wait for answers then."""
     request.addfinalizer(lambda: sink.allow(math.inf))
-    wait_until(lambda: sink.connections == 0)
+    until(lambda: sink.connections == 0)
     sink.allow(ANSWERS)
     with sink.start(*words) as process:
         try:
-            wait_until(lambda: sink.held >= threads and count_threads(process) > threads)
+            until(lambda: sink.held >= threads and count_threads(process) > threads)
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=120)
         finally:
@@ -167,10 +167,3 @@ def test_ctrl_c(sink: Sink, request: pytest.FixtureRequest, words: tuple[str, ..
 
 def count_threads(process: subprocess.Popen[str]) -> int:
     return len(os.listdir(f"/proc/{process.pid}/task"))
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)

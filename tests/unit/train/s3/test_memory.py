@@ -1,48 +1,73 @@
-"""What a put takes of memory."""
+"""How much memory put and get take."""
 
-import os
-import random
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from project import REPOSITORY
+from folders import write_files
+from project import REPOSITORY, Project
 
-MEMORY_BYTES = 192 * 2**20
-
-
-PUT = """
+LARGE_BYTES = 256 * 2**20
+# The command, which prints in the end how many KiB it has had at most.
+MEASURED = """
 import sys
 from pathlib import Path
-from foundation.progress import silent
-from train.s3 import operations as s3
-s3.put([sys.argv[1]], "s3://bench/x/", region="us-east-1", report=silent)
-print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")))
+from cluster.main import main
+try:
+    main()
+finally:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    print(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 """
+
+
+@contextmanager
+def serve_file(object_file: Path, *options: str) -> Iterator[str]:
+    """The URL of an S3 that is faster than moto's, whose objects all hold what this file does."""
+    words = [sys.executable, "-m", "bench.s3_sink", str(object_file), *options]
+    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as sink:
+        try:
+            assert sink.stdout is not None
+            yield f"http://127.0.0.1:{int(sink.stdout.readline())}"
+        finally:
+            sink.terminate()
+
+
+def peak_bytes(folder: Path, url: str, *words: str) -> int:
+    """Of `cluster data WORDS...` in this folder."""
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    project = Project(folder, {"AWS_ENDPOINT_URL": url, **keys})
+    project.write('name = "x"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')
+    said = subprocess.check_output(
+        [sys.executable, "-c", MEASURED, "data", *words],
+        cwd=folder,
+        env=project.environment(),
+        text=True,
+        stderr=subprocess.DEVNULL,
+        timeout=60,
+    )
+    return int(said) * 1024
+
+
+def test_memory_of_a_large_file(tmp_path: Path) -> None:
+    with (tmp_path / "zeros").open("wb") as file:
+        file.truncate(LARGE_BYTES)
+    with serve_file(tmp_path / "zeros") as url:
+        assert peak_bytes(tmp_path, url, "put", "zeros", "s3://bucket/in/") < 128 * 10**6
+        assert peak_bytes(tmp_path, url, "get", "s3://bucket/in/zeros", "back") < 128 * 10**6
 
 
 @pytest.mark.parametrize("big_files", [0, 1], ids=["small", "mixed"])
 def test_memory_of_many_at_once(tmp_path: Path, big_files: int) -> None:
     """The largest files that many threads send, to an S3 that takes its time, so that all are under way."""
-    local = tmp_path / "local"
-    local.mkdir()
-    content = random.Random(1).randbytes(2**19)
-    for number in range(150):
-        (local / f"{number}").write_bytes(content)
-    for number in range(big_files):
-        (local / f"big{number}").write_bytes(content * 40)
-    words = [sys.executable, "-m", "bench.s3_sink", str(local / "0"), "--latency-ms", "20"]
-    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as sink:
-        try:
-            assert sink.stdout is not None
-            keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "XDG_STATE_HOME": str(tmp_path / "state")}
-            url = f"http://127.0.0.1:{int(sink.stdout.readline())}"
-            env = {**os.environ, **keys, "AWS_ENDPOINT_URL": url}
-            said = subprocess.check_output(
-                [sys.executable, "-c", PUT, f"{local}/"], cwd=REPOSITORY, env=env, text=True, timeout=60
-            )
-        finally:
-            sink.terminate()
-    assert int(said) * 1024 < MEMORY_BYTES
+    content = bytes(range(256)) * 2**11
+    files = {f"{number}": content for number in range(150)} | {
+        f"big{number}": content * 40 for number in range(big_files)
+    }
+    write_files(tmp_path / "local", files)
+    with serve_file(tmp_path / "local" / "0", "--latency-ms", "20") as url:
+        assert peak_bytes(tmp_path, url, "put", "local/", "s3://bench/x/") < 192 * 2**20

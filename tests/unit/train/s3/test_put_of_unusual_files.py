@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from project import Project
-from s3_server import S3Server, project, server, shared_server
-
-__all__ = ["project", "server", "shared_server"]
+from s3_server import S3Server
 
 LARGER_THAN_ITS_SIZE = "/proc/self/status"  # 0 bytes, as all of /proc
 SMALLER_THAN_ITS_SIZE = "/sys/kernel/mm/transparent_hugepage/enabled"  # 4096 bytes, as all of /sys

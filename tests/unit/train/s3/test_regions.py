@@ -1,14 +1,14 @@
 """Buckets in another region than cluster.toml's: what S3 answers leads to where they are."""
 
-import random
-from collections.abc import Iterator
+import os
 from pathlib import Path
 
 import pytest
 
+from folders import read_files, write_files
 from foundation.progress import silent
 from http_server import Asked, Judge, Refusal, judging_proxy
-from s3_server import REGION, S3Server, serve_s3_alone
+from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.connection import S3Endpoint
 from train.s3.transfer import PART_BYTES, SMALL_BYTES
@@ -48,20 +48,9 @@ def call_malformed(asked: Asked) -> Refusal | None:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[S3Server]:
-    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path / "state")) as server:
-        server.put(BUCKET, {})
-        yield server
-        server.reset()
-
-
-@pytest.fixture
 def files(tmp_path: Path) -> dict[str, bytes]:
-    generator = random.Random(3)
-    (tmp_path / "local").mkdir()
-    made = {name: generator.randbytes(size) for name, size in SIZES.items()}
-    for name, content in made.items():
-        (tmp_path / "local" / name).write_bytes(content)
+    made = {name: os.urandom(size) for name, size in SIZES.items()}
+    write_files(tmp_path / "local", made)
     return made
 
 
@@ -69,6 +58,7 @@ def files(tmp_path: Path) -> dict[str, bytes]:
 def test_a_bucket_in_another_region_is_found_there(
     server: S3Server, files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: Judge
 ) -> None:
+    server.put(BUCKET, {})
     # With each listing AWS says where the bucket is; moto does not.
     with judging_proxy(server.url, judge, of_listings={"x-amz-bucket-region": REGION}) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
@@ -79,7 +69,7 @@ def test_a_bucket_in_another_region_is_found_there(
         s3.put([f"{here}large"], there, region=ELSEWHERE, report=silent)
         assert len(s3.ls(there, region=ELSEWHERE)) == len(files)
         s3.get([there], back, region=ELSEWHERE)
-        assert {path.name: path.read_bytes() for path in Path(back).iterdir()} == files
+        assert read_files(Path(back)) == files
         assert s3.rm([there], region=ELSEWHERE, recursive=True) == len(files)
     # Each of the six commands is refused a few times, however many files there are; no file is sent in vain.
     assert 6 <= len(proxy.refused()) <= 6 * 3

@@ -4,17 +4,18 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from folders import read_files, write_files
 from foundation import thread_pool
 from foundation.errors import AwsError, ClusterError, NotFoundError, UsageError
-from foundation.progress import Event, silent
+from foundation.progress import silent
 from s3_proxies import Cuts, cutting_proxy
-from s3_server import REGION, S3Server, serve_s3_alone
+from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.client import S3Object
 from train.s3.plan import Download, Upload
@@ -22,18 +23,6 @@ from train.s3.transfer import PART_BYTES, Progress
 from train.s3.url import S3Url
 
 BUCKET = "datasets"
-
-
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
-        yield server
-
-
-@pytest.fixture
-def server(shared_server: S3Server) -> Iterator[S3Server]:
-    yield shared_server
-    shared_server.reset()
 
 
 @pytest.fixture
@@ -87,18 +76,6 @@ def get(*words: str, watch: s3.Watch = s3.unwatched) -> s3.Done:
     return s3.get(words[:-1], words[-1], region=REGION, watch=watch)
 
 
-def write(folder: Path, contents: dict[str, bytes]) -> None:
-    for name, content in contents.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-
-def read(folder: Path) -> dict[str, bytes]:
-    """Every file below the folder, hidden ones too."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 AWKWARD = {
     "plain.rec": b"1",
     "empty": b"",
@@ -116,20 +93,20 @@ AWKWARD = {
 
 
 def test_a_folder_comes_back_as_it_was(server: S3Server, tmp_path: Path) -> None:
-    write(tmp_path / "data", AWKWARD)
+    write_files(tmp_path / "data", AWKWARD)
     watching = Watching()
     put(str(tmp_path / "data"), f"s3://{BUCKET}/in/", create_bucket=True, watch=watching.watch)
     assert server.read(BUCKET) == {f"in/{name}": content for name, content in AWKWARD.items()}
     assert watching.bytes == sum(map(len, AWKWARD.values()))
     assert sorted(watching.files, key=str) == sorted(watching.transfers, key=str)
     get(f"s3://{BUCKET}/in", str(tmp_path / "back"))
-    assert read(tmp_path / "back") == AWKWARD
+    assert read_files(tmp_path / "back") == AWKWARD
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 12345])
 def test_files_of_every_size_arrive_whole(server: S3Server, tmp_path: Path, size_bytes: int) -> None:
     content = os.urandom(size_bytes)
-    write(tmp_path, {"x.rec": content})
+    write_files(tmp_path, {"x.rec": content})
     up, down = Watching(), Watching()
     put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/y.rec", create_bucket=True, watch=up.watch)
     get(f"s3://{BUCKET}/y.rec", str(tmp_path / "z.rec"), watch=down.watch)
@@ -142,14 +119,14 @@ def test_many_files(server: S3Server, tmp_path: Path) -> None:
     contents = {f"{number % 7}/part-{number:05}.rec": str(number).encode() for number in range(1200)}
     server.put(BUCKET, contents)
     get(f"s3://{BUCKET}", str(tmp_path))
-    assert read(tmp_path) == contents
+    assert read_files(tmp_path) == contents
     assert s3.rm([f"s3://{BUCKET}/*"], region=REGION, recursive=True) == 1200
     assert server.read(BUCKET) == {}
 
 
 def test_files_are_replaced_and_get_the_users_mode(server: S3Server, tmp_path: Path) -> None:
     server.put(BUCKET, {"x": b"new"})
-    write(tmp_path, {"x": b"old and longer"})
+    write_files(tmp_path, {"x": b"old and longer"})
     mask = os.umask(0o027)
     try:
         get(f"s3://{BUCKET}/x", str(tmp_path))
@@ -167,7 +144,7 @@ def test_globs_and_several_sources(server: S3Server, tmp_path: Path) -> None:
     def names(*sources: str) -> set[str]:
         target = tmp_path / str(len(list(tmp_path.iterdir())))
         get(*(f"s3://{BUCKET}/{source}" for source in sources), str(target))
-        return set(read(target))
+        return set(read_files(target))
 
     assert names("") == {"a/1.rec", "a/2.txt", "a/b/3.rec", "c[1].rec", "c1.rec"}
     assert names("a/*.rec") == {"1.rec"}
@@ -265,22 +242,6 @@ def test_rm_of_a_bucket_deletes_the_bucket(server: S3Server) -> None:
     assert server.client.list_buckets()["Buckets"] == []
 
 
-def test_a_bucket_is_made_private_and_only_on_request(server: S3Server, tmp_path: Path) -> None:
-    write(tmp_path, {"x": b""})
-    with pytest.raises(NotFoundError, match="bucket datasets does not exist") as caught:
-        put(str(tmp_path / "x"), f"s3://{BUCKET}/")
-    assert "--create-bucket" in str(caught.value.hint)
-    events: list[Event] = []
-    for _ in range(2):
-        s3.put(
-            [str(tmp_path / "x")], f"s3://{BUCKET}/", region=REGION, create_bucket=True, report=events.append,
-        )  # fmt: skip
-    assert [(event.kind, event.where) for event in events] == [("done", "s3://datasets")]
-    block = server.client.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
-    assert set(block.values()) == {True}
-    assert server.client.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] == REGION
-
-
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -309,7 +270,7 @@ def test_get_never_writes_outside(server: S3Server, tmp_path: Path, key: str) ->
 
 
 def test_a_failed_file_does_not_keep_the_others_from_arriving(server: S3Server, tmp_path: Path) -> None:
-    write(tmp_path / "data", {f"{number}.rec": b"x" for number in range(100)})
+    write_files(tmp_path / "data", {f"{number}.rec": b"x" for number in range(100)})
     (tmp_path / "data" / "closed.rec").touch()
     watching = Watching()
 
@@ -326,11 +287,11 @@ def test_a_failed_file_does_not_keep_the_others_from_arriving(server: S3Server, 
 
 def test_a_file_in_the_way_fails_alone(server: S3Server, tmp_path: Path) -> None:
     server.put(BUCKET, {"a": b"a", "b/c": b"c", "d": b"d"})
-    write(tmp_path, {"b": b"a file", "a/x": b"in a folder"})
+    write_files(tmp_path, {"b": b"a file", "a/x": b"in a folder"})
     with pytest.raises(ClusterError, match="2 of 3 files failed") as caught:
         get(f"s3://{BUCKET}", str(tmp_path))
     assert f"s3://{BUCKET}/a -> {tmp_path}/a: there is a folder of this name" in caught.value.message
-    assert read(tmp_path) == {"b": b"a file", "a/x": b"in a folder", "d": b"d"}
+    assert read_files(tmp_path) == {"b": b"a file", "a/x": b"in a folder", "d": b"d"}
 
 
 def test_a_file_that_changes_while_it_is_read_is_no_object(server: S3Server, tmp_path: Path) -> None:
@@ -352,7 +313,7 @@ def test_an_object_that_changes_while_it_is_read_is_no_file(server: S3Server, tm
 
     with pytest.raises(ClusterError, match="PreconditionFailed"):
         get(f"s3://{BUCKET}/x", str(tmp_path / "out"), watch=watch)
-    assert read(tmp_path) == {}
+    assert read_files(tmp_path) == {}
 
 
 def test_after_an_interrupted_put_the_next_one_leaves_nothing_unfinished(
@@ -389,14 +350,14 @@ def test_after_an_interrupted_get_the_next_one_leaves_nothing_else(
 ) -> None:
     content = os.urandom(4 * PART_BYTES + 1)
     server.put(BUCKET, {"x.rec": content})
-    write(tmp_path, {"x.rec": b"old"})
+    write_files(tmp_path, {"x.rec": b"old"})
     watching = Watching(interrupt)
     with pytest.raises(KeyboardInterrupt):
         get(f"s3://{BUCKET}/x.rec", str(tmp_path), watch=watching.watch)
     # On a busy machine the interrupt may come after the last part.
     assert (tmp_path / "x.rec").read_bytes() in (b"old", content)
     get(f"s3://{BUCKET}/x.rec", str(tmp_path))
-    assert read(tmp_path) == {"x.rec": content}
+    assert read_files(tmp_path) == {"x.rec": content}
 
 
 @pytest.mark.parametrize(("times", "arrives"), [(2, True), (10**6, False)])
@@ -417,7 +378,7 @@ def test_cut_connections(
         else:
             with pytest.raises(ClusterError, match=r"x\.rec: S3 cannot be used"):
                 get(f"s3://{BUCKET}/x.rec", str(tmp_path))
-    assert read(tmp_path) == ({"x.rec": content} if arrives else {})
+    assert read_files(tmp_path) == ({"x.rec": content} if arrives else {})
     assert cuts.done >= 2
 
 
@@ -425,7 +386,7 @@ def test_access_denied_names_the_action_that_is_missing(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.put(BUCKET, {"a": b"a", "b": b"b"})
-    write(tmp_path, {"new": b""})
+    write_files(tmp_path, {"new": b""})
     with server.caller_who_may("s3:ListBucket") as (key_id, secret):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", key_id)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
@@ -438,7 +399,7 @@ def test_access_denied_names_the_action_that_is_missing(
         with pytest.raises(ClusterError, match=f"1 of 1 objects were not deleted:\n  s3://{BUCKET}/a: Access Denied"):
             s3.rm([f"s3://{BUCKET}/a"], region=REGION)
     assert server.read(BUCKET) == {"a": b"a", "b": b"b"}
-    assert set(read(tmp_path)) == {"new"}
+    assert set(read_files(tmp_path)) == {"new"}
 
 
 def test_no_server_there(monkeypatch: pytest.MonkeyPatch, shared_server: S3Server) -> None:

@@ -2,58 +2,43 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from folders import read_files, write_files
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Event, silent
-from s3_server import REGION, S3Server, shared_server
+from http_server import judging_proxy
+from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
 from train.s3.plan import Download, Upload
 from train.s3.run_journal import Run, killed_runs, new_token, noted, now
-from train.s3.transfer import PART_BYTES
-
-__all__ = ["shared_server"]
+from train.s3.transfer import PART_BYTES, SMALL_BYTES
 
 BUCKET = "datasets"
 TREE = {"a.rec": b"aaa", "sub/b.rec": b"bbb", "sub/c.txt": b"c", "notes.txt": b"n"}
 
 
-@pytest.fixture
-def server(shared_server: S3Server) -> Iterator[S3Server]:
-    shared_server.put(BUCKET, {})
-    yield shared_server
-    shared_server.reset()
+@pytest.fixture(autouse=True)
+def _bucket(server: S3Server) -> None:
+    server.put(BUCKET, {})
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> Path:
-    write(tmp_path / "local", TREE)
+    write_files(tmp_path / "local", TREE)
     return tmp_path / "local"
-
-
-def write(folder: Path, contents: dict[str, bytes]) -> None:
-    for name, content in contents.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-
-def read(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def put(
     source: Path, url: str, *, delete: bool = False, exclude: Sequence[str] = (), decide: s3.Decide = s3.yes
 ) -> s3.Done:
-    return s3.put(
-        [str(source)], url, region=REGION, delete=delete, exclude=exclude, report=silent, decide=decide
-    )  # fmt: skip
+    return s3.put([str(source)], url, region=REGION, delete=delete, exclude=exclude, report=silent, decide=decide)
 
 
 def get(
@@ -64,24 +49,48 @@ def get(
 
 def test_unchanged_files_are_not_sent_again_whatever_their_date(server: S3Server, local: Path) -> None:
     big = os.urandom(2 * PART_BYTES + 5)
-    write(local, {"big.rec": big})
+    write_files(local, {"big.rec": big})
     assert len(put(local, f"s3://{BUCKET}/in/").plan.transfers) == 5
     for path in local.rglob("*.*"):
         os.utime(path, (1, 1))
     done = put(local, f"s3://{BUCKET}/in/")
     assert (done.plan.transfers, len(done.plan.unchanged)) == ((), 5)
-    write(local, {"a.rec": b"AAA", "big.rec": big[:-1] + bytes([big[-1] ^ 1])})
+    write_files(local, {"a.rec": b"AAA", "big.rec": big[:-1] + bytes([big[-1] ^ 1])})
     done = put(local, f"s3://{BUCKET}/in/")
     assert {item.source.name for item in done.plan.transfers if isinstance(item, Upload)} == {"a.rec", "big.rec"}
+
+
+def test_a_second_put_sends_no_byte(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted where it arrives."""
+    sizes = {"empty": 0, "small": 1000, "middle": SMALL_BYTES + 1, "large": PART_BYTES * 2 + 1}
+    files = {name: os.urandom(size) for name, size in sizes.items()}
+    folder, url = tmp_path / "files", f"s3://{BUCKET}/d/"
+    write_files(folder, files)
+    with judging_proxy(server.url) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        put(folder, url)
+        first = list(proxy.asked)
+        assert sum(asked.size_bytes for asked in first if asked.method == "PUT") == sum(sizes.values())
+        for source in (folder, folder / "large", folder / "small"):
+            put(source, url)
+        second = proxy.asked[len(first) :]
+        assert {asked.method for asked in second} <= {"GET", "HEAD"}
+        assert sum(asked.size_bytes for asked in second) == 0
+        # Nor does a date count; one byte does, and then that file alone is sent.
+        (folder / "large").touch()
+        write_files(folder, {"small": bytes([files["small"][0] ^ 1]) + files["small"][1:]})
+        put(folder, url)
+        third = proxy.asked[len(first) + len(second) :]
+    assert [(asked.path, asked.size_bytes) for asked in third if asked.size_bytes] == [(f"/{BUCKET}/d/small", 1000)]
 
 
 def test_unchanged_files_are_not_fetched_again(server: S3Server, local: Path, tmp_path: Path) -> None:
     put(local, f"s3://{BUCKET}/in/")
     assert len(get(f"s3://{BUCKET}/in/", tmp_path / "out").plan.transfers) == 4
-    write(tmp_path / "out", {"a.rec": b"xxx"})
+    write_files(tmp_path / "out", {"a.rec": b"xxx"})
     done = get(f"s3://{BUCKET}/in/", tmp_path / "out")
     assert [item.destination.name for item in done.plan.transfers if isinstance(item, Download)] == ["a.rec"]
-    assert read(tmp_path / "out") == TREE
+    assert read_files(tmp_path / "out") == TREE
 
 
 def test_content_is_compared_where_the_etag_says_nothing(server: S3Server, local: Path) -> None:
@@ -103,14 +112,14 @@ def test_delete_takes_what_the_source_does_not_have(server: S3Server, local: Pat
 
 def test_delete_on_this_machine_stays_in_the_folder(server: S3Server, local: Path, tmp_path: Path) -> None:
     put(local, f"s3://{BUCKET}/in/")
-    write(tmp_path / "elsewhere", {"kept": b"1"})
-    write(tmp_path / "out", {"old": b"", "sub/old": b"", "keep.log": b""})
+    write_files(tmp_path / "elsewhere", {"kept": b"1"})
+    write_files(tmp_path / "out", {"old": b"", "sub/old": b"", "keep.log": b""})
     (tmp_path / "out" / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "out" / "file").symlink_to(tmp_path / "elsewhere" / "kept")
     get(f"s3://{BUCKET}/in/", tmp_path / "out", delete=True, exclude=["*.log"])
     assert (tmp_path / "elsewhere" / "kept").read_bytes() == b"1"
     (tmp_path / "out" / "link").unlink()
-    assert read(tmp_path / "out") == {**TREE, "keep.log": b""}
+    assert read_files(tmp_path / "out") == {**TREE, "keep.log": b""}
 
 
 def test_delete_is_for_whole_folders(server: S3Server, local: Path, tmp_path: Path) -> None:
@@ -254,15 +263,3 @@ def test_a_note_that_cannot_be_written_or_read_is_said(
     with pytest.raises(ClusterError, match="cannot be noted here") as caught, noted(Run(token="t", began=now())):
         pass
     assert "XDG_STATE_HOME" in str(caught.value.hint)
-
-
-def test_a_new_bucket_is_encrypted(server: S3Server, local: Path) -> None:
-    events: list[Event] = []
-    s3.put(
-        [str(local)], "s3://fresh/", region=REGION, create_bucket=True, report=events.append
-    )  # fmt: skip
-    rules = server.client.get_bucket_encryption(Bucket="fresh")["ServerSideEncryptionConfiguration"]["Rules"]
-    assert rules[0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
-    assert [event.what for event in events] == ["made the bucket, private to this account"]
-    [rule] = server.client.get_bucket_lifecycle_configuration(Bucket="fresh")["Rules"]
-    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
