@@ -24,10 +24,27 @@ _CLUSTER, _S5CMD, _AWS = BIN / "cluster", (BIN / "s5cmd", "--log", "error"), BIN
 NOTES = """Each command as it is typed, from the start of its process to its end, against bench/s3_sink.py: an S3 in a
 process of its own on this machine, which drops what is put and serves what is got from one file by sendfile, so that it
 is not the bottleneck. All over plain HTTP. `cluster` sends SHA-256, and compares on get what S3 keeps (here CRC-32);
-s5cmd's uploads carry MD5 and SHA-256, its downloads are not verified. Every put is to names that are not there yet.
+s5cmd's uploads carry MD5 and SHA-256, its downloads are not verified, and "obstore alone" is the library by which
+`cluster` transfers, in a bare program that verifies nothing either. Every put is to names that are not there yet.
 "Each answer 20 ms late": the sink sleeps before it answers, as S3 takes its time; that shows how many requests are on
 their way at once. Peaks of memory are upper bounds: the kernel counts what the benchmark's own process had, too."""
 LATENCY_MS = 20
+# What the library does by itself, as fast as it was found to be here: ranges of 8 MiB by six threads, not verified.
+OBSTORE_GET = """
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
+import obstore
+store = obstore.store.S3Store(sys.argv[1], config={"endpoint": os.environ["AWS_ENDPOINT_URL"]},
+                              client_options={"allow_http": True})
+size = obstore.head(store, sys.argv[2])["size"]
+file = os.open(sys.argv[3], os.O_CREAT | os.O_WRONLY)
+def fetch(begin):
+    at = begin
+    for block in obstore.get(store, sys.argv[2], options={"range": (begin, min(begin + 2**23, size))}).stream(2**18):
+        at += os.pwrite(file, memoryview(block), at)
+with ThreadPoolExecutor(6) as pool:
+    list(pool.map(fetch, range(0, size, 2**23)))
+"""
 
 
 @dataclass
@@ -149,6 +166,10 @@ def _measure(bench: Bench) -> list[tuple[str, list[Timing]]]:
             "cluster data get": (
                 forget("ours"),
                 lambda: bench.run("get 1 GiB", _CLUSTER, "data", "get", there + "big", "ours"),
+            ),
+            "obstore alone, not verified": (
+                forget("bare"),
+                lambda: bench.run("obstore", sys.executable, "-c", OBSTORE_GET, BUCKET, "there/big", "bare"),
             ),
             "s5cmd cp": (forget("theirs"), lambda: bench.run("s5cmd", *_S5CMD, "cp", there + "big", "theirs")),
         }
