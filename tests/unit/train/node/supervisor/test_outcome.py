@@ -151,3 +151,10 @@ def test_servers_that_nobody_dismisses_are_a_sign_of_workers_without_a_kv_store(
     job.wait(outcome.REAP_GRACE_S)
     assert job.outcome.decided == ("done", 0, None)
     assert list(warned) == ["kv-store"] * is_warned_of
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3600, "1 h"), (5400, "90 min"), (172800, "2 d"), (90, "90 s"), (0.5, "0.5 s")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert outcome.render_s(seconds) == words

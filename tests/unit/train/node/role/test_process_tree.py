@@ -4,12 +4,15 @@ import errno
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from bootstrap.node import process_tree
+from train.job.plan import new_job_id
+from train.node.programs import CODE_DIR
 
 STUBBORN, OTHER = (7, 1, "stubborn"), (8, 1, "another's")
 
@@ -127,3 +130,51 @@ def test_a_stopped_process_of_root_receives_sigterm_at_once(tmp_path: Path, monk
             assert root.wait(timeout=10) == 3
         finally:
             root.kill()
+
+
+def test_all_processes_of_a_job_are_found_and_ended() -> None:
+    """Also one that ignores SIGTERM, and one in a session of its own, and one without the job's environment."""
+    job = new_job_id()
+    program = "trap '' TERM; setsid sleep 600 & env -i sleep 601 & echo ready; while :; do sleep 1; done"
+    child = process_tree.start(["/bin/sh", "-c", program], {**os.environ, process_tree.JOB_VARIABLE: job}, "/")
+    assert child.stdout.readline() == b"ready\n"
+    deadline = time.monotonic() + 10
+    wanted = {"/bin/sh -c " + program, "sleep 600", "sleep 601"}
+    while not command_lines(job) >= wanted and time.monotonic() < deadline:  # a fork is "/bin/sh" at first
+        time.sleep(0.02)
+    assert command_lines(job) >= wanted
+    first, left = process_tree.end(job)
+    assert len(first) >= 3  # the loop's own sleep may just be between two of its lives
+    assert left == []
+    assert process_tree.find(job) == []
+    child.wait()
+    child.stdout.close()
+
+
+def command_lines(job: str) -> set[str]:
+    return {words for _, _, words in process_tree.find(job)}
+
+
+def test_a_process_dies_with_the_program_that_started_it() -> None:
+    program = f"""
+import sys, time
+sys.path.insert(0, {CODE_DIR!r})
+from bootstrap.node import process_tree
+from train.job.plan import new_job_id
+from train.node.programs import CODE_DIR
+child = process_tree.start(["sleep", "600"], {{"PATH": "/usr/bin:/bin"}}, "/")
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    gone(pid)
+
+
+def gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while process_tree.start_time(pid) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
