@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from cluster.app import App
+from provision.model import count
 from train.s3 import transfer
 from train.s3.operations import Done
 from train.s3.plan import Download, Upload
@@ -39,13 +40,9 @@ class TransferProgress(transfer.Progress):
         self._bars = bars
         self._say = say
         self._clock = clock
-        self._began = clock()
-        self._next = self._began
-        self._total = 0
-        self._moved = 0
-        self._files = 0
-        self._count = 0
-        self._task = None if bars is None else bars.add_task("", total=None)
+        self._next = self._began = clock()
+        self._total = self._moved = 0  # bytes
+        self._count = self._files = 0
 
     def watch(self, transfers: Sequence[Upload | Download], /) -> "TransferProgress":
         """Start to show progress, now that the plan says how much there is.
@@ -56,8 +53,8 @@ class TransferProgress(transfer.Progress):
         self._total = sum(transfer.size_bytes for transfer in transfers)
         self._began = self._clock()
         self._next = self._began + (_FIRST_LINE_S if self._bars is None else 0)
-        if self._bars is not None and self._task is not None:
-            self._bars.update(self._task, total=self._total, description=self._files_done())
+        if self._bars is not None:
+            self._bars.add_task(self._files_done(), total=self._total)
             self._bars.start()
         return self
 
@@ -76,12 +73,12 @@ class TransferProgress(transfer.Progress):
         now = self._clock()
         if now < self._next:
             return
-        if self._bars is None or self._task is None:
+        if self._bars is None:
             self._next = now + _EVERY_S
             self._say(self._render_line(now - self._began))
         else:
             self._next = now + _REFRESH_S
-            self._bars.update(self._task, completed=self._moved, description=self._files_done())
+            self._bars.update(self._bars.task_ids[0], completed=self._moved, description=self._files_done())
 
     def _render_line(self, duration_s: float) -> str:
         rate = self._moved / duration_s
@@ -98,7 +95,7 @@ class TransferProgress(transfer.Progress):
 
 @contextmanager
 def transfer_progress(app: App) -> Iterator[TransferProgress]:
-    """A bar on the console, gone when the copy is done; lines where there is no terminal."""
+    """A bar on the terminal, gone when the copy is done; lines where there is none."""
     if not app.console.is_terminal:
         yield TransferProgress(None, app.say)
         return
@@ -129,18 +126,14 @@ def describe_transfers(done: Done, began: float) -> str:
         return "nothing"
     size_bytes = sum(transfer.size_bytes for transfer in transfers)
     duration_s = max(time.monotonic() - began, 0.001)
-    said = f"{count_files(len(transfers))}, {decimal(size_bytes)} in {duration_s:.1f} s"
+    said = f"{count(len(transfers), 'file')}, {decimal(size_bytes)} in {duration_s:.1f} s"
     return f"{said} ({decimal(int(size_bytes / duration_s))}/s)"
 
 
 def describe_others(done: Done) -> str:
     """How many files were unchanged or deleted: the end of a sentence, or empty."""
-    said = ""
-    if done.plan.unchanged:
-        said += f"; {count_files(len(done.plan.unchanged))} unchanged"
-    if done.plan.deletions:
-        said += f"; {count_files(len(done.plan.deletions))} deleted"
-    return said
+    counts = {"unchanged": len(done.plan.unchanged), "deleted": len(done.plan.deletions)}
+    return "".join(f"; {count(number, 'file')} {what}" for what, number in counts.items() if number)
 
 
 def describe_unverified(unverified: Sequence[Download]) -> str:
@@ -152,8 +145,3 @@ def describe_unverified(unverified: Sequence[Download]) -> str:
     if len(urls) == 1:
         return f"S3 has no checksum of 1 object that can be compared, its length alone was: {named}"
     return f"S3 has no checksum of {len(urls)} objects that can be compared, their lengths alone were: {named}"
-
-
-def count_files(count: int) -> str:
-    """1 file, or N files."""
-    return "1 file" if count == 1 else f"{count} files"

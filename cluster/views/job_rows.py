@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from provision.model import count
 from train.follow.progress import Progress, RankProgress, render_duration, render_rate, render_value
 
 Style = Literal["", "bold", "dim", "slow"]
@@ -90,9 +91,10 @@ def _columns(ranks: Sequence[RankProgress], slow: frozenset[int], *, now: float)
         )
         for name in names
     ]
+    speeds = tuple("" if rank.speed is None else render_rate(rank.speed) for rank in ranks)
     return (
-        _Column(title="rank", place=0, cells=tuple(_known(rank.process.rank, "?") for rank in ranks)),
-        _Column(title="samples/s", place=4, cells=tuple(_speed(rank) for rank in ranks)),
+        _Column(title="rank", place=0, cells=tuple(_known(rank.process.rank) or "?" for rank in ranks)),
+        _Column(title="samples/s", place=4, cells=speeds),
         _Column(title="", place=5, cells=tuple(_note(rank, slow) for rank in ranks), left=True),
         _Column(title="epoch", place=2, cells=tuple(_known(rank.epoch) for rank in ranks)),
         _Column(title="batch", place=3, cells=tuple(_known(rank.batch) for rank in ranks)),
@@ -103,12 +105,8 @@ def _columns(ranks: Sequence[RankProgress], slow: frozenset[int], *, now: float)
     )
 
 
-def _known(number: int | None, otherwise: str = "") -> str:
-    return otherwise if number is None else str(number)
-
-
-def _speed(rank: RankProgress) -> str:
-    return "" if rank.speed is None else render_rate(rank.speed)
+def _known(number: int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def _silence(rank: RankProgress, now: float) -> str:
@@ -137,28 +135,20 @@ def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
     return tuple(sorted(kept, key=lambda column: column.place))
 
 
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
-
-
 def _render_all(progress: Progress, *, title: str, now: float) -> str:
     began = progress.began_at
     state = progress.state if began is None else f"{progress.state} {render_duration(now - began)}"
     words = [f"{title}: {state}"]
     if progress.stalled_since is not None:
         words.append(f"no progress for {render_duration(now - progress.stalled_since)}")
-    speed = progress.speed
-    if speed is None:
-        count = len(progress.ranks)
-        if count:
-            words.append(_workers(count))
-        return ", ".join(words)
-    slow = len(progress.stragglers)
-    reporting, there_are = len(progress.reporting), len(progress.ranks)
-    of = f"{reporting} of " if reporting < there_are else ""
-    words.append(f"{render_rate(speed)} samples/s over {of}{_workers(there_are)}")
-    if slow:
-        words.append("1 of them slow" if slow == 1 else f"{slow} of them slow")
+    workers = count(len(progress.ranks), "worker")
+    if progress.speed is None:
+        return ", ".join([*words, workers] if progress.ranks else words)
+    reporting = len(progress.reporting)
+    of = f"{reporting} of " if reporting < len(progress.ranks) else ""
+    words.append(f"{render_rate(progress.speed)} samples/s over {of}{workers}")
+    if progress.stragglers:
+        words.append(f"{len(progress.stragglers)} of them slow")
     if progress.epoch is not None:
         words.append(f"epoch {progress.epoch}")
     words += [f"{name} {render_value(value)}" for name, value in progress.metrics.items()]

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from cluster.app import App, pass_app
 from cluster.views.data import BYTES, IMAGES, counting_bar
 from foundation.errors import NotFoundError, UsageError
+from provision.model import count
 from train.data import image_list
 from train.data.encode import ImageOptions, check_library
 from train.data.info import ShardInfo, describe_shards, share_out
@@ -90,10 +91,10 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
     """
     plan = _plan(source, options)
     region = _enter(app, [destination])
-    count = sum(len(part.images) for part in plan.parts)
+    images = sum(len(part.images) for part in plan.parts)
     folders = [part.folder for part in plan.parts]
     with (
-        counting_bar(app, "images", count, *IMAGES) as watch,
+        counting_bar(app, "images", images, *IMAGES) as watch,
         open_destination(
             destination,
             folders=folders,
@@ -113,7 +114,7 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
     for words in done.broken:
         app.say(f"left out: {words}")
     left_out = f", {len(done.broken)} left out" if done.broken else ""
-    app.say(f"packed {count - len(done.broken)} images{left_out} into {_describe(done.shards)}, in {destination}")
+    app.say(f"packed {images - len(done.broken)} images{left_out} into {_describe(done.shards)}, in {destination}")
 
 
 def _plan(source: Path, options: dict[str, Any]) -> PackPlan:
@@ -237,7 +238,7 @@ def _enter(app: App, words: Sequence[str], *, start: bool = True) -> str:
 
 def _describe(shards: Sequence[WrittenShard]) -> str:
     size = decimal(sum(shard.size_bytes for shard in shards))
-    return f"{len(shards)} shard{'' if len(shards) == 1 else 's'}, {size}"
+    return f"{count(len(shards), 'shard')}, {size}"
 
 
 def as_document(shards: Sequence[ShardInfo], workers: int | None) -> dict[str, Any]:
@@ -267,9 +268,9 @@ def _count_labels(shards: Sequence[ShardInfo]) -> dict[str, Any]:
     widths: dict[int, int] = {}
     counts: dict[float, int] = {}
     for shard in shards:
-        for labels, count in (shard.labels or {}).items():
-            widths[len(labels)] = widths.get(len(labels), 0) + count
-            counts[labels[0]] = counts.get(labels[0], 0) + count
+        for labels, number in (shard.labels or {}).items():
+            widths[len(labels)] = widths.get(len(labels), 0) + number
+            counts[labels[0]] = counts.get(labels[0], 0) + number
     return {"widths": dict(sorted(widths.items())), "first": {f"{key:g}": counts[key] for key in sorted(counts)}}
 
 

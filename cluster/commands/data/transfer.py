@@ -8,7 +8,6 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.views.data import (
-    count_files,
     describe_others,
     describe_transfers,
     describe_unverified,
@@ -16,6 +15,7 @@ from cluster.views.data import (
 )
 from foundation.errors import UsageError
 from foundation.progress import Event
+from provision.model import count
 from train.s3 import compare
 from train.s3 import operations as s3
 from train.s3.client import S3Object
@@ -179,8 +179,8 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
     if buckets and not app.confirm(f"Delete {', '.join(buckets)} with everything in it?", yes=yes):
         app.say("nothing was deleted")
         return
-    count = s3.rm(urls, region=app.config.provision.region, recursive=recursive)
-    app.say(f"deleted {count} object{'' if count == 1 else 's'}")
+    deleted = s3.rm(urls, region=app.config.provision.region, recursive=recursive)
+    app.say(f"deleted {count(deleted, 'object')}")
 
 
 @click.command("verify")
@@ -222,7 +222,7 @@ def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool)
         return False
     if not plan.deletions:
         return True
-    question = f"Delete {count_files(len(plan.deletions))} in {destination} that the source does not have?"
+    question = f"Delete {count(len(plan.deletions), 'file')} in {destination} that the source does not have?"
     if app.confirm(question, yes=yes):
         return True
     app.say("nothing was done")
