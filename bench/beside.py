@@ -1,0 +1,70 @@
+"""`cluster up` of this checkout beside that of another one, on the same sandbox, in turn.
+
+    git worktree add ../before COMMIT && make -C ../before install
+    python -m bench.beside ../before
+
+The other checkout needs the commands, the cluster.toml and the AWS calls of this one, not its sandbox.
+"""
+
+import sys
+from pathlib import Path
+
+from bench.__main__ import write_section
+from bench.provision import say
+from bench.provisioning.launcher import timed_run
+from bench.provisioning.ours import CLUSTER, write_config
+from bench.provisioning.world import World, running_world
+from bench.rounds import ROUNDS, Timing, describe_machine
+from sandbox.config import SandboxConfig
+
+NODES = (2, 16)
+TITLE = "## `cluster up` beside another commit"
+
+
+def measure(world: World, nodes: int, commands: dict[str, str]) -> list[Timing]:
+    """`up` of each command in turn, each time from nothing; the first round is not counted."""
+    taken: dict[str, list[float]] = {name: [] for name in commands}
+    for number in range(ROUNDS + 1):
+        for name, command in commands.items():
+            up_s, _ = timed_run([command, "up", "--yes", "--nodes", str(nodes)], env=world.env, cwd=world.folder)
+            timed_run([command, "down", "--yes"], env=world.env, cwd=world.folder)
+            say(f"{name}, {nodes} nodes: {up_s:.2f} s")
+            if number:
+                taken[name].append(up_s)
+    return [Timing(name=name, seconds=tuple(seconds)) for name, seconds in taken.items()]
+
+
+def render(found: dict[int, list[Timing]], other: Path) -> str:
+    """The section of RESULTS.md."""
+    lines = [
+        TITLE,
+        "",
+        describe_machine(),
+        "",
+        "The command as it is typed, from nothing, with MXNet's wheels in the cache. In turn, on one sandbox.",
+        "",
+        "| nodes | this commit, median s | min to max | the other, median s | min to max | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    for nodes, (ours, theirs) in found.items():
+        spans = [f"{each.median_s:.2f} | {min(each.seconds):.2f} to {max(each.seconds):.2f}" for each in (ours, theirs)]
+        lines.append(f"| {nodes} | {' | '.join(spans)} | {ours.median_s / theirs.median_s:.2f} |")
+    return "\n".join([*lines, "", f"- all: `python -m bench.beside ../{other.name}`", ""])
+
+
+def main() -> None:
+    """Measure, and write the section."""
+    other = Path(sys.argv[1]).resolve()
+    commands = {"this commit": CLUSTER, "the other": str(other / ".venv" / "bin" / "cluster")}
+    with running_world(SandboxConfig()) as world:
+        write_config(world)
+        config = world.folder / "cluster.toml"  # the other commit takes the sandbox for AWS, so this one does, too
+        config.write_text(config.read_text().replace('cloud = "sandbox"', 'cloud = "aws"'))
+        found = {nodes: measure(world, nodes, commands) for nodes in NODES}
+    section = render(found, other)
+    print(section)
+    write_section(TITLE, section)
+
+
+if __name__ == "__main__":
+    main()
