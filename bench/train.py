@@ -34,6 +34,7 @@ from pathlib import Path
 
 from bench.cpu_times import grown, read_cpu_times
 from bench.rounds import ROUNDS
+from train.job.payload import SCRIPTS_DIR
 
 CLUSTER = str(Path(sys.executable).parent / "cluster")
 REPOSITORY = Path(__file__).parents[1]
@@ -182,7 +183,7 @@ def prepare_by_hand(cluster: Cluster, job: JobShape) -> dict[str, list[str]]:
     env, python, tree = json.loads(line.partition("SEEN ")[2])
     exports = {key: value for key, value in env.items() if key.startswith(("S3_", "AWS_")) or key == "CLUSTER_DATA_URL"}
     arguments = [*ARGUMENTS, "--num-epochs", str(job.epochs), "--kv-store", "dist_sync"]
-    words = [python, f"{tree}/scripts/{SCRIPT}", *arguments]
+    words = [python, f"{tree}/{SCRIPTS_DIR}/{SCRIPT}", *arguments]
     hosts = "".join(f"{node['private_ip']}\n" for node in nodes)
     head = nodes[0]["public_ip"]
     # What `cluster train` chooses for these processes on two cores.
