@@ -153,9 +153,6 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         Literal["auto"] | Annotated[int, Meta(ge=256, le=1_000_000_000)],
         Meta(description='how many files a process may have open, 256 at least; "auto": as many as its node allows'),
     ] = "auto"
-    nice: Annotated[
-        int, Meta(ge=0, le=19, description="the niceness of a job's processes, 0 to 19; 19 leaves others the most time")
-    ] = 0
     start_timeout_s: Annotated[
         int, Meta(ge=5, le=3600, description="seconds that all processes of a job may take to start, 5 to 3600")
     ] = 60

@@ -90,7 +90,6 @@ class RunSettings(Struct, kw_only=True):
     """
 
     open_files: Union[int, Literal["auto"]] = "auto"
-    nice: int = 0
     p3: bool = False
     silence_timeout_s: float = 15
 

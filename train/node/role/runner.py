@@ -81,7 +81,6 @@ class Runner:
     def run(self) -> int:
         """Run the commands; returns the exit code of the last one that ran, or 128 + the number of its signal."""
         process_tree.adopt_orphans()
-        os.nice(self.order.nice)
         said = environment.raise_open_files(self.order.open_files)
         if said:
             self.say(said)
