@@ -195,7 +195,7 @@ def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[St
     arns = [f"arn:{partition_of(scope.region)}:s3:::{bucket}" for bucket in buckets]
     return [
         *statements,
-        allow("Buckets", [f"s3:{action}" for action in (*of_bucket, *of_new_ones)], arns),
+        allow("Buckets", [f"s3:{action}" for action in (*of_bucket, *of_new_ones, "PutLifecycleConfiguration")], arns),
         allow("Objects", [f"s3:{action}" for action in of_objects], [f"{arn}/*" for arn in arns]),
     ]
 

@@ -25,7 +25,8 @@ MAX_CONNECTIONS = 32
 _WHO_AM_I = "aws sts get-caller-identity"
 # What botocore asks by itself, before it can ask S3.
 _LOGINS = frozenset({"AssumeRole", "AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "GetRoleCredentials"})
-_ACTIONS = {
+# The permission that each call needs.
+ACTIONS = {
     "abort_multipart_upload": "s3:AbortMultipartUpload",
     "create_bucket": "s3:CreateBucket",
     "delete_bucket": "s3:DeleteBucket",
@@ -182,7 +183,7 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
     if code in _UNSET:
         return NotFoundError(f"{where}: {words or code}")
     if code in {"AccessDenied", "403"}:
-        action = _ACTIONS.get(method, "s3:PutObject")
+        action = ACTIONS.get(method, "s3:PutObject")
         return S3AccessDeniedError(f"{where}: access denied, {action} is needed ({words or code})", hint=_WHO_AM_I)
     advice = {
         "BadDigest": "run the command again",

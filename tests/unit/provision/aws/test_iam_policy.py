@@ -25,6 +25,7 @@ from provision.aws.operator_policy import MAX_POLICY_LENGTH, render_operator_pol
 from provision.config import ProvisionConfig
 from provision.model import federated_name
 from sandbox.iam.policies import Ask, decide, parse_policy
+from train.s3.client import ACTIONS
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
@@ -337,6 +338,12 @@ def test_an_operator_uses_the_configured_buckets_alone() -> None:
         assert may(operator(), "s3:PutObject", f"arn:aws:s3:::{bucket}/any/key") is allowed
         assert may(operator(), "s3:CreateBucket", f"arn:aws:s3:::{bucket}") is allowed
     assert not may(operator(data=None, results=None), "s3:PutObject", "arn:aws:s3:::data/any/key")
+
+
+def test_an_operator_may_make_every_call_of_the_data_commands() -> None:
+    places = ("*", "arn:aws:s3:::data", "arn:aws:s3:::data/any/key")
+    refused = {action for action in ACTIONS.values() if not any(may(operator(), action, each) for each in places)}
+    assert not refused
 
 
 @pytest.mark.parametrize("region", ["us-gov-west-1", "ap-southeast-1", "cn-northwest-1"])
