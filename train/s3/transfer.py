@@ -189,15 +189,16 @@ class _Job:
         """Fetch it, again where it arrives damaged; None where S3 keeps nothing that it can be compared with."""
         for _ in range(_TRIES):
             arrived = Arrived()
-            # In a thread: a large file is verified while it arrives.
-            verified = run_in_thread(partial(self._verify, download, file, arrived))
+            verify = partial(self._verify, download, file, arrived)
+            verifying = run_in_thread(verify) if is_in_parts(download) else None  # a large file while it arrives
             try:
                 self._fetch(download, file, tier, check, arrived)
             except BaseException:
                 arrived.stop()
                 raise
-            if verified.result() is not False:
-                return verified.result()
+            verified = verifying.result() if verifying else verify()
+            if verified is not False:
+                return verified
         raise AwsError(
             "what came from S3 is not what S3 says that it keeps: nothing was written", hint="run the command again"
         )

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -13,22 +13,9 @@ from typing import Any
 import pytest
 
 import training_scripts
-from s3_server import S3Server
-from training_scripts import check, opened, save, script_modules, serve_models
+from training_scripts import check, opened, save
 
 NODE_CODE = ("checkpoints.py", "s3.py", Path(training_scripts.__file__).name)
-
-
-@pytest.fixture(scope="module")
-def checkpoints() -> Iterator[ModuleType]:
-    with script_modules("common.checkpoints") as (module,):
-        yield module
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_models() as made:
-        yield made
 
 
 def kill_after(lines: int) -> Callable[[FrameType, str, Any], Any]:

@@ -1,7 +1,7 @@
 """Checkpoints of the training scripts: complete ones are found, and no others."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,19 +9,7 @@ from typing import Any
 import pytest
 
 from s3_server import S3Server
-from training_scripts import check, opened, save, script_modules, serve_models
-
-
-@pytest.fixture(scope="module")
-def checkpoints() -> Iterator[ModuleType]:
-    with script_modules("common.checkpoints") as (module,):
-        yield module
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_models() as made:
-        yield made
+from training_scripts import check, opened, save
 
 
 @pytest.fixture(params=["folder", "bucket"])
