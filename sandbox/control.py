@@ -162,8 +162,8 @@ def _remove_reported(place: Place, report: Report) -> bool:
 
 
 def find_running(project_dir: Path) -> SandboxInfo | None:
-    """The project's sandbox if it runs. Raises SandboxError when it does but belongs to another user."""
-    place = place_of(project_dir)
+    """The project's sandbox if it runs. Raises SandboxError when it belongs to another user."""
+    place = _find_place(project_dir)
     status = find_daemon(place)
     if status is None:
         return None
@@ -246,6 +246,15 @@ def ask(path: Path, asked: dict[str, str]) -> Any:
     return answer["result"]
 
 
+def _find_place(project_dir: Path) -> Place:
+    """The sandbox's place. Raises SandboxError when another user has started it, whose files are closed to this one."""
+    place = place_of(project_dir)
+    with as_root():
+        if place.state_dir.exists() and not os.access(place.state_dir, os.R_OK | os.X_OK, effective_ids=True):
+            raise _belongs_to_another(project_dir)
+    return place
+
+
 def _belongs_to_another(project_dir: Path) -> SandboxError:
     return SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command())
 
@@ -265,8 +274,8 @@ def api_log(project_dir: Path) -> Path:
 
 
 def describe(project_dir: Path) -> SandboxStatus:
-    """The state of the project's sandbox; needs no rights, and damaged files are no error."""
-    place = place_of(project_dir)
+    """The state of the project's sandbox; damaged files are no error. Raises SandboxError when it is another user's."""
+    place = _find_place(project_dir)
     status = find_daemon(place)
     if status is None:
         state: Literal["crashed", "stopped"] = "crashed" if find_leftovers(place) else "stopped"
@@ -353,7 +362,9 @@ def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig,
     policy: the text of an IAM policy that limits the credentials, or "".
     """
     ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
-    place.hosts_dir.mkdir(parents=True)
+    place.state_dir.mkdir(mode=0o700)
+    _give_to_caller(place.state_dir)
+    place.hosts_dir.mkdir()
     place.objects_dir.mkdir(mode=0o700)
     settings = Settings(
         project_dir=str(project_dir.resolve()),
@@ -422,6 +433,7 @@ def locked() -> Iterator[None]:
     """
     while True:
         STATE_ROOT.mkdir(parents=True, exist_ok=True)
+        STATE_ROOT.chmod(0o711)  # it names other users' sandboxes
         try:
             descriptor = os.open(STATE_ROOT, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:

@@ -22,6 +22,7 @@ from foundation.decode import decode
 from foundation.errors import SandboxError
 from foundation.files import write_whole
 from sandbox.config import SandboxConfig
+from sandbox.hosts import cgroups
 
 STATE_ROOT = Path("/var/lib/cluster-sandbox")
 # No bucket's name begins with a dot.
@@ -58,6 +59,9 @@ class Place:
         self.objects_dir = self.state_dir / "objects"
         # A folder per instance: its disk and its console.
         self.hosts_dir = self.state_dir / "hosts"
+        # What hosts see of the machine's system where they do not see the machine's own (sandbox/hosts/system.py).
+        self.system_dir = self.state_dir / "system"
+        self.cgroup = cgroups.cgroup_of(self.id)
 
 
 def place_of(project_dir: Path) -> Place:
@@ -166,6 +170,7 @@ class Leftovers:
     interfaces: tuple[str, ...]
     loop_devices: tuple[str, ...]
     folders: tuple[Path, ...]
+    """The sandbox's own, and its control group."""
 
     def __bool__(self) -> bool:
         return any((self.processes, self.mounts, self.interfaces, self.loop_devices, self.folders))
@@ -178,7 +183,7 @@ def find_leftovers(place: Place) -> Leftovers:
         mounts=tuple(_mounts_below(place.state_dir)),
         interfaces=(place.interface,) if _has_interface(place) else (),
         loop_devices=tuple(_loop_devices_below(place.state_dir)),
-        folders=(place.state_dir,) if place.state_dir.exists() else (),
+        folders=tuple(folder for folder in (place.state_dir, place.cgroup) if folder and folder.exists()),
     )
 
 
@@ -196,6 +201,8 @@ def remove_leftovers(place: Place) -> Leftovers:
     # The kernel would remove it by itself, but with many hosts only after seconds. It may be at it already.
     subprocess.run(("ip", "link", "delete", place.interface), check=False, capture_output=True)
     wait_until(lambda: not _has_interface(place), KILL_TIMEOUT_S)
+    if place.cgroup and place.cgroup.exists():
+        cgroups.remove(place.cgroup)
     if place.state_dir.exists():
         shutil.rmtree(place.state_dir)
     return find_leftovers(place)

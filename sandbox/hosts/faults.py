@@ -15,7 +15,7 @@ from sandbox.place import wait_until
 
 SPOT_NOTICE_S = 120.0
 # Below the host's root; as root's, so that it is there until `free-disk` or somebody in the host removes it.
-FILL_FILE = "var/tmp/.sandbox-full-disk"
+FILL_FILE = ".sandbox-full-disk"
 FREEZE_ROUNDS = 20
 END_TIMEOUT_S = 5.0
 
@@ -89,7 +89,7 @@ class HostFaults:
             process = Path(f"/proc/{_pid_of(berth)}")
         root = process / "root"
         if ["/", "ext4"] not in [line.split()[1:3] for line in (process / "mounts").read_text().splitlines()]:
-            raise FaultError(f"full-disk: the root volume of {instance.id} is in memory, as there is no loop device")
+            raise FaultError(f"full-disk: the root volume of {instance.id} has no size, as there is no loop device")
         free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
         with (root / FILL_FILE).open("wb") as stream:
             # In steps, because the file's own extents also take space.
@@ -172,7 +172,7 @@ def _pid_of(berth: Berth) -> int:
 def _wait_until_dead(instance_id: str, berth: Berth) -> None:
     """Waits until no process of the host is left. Raises FaultError.
 
-    The kernel ends a whole pid namespace before its process 1 is reaped, and `unshare` ends after that.
+    The kernel ends a whole pid namespace before its process 1 is reaped, and its parent ends after that.
     """
     if not wait_until(lambda: berth.host.exit_code is not None, END_TIMEOUT_S):
         raise FaultError(f"the host of {instance_id} was killed, and still lives after {END_TIMEOUT_S:g} s")

@@ -9,10 +9,11 @@ import gzip
 import ipaddress
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sandbox.hosts.network import METADATA_ADDRESS
+from sandbox.hosts.system import Layer
 
 USER = "ubuntu"
 USER_UID = 1000
@@ -97,6 +98,13 @@ setsid sh -c "echo \\$\\$ >$waiting; sleep $seconds; kill -$signal 1" </dev/null
 echo "Shutdown scheduled for $(date -d "+$seconds seconds"), use 'shutdown -c' to cancel."
 """
 
+# Programs that format instance store volumes would find the machine's disks in sysfs, which cannot be covered: the
+# kernel refuses new mounts of it, as containers make them, where a part of the old one is hidden.
+LSBLK = """\
+#!/bin/sh
+# This host has no block devices of its own.
+"""
+
 CLOUD = "/var/lib/cloud"
 INSTANCE = f"{CLOUD}/instance"
 RUNNER = f"{CLOUD}/sandbox-run"
@@ -171,40 +179,6 @@ TYPES_BY_BEGINNING = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hiding:
-    """The parts of a folder of the machine's system that hosts do not see. Paths are relative to that folder.
-
-    emptied: folders that are empty, with their mode. hidden: entries that do not exist.
-    all_but: folders with only the named entries.
-    """
-
-    emptied: tuple[tuple[str, int], ...] = ()
-    hidden: tuple[str, ...] = ()
-    all_but: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-
-# Of /etc, the machine's secrets, permissions and network peers. Of /var, everything but the package database.
-HIDING = {
-    "etc": Hiding(
-        emptied=(("ssh", 0o755), ("sudoers.d", 0o755), ("ssl/private", 0o700), ("cron.d", 0o755), ("netplan", 0o755)),
-        hidden=(
-            "shadow-", "gshadow-", "passwd-", "group-", "subuid", "subgid", "subuid-", "subgid-", "fstab", "crypttab",
-            "krb5.keytab", "NetworkManager", "systemd/network", "wpa_supplicant", "wireguard", "openvpn", "ppp",
-            "ipsec.secrets", "ipsec.d", "letsencrypt", "kubernetes", "rancher", "docker", "postgresql", "mysql",
-            "exports",
-        ),
-    ),
-    "var": Hiding(
-        emptied=(*((name, 0o755) for name in ("cache", "local", "log", "mail", "opt", "spool")), ("tmp", 0o1777)),
-        all_but=(
-            ("", ("lib",)),
-            ("lib", ("dpkg", "apt", "pam", "python", "ucf", "sgml-base", "xml-core", "man-db", "ca-certificates")),
-        ),
-    ),
-}  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class HostFile:
     """One file of a host. `directory_mode`: of missing folders above it, which are also owned by `uid`.
 
@@ -224,21 +198,28 @@ class HostFile:
 class HostSpec:
     """Everything that a host needs to boot; pid1.py reads it as JSON.
 
-    `root` and `disk` are paths on the machine, `disk_bytes` the size of the root volume, `network` the input of
-    `ip -batch` inside the host, `after_boot` a command to run at each boot when sshd answers. `sshd`: whether to start
-    it.
+    `folder` is the host's on the machine (`Folder` in hosts.py), `disk_bytes` the size of the root volume. `layers` and
+    `links` make up the operating system. The host's ids 0 to `uids` - 1 are the machine's from `first_uid` on. `cgroup`
+    is the host's own, "" if there is none, and `outer_cgroup` the daemon's. `fuse`: whether the machine can mount file
+    systems in user space. `network` is the input of `ip -batch` inside the host, `after_boot` a command to run at each
+    boot when sshd answers. `sshd`: whether to start it.
     """
 
     instance_id: str
     hostname: str
-    root: str
-    disk: str
+    folder: str
     disk_bytes: int
+    layers: tuple[Layer, ...]
+    links: tuple[tuple[str, str], ...]
+    first_uid: int
+    uids: int
+    cgroup: str
+    outer_cgroup: str
+    fuse: bool
     network: str
     files: tuple[HostFile, ...]
     after_boot: tuple[str, ...] = ()
     sshd: bool = True
-    hiding: dict[str, Hiding] = field(default_factory=lambda: HIDING)
 
 
 def render_accounts(passwd: str, group: str) -> tuple[HostFile, ...]:
@@ -340,10 +321,11 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def render_commands() -> tuple[HostFile, ...]:
-    """The shutdown commands, which replace the machine's."""
-    return tuple(
-        HostFile(path=f"/usr/sbin/{name}", content=COMMAND, mode=0o755)
-        for name in ("shutdown", "poweroff", "halt", "reboot")
+    """The commands that replace the machine's: for the end of a host, and for its disks."""
+    ends = ("shutdown", "poweroff", "halt", "reboot")
+    return (
+        *(HostFile(path=f"/usr/sbin/{name}", content=COMMAND, mode=0o755) for name in ends),
+        HostFile(path="/usr/bin/lsblk", content=LSBLK, mode=0o755),
     )
 
 

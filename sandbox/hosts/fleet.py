@@ -19,7 +19,7 @@ from sandbox.api import ec2
 from sandbox.api.ec2 import read_groups
 from sandbox.api.instances import SandboxInstance
 from sandbox.faults import FaultBook
-from sandbox.hosts import hosts
+from sandbox.hosts import cgroups, hosts
 from sandbox.hosts.files import (
     RUNNER,
     HostSpec,
@@ -33,9 +33,13 @@ from sandbox.hosts.files import (
 )
 from sandbox.hosts.hosts import BootError, Host
 from sandbox.hosts.network import MTU, CommandError, Cuts, Network, Port, link_of, mac_address_of, render_ruleset
+from sandbox.hosts.system import copy_system, find_links
 from sandbox.place import HostStatus, Place, Settings
 
 SIDE_BY_SIDE = 16
+# Each host has its own range of the machine's user ids, with room for the ids of containers in it (subuid(5)); they are
+# from the part of the ids that systemd leaves to containers (systemd.io/UIDS-GIDS).
+FIRST_UID, UIDS, HOSTS_WITH_IDS = 1 << 29, 1 << 18, 4096
 CONSOLE_BYTES = 64 * 1024  # GetConsoleOutput gives the last 64 KB
 
 log = logging.getLogger("sandbox.fleet")
@@ -193,6 +197,9 @@ class Fleet(PhantomFleet):
         # As EC2, keeps the output of terminated instances: it tells why a boot failed.
         self._last_words: dict[str, str] = {}
         self._ca_pem = place.ca_file.read_text()
+        self._layers = copy_system(place.system_dir)
+        self._links = find_links()
+        self._outer_cgroup = cgroups.find_own()
         self._accounts = render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
 
     def _advance(self, instance: SandboxInstance) -> None:
@@ -223,8 +230,8 @@ class Fleet(PhantomFleet):
             instance.fail_to_boot(str(error))
             return
         sshd = self._book.take("no-sshd", **asked) is None
-        spec = self._describe_host(instance, host, sshd=sshd)
         number, private_ip, public_ip = self._launched, str(instance.private_ip), instance.public_ip
+        spec = self._describe_host(instance, host, first_uid=FIRST_UID + number % HOSTS_WITH_IDS * UIDS, sshd=sshd)
         self.links.attach(instance.id, number)
         addresses = (private_ip,) if public_ip is None else (private_ip, public_ip)
         boot = self._pool.submit(self._boot, host, number, spec, mac_address_of(private_ip), addresses)
@@ -239,16 +246,22 @@ class Fleet(PhantomFleet):
         if self._settings.config.link_mbit and host.pid is not None:
             self._network.shape(number, host.pid, self._settings.config.link_mbit)
 
-    def _describe_host(self, instance: SandboxInstance, host: Host, *, sshd: bool) -> HostSpec:
+    def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int, sshd: bool) -> HostSpec:
         private_ip = str(instance.private_ip)
         hostname = "ip-" + private_ip.replace(".", "-")
-        ranges = self._settings.ranges
+        ranges, folder = self._settings.ranges, host.folder
         return HostSpec(
             instance_id=instance.id,
             hostname=hostname,
-            root=str(host.folder.root),
-            disk=str(host.folder.disk),
+            folder=str(folder.path),
             disk_bytes=instance.root_volume_bytes,
+            layers=self._layers,
+            links=self._links,
+            first_uid=first_uid,
+            uids=UIDS,
+            cgroup=str(folder.cgroup or ""),
+            outer_cgroup=self._outer_cgroup,
+            fuse=Path("/dev/fuse").exists(),
             network=render_network(
                 IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}"), instance.public_ip, str(ranges.public), MTU
             ),

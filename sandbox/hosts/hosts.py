@@ -1,4 +1,4 @@
-"""Starting and ending hosts, each an `unshare` process and, below it, process 1 of its namespaces (pid1.py)."""
+"""Starting and ending hosts, each a process of the machine's and, below it, process 1 of its namespaces (pid1.py)."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from foundation.errors import SandboxError
+from sandbox.hosts import cgroups
 from sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
 from sandbox.hosts.network import CommandError, Network, run_quietly
 from sandbox.place import Place, wait_for_loop_devices
@@ -38,8 +39,10 @@ class Folder:
     def __init__(self, place: Place, instance_id: str) -> None:
         self.path = place.hosts_dir / instance_id
         self.disk = self.path / "disk"  # the image of the root volume; sparse
-        self.root = self.path / "root"  # where the host mounts its root, in its own mount namespace
+        # Where pid1.py mounts, in its own mount namespace, the root volume, the machine's system, and the host's root.
+        self.mount_points = tuple(self.path / name for name in ("volume", "stage", "root"))
         self.console = self.path / "console.log"  # the console output since the launch
+        self.cgroup = place.cgroup / instance_id if place.cgroup else None
 
 
 class BootError(Exception):
@@ -59,11 +62,14 @@ class Host:
     @property
     def pid(self) -> int | None:
         """The machine's pid of the host's process 1; None before it is started and after it has ended."""
+        parent = Path(f"/proc/{self._process.pid}")
         try:
-            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+            children = (parent / f"task/{self._process.pid}/children").read_text().split()
+            outside = (parent / "ns/pid").readlink()
+            # While it boots, its parent has other children for a moment.
+            return next((int(pid) for pid in children if Path(f"/proc/{pid}/ns/pid").readlink() != outside), None)
         except (FileNotFoundError, ProcessLookupError):
             return None
-        return int(children[0]) if children else None
 
     @property
     def exit_code(self) -> int | None:
@@ -81,6 +87,8 @@ class Host:
             deadline = time.monotonic() + BOOT_TIMEOUT_S
             try:
                 make_disk(self.folder, spec.disk_bytes)
+                if self.folder.cgroup:
+                    cgroups.make(self.folder.cgroup, spec.first_uid)
                 self._describe(spec)
                 while not _has_own_network(self._process.pid):
                     self._still_booting(deadline)
@@ -133,6 +141,8 @@ class Host:
             self._process.stdin.close()
         with self._booting:
             os.close(self._ready_fd)
+            if self.folder.cgroup:
+                cgroups.remove(self.folder.cgroup)
         wait_for_loop_devices(self.folder.path, END_TIMEOUT_S)
 
 
@@ -143,14 +153,12 @@ def spawn(place: Place, instance_id: str) -> Host:
     *thread* that started a process ends.
     """
     folder = Folder(place, instance_id)
-    folder.root.mkdir(parents=True, exist_ok=True)
-    folder.path.chmod(0o700)
+    for path in folder.mount_points:
+        path.mkdir(parents=True, exist_ok=True)
     ready_read, ready_write = os.pipe()
     with folder.console.open("ab") as console:
         process = subprocess.Popen(
-            ("setpriv", "--pdeathsig", "KILL", "--",
-             "unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child", "--",
-             PYTHON, "-I", "-S", "-B", str(PID1), f"{place.mark}:{instance_id}", str(ready_write)),
+            (PYTHON, "-I", "-S", "-B", str(PID1), f"{place.mark}:{instance_id}", str(ready_write)),
             stdin=subprocess.PIPE, stdout=console, stderr=console, start_new_session=True, cwd="/",
             env={"PATH": PATH, "LANG": "C.UTF-8"}, pass_fds=(ready_write,),
         )  # fmt: skip
@@ -193,14 +201,6 @@ COMMANDS = (
     "sshd", "ssh-keygen", "ip", "tc", "nft", "unshare", "nsenter", "setpriv", "mount", "pivot_root", "mkfs.ext4",
     "sudo",
 )  # fmt: skip
-# Everything that a sandbox needs from the kernel, tried once in namespaces that end with the shell.
-TRIAL = """
-mount -t tmpfs tmpfs /mnt
-mkdir /mnt/upper /mnt/work /mnt/root
-mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
-ip link add one type veth peer name two
-nft 'table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }'
-"""
 TRIAL_TIMEOUT_S = 30
 
 
@@ -236,14 +236,15 @@ def sudo_command() -> str:
 def check_kernel() -> None:
     """Raises SandboxError when the kernel refuses what hosts are made of, as it does in most containers."""
     done = subprocess.run(
-        ("unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child", "sh", "-ec", TRIAL),
+        (PYTHON, "-I", "-S", "-B", str(PID1), "try"),
         capture_output=True,
         text=True,
         check=False,
         timeout=TRIAL_TIMEOUT_S,
     )
     if done.returncode != 0:
+        reason = done.stderr.strip().rpartition("\n")[2]
         raise SandboxError(
-            f"This machine does not let root make what the sandbox's hosts consist of: {done.stderr.strip()}",
-            hint="a virtual machine, or a container with full privileges (--privileged)",
+            f"This machine does not let root make what the sandbox's hosts consist of: {reason}",
+            hint="a virtual machine with Linux 5.19 or newer whose / is ext4, xfs or btrfs",
         )

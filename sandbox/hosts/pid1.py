@@ -1,8 +1,9 @@
 """Process 1 of a sandbox host: builds the host's file system, starts sshd, reaps, and stays.
 
-Started by the daemon as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD` inside new mount, pid, uts, ipc and network
-namespaces. Standard library only and Python >= 3.10, because the machine's own Python runs it: the virtual
-environment's may be in a folder that the host does not see.
+Started by the daemon as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD`. That process, the machine's root, mounts the
+host's disk, makes namespaces whose root is an ordinary user of the machine, forks process 1 in them, and waits for it.
+Standard library only and Python >= 3.10, because the machine's own Python runs it: the virtual environment's may be in
+a folder that the host does not see.
 
 The first line of standard input is the host's description (`HostSpec` in files.py); it stays open as long as the daemon
 lives, and the host ends when it is closed. Standard output is the console. One byte is written to the descriptor
@@ -22,37 +23,39 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+# linux/mount.h, linux/sched.h, linux/prctl.h
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 1 << 14, 1 << 18
 MNT_DETACH = 2
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+# The same numbers on every architecture; the C library of Debian 12 has no functions for these.
+SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 428, 429, 442
+AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH, MOUNT_ATTR_IDMAP = -100, 0x1000, 1, 4, 0x100000
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
-NOTHING: dict[str, Any] = {"emptied": (), "hidden": (), "all_but": ()}
-OS_DIRECTORIES = ("etc", "usr", "opt", "var")
-MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# In the host's folder on the machine: the image of its disk, and where that, the layers of the operating system and the
+# host's root are mounted.
+DISK, VOLUME, STAGE, ROOT = Path("disk"), Path("volume"), Path("stage"), Path("root")
 OWN_DIRECTORIES = (("home", 0o755), ("root", 0o700), ("srv", 0o755), ("mnt", 0o755), ("media", 0o755), ("boot", 0o755),
                    ("run", 0o755), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777))  # fmt: skip
-DEVICES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
 DEVICE_LINKS = (
     ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
 )  # fmt: skip
-# With these, root in a host could affect the whole machine.
-PROC_READ_ONLY = ("sysrq-trigger", "sys/kernel", "sys/vm", "irq", "bus")
-# The machine's disks, which a program that formats instance store volumes must not find.
-SYS_HIDDEN = ("block", "class/block", "dev/block")
+TRIAL_UID = 1 << 29
+TRIAL_RULES = "table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }"
 
 libc = ctypes.CDLL(None, use_errno=True)
 
-PR_CAPBSET_DROP = 24
-# Root in a host may do anything to the host, but nothing to the machine's clock, kernel modules or block devices.
-# linux/capability.h: SYS_MODULE, SYS_RAWIO, SYS_TIME, MKNOD, MAC_OVERRIDE, MAC_ADMIN, SYSLOG, WAKE_ALARM
-DROPPED_CAPABILITIES = (16, 17, 25, 27, 32, 33, 34, 35)
 SSHD = ("/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log", "-f", "/etc/ssh/sshd_config")
 SSHD_RESTART_S = 0.1  # as Ubuntu's ssh.service: Restart=on-failure, RestartSec=100ms
 SSHD_TIMEOUT_S = 10.0
@@ -71,96 +74,179 @@ def say(text: str) -> None:
     os.write(1, f"[{time.monotonic():12.6f}] {text}\n".encode())
 
 
+def check(result: int, what: str) -> int:
+    """A system call's result; raises OSError with `what` when it failed."""
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
 def mount(source: str, target: Path, kind: str, flags: int = 0, options: str = "") -> None:
     """The system call; OSError names the target."""
-    if libc.mount(source.encode(), str(target).encode(), kind.encode(), flags, options.encode()) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"mount {kind}: {os.strerror(code)}", str(target))
+    made = libc.mount(source.encode(), str(target).encode(), kind.encode(), flags, options.encode())
+    check(made, f"mount {kind or 'bind'} {target}")
 
 
-def attach_disk(disk: str, root: Path, size_bytes: int) -> None:
-    """The root volume: a loop device over a sparse ext4 image, or memory where there is no loop device (containers)."""
+def unshare(flags: int) -> None:
+    """The system call, for this process."""
+    check(libc.unshare(flags), "unshare")
+
+
+# --- on the machine, as its root
+
+
+def open_user_namespace(lines: str) -> int:
+    """A descriptor of a new user namespace. lines: of its uid_map and its gid_map (user_namespaces(7))."""
+    ready_read, ready_write = os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        unshare(CLONE_NEWUSER)
+        os.write(ready_write, b"+")
+        signal.pause()
+    os.close(ready_write)
+    try:
+        if not os.read(ready_read, 1):
+            raise OSError(errno.EPERM, "no user namespace can be made")
+        for name in ("uid_map", "gid_map"):
+            Path(f"/proc/{holder}/{name}").write_text(lines)
+        return os.open(f"/proc/{holder}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready_read)
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
+
+
+def mount_shifted(source: Path, target: Path, users: int) -> None:
+    """Mounts a directory at `target`, its owners' ids as the user namespace `users` maps them (mount_setattr(2))."""
+    flags = OPEN_TREE_CLONE | os.O_CLOEXEC
+    tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, str(source).encode(), flags), f"open_tree {source}")
+    attributes = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, users)
+    shifted = libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, attributes, len(attributes))
+    check(shifted, f"mount_setattr {source}")
+    moved = libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, str(target).encode(), MOVE_MOUNT_F_EMPTY_PATH)
+    check(moved, f"move_mount {target}")
+    os.close(tree)
+
+
+def attach_disk(size_bytes: int) -> None:
+    """The root volume: a loop device over a sparse ext4 image; without loop devices, a folder on the machine's disk."""
     attached = subprocess.run(
-        ("mount", "-t", "ext4", "-o", "loop,noinit_itable,noatime", disk, str(root)),
+        ("mount", "-t", "ext4", "-o", "loop,noinit_itable,noatime", DISK, VOLUME),
         capture_output=True, text=True, check=False, env=ENVIRONMENT,
     )  # fmt: skip
     if attached.returncode == 0:
         say(f"EXT4-fs: mounted root volume, {size_bytes >> 30} GiB")
-        return
-    say(f"no loop device here ({attached.stderr.strip()}): the root volume is kept in memory")
-    mount("tmpfs", root, "tmpfs", MS_NODEV, f"mode=0755,size={size_bytes}")
+    else:
+        say(f"no loop device here ({attached.stderr.strip()}): the root volume is a folder, of any size")
 
 
-def whiteout(path: Path) -> None:
-    """Hides the lower layer's entry of that name (kernel.org/doc/html/latest/filesystems/overlayfs.html)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.mknod(path, stat.S_IFCHR, 0)
+def build_outside(spec: dict[str, Any]) -> int:
+    """Mounts the host's disk and the machine's system where process 1 takes them from; returns its user namespace.
 
-
-def opaque(path: Path, mode: int = 0o755) -> None:
-    """Makes a directory of the upper layer that hides the lower layer's."""
-    path.mkdir(parents=True)
-    path.chmod(mode)
-    os.setxattr(path, "trusted.overlay.opaque", b"y")
-
-
-def prepare_upper(name: str, upper: Path, hiding: dict[str, Any]) -> None:
-    """Fills a new upper layer with what hides parts of the machine's system from the host."""
-    upper.mkdir(parents=True, mode=0o755)
-    lower = Path("/", name)
-    for entry, mode in hiding["emptied"]:
-        if (lower / entry).is_dir():
-            opaque(upper / entry, mode)
-    for entry in hiding["hidden"]:
-        if os.path.lexists(lower / entry):
-            whiteout(upper / entry)
-    for folder, kept in hiding["all_but"]:
-        for path in (lower / folder).iterdir():
-            if path.name not in kept and not path.is_symlink() and not (upper / folder / path.name).exists():
-                whiteout(upper / folder / path.name)
-
-
-def mount_os(root: Path, hiding: dict[str, Any], *, first_boot: bool) -> None:
-    """The operating system: overlays over the machine's, whose upper layers are on the host's disk."""
-    layers = root / ".overlay"
-    layers.mkdir(mode=0o700, exist_ok=True)
-    for name in (*OS_DIRECTORIES, *MERGED_USR):
-        lower, target = Path("/", name), root / name
-        if lower.is_symlink():
-            if first_boot:
-                target.symlink_to(lower.readlink())
-            continue
-        if not lower.is_dir():
-            continue
-        upper, work = layers / name / "upper", layers / name / "work"
-        if first_boot:
-            prepare_upper(name, upper, hiding.get(name, NOTHING))
-            work.mkdir()
+    On the disk and in the machine's folders, files are the machine's root's. Seen through these mounts they are the
+    host's root's, an ordinary user of the machine. The machine's own root may write there, too, as nobody's files.
+    """
+    unshare(CLONE_NEWNS)
+    mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
+    first, count = spec["first_uid"], spec["uids"]
+    shift = open_user_namespace(f"0 {first} {count}\n{count} 0 1\n")
+    # From here on paths are relative to it: the host's root may not pass through the folders above it.
+    os.chdir(spec["folder"])
+    attach_disk(spec["disk_bytes"])
+    VOLUME.chmod(0o755)
+    mount_shifted(VOLUME, ROOT, shift)
+    mount("tmpfs", STAGE, "tmpfs", 0, "mode=0755")
+    for number, layer in enumerate(spec["layers"]):
+        for depth, source in enumerate(layer["sources"]):
+            target = STAGE / f"{number}.{depth}"
             target.mkdir()
-        mount("overlay", target, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
+            mount_shifted(Path(source), target, shift)
+    os.close(shift)
+    if spec["fuse"]:
+        # Hosts may mount file systems of theirs, as on EC2; the machine's device may be its root's alone.
+        os.mknod(STAGE / "fuse", stat.S_IFCHR, os.makedev(10, 229))
+        (STAGE / "fuse").chmod(0o666)
+        mount(str(STAGE / "fuse"), Path("/dev/fuse"), "", MS_BIND)
+    return open_user_namespace(f"0 {first} {count}\n")
 
 
-def mount_kernel_filesystems(root: Path) -> None:
+def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
+    """Forks process 1 in namespaces of its own, whose root has no rights outside; as fork(2), returns its pid or 0.
+
+    cgroup: the host's own; "" where there is none. outer_cgroup: to which this process returns.
+    """
+    if cgroup:
+        Path(cgroup, "cgroup.procs").write_text("0")
+    check(libc.setns(users, CLONE_NEWUSER), "setns")
+    os.close(users)
+    unshare(CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
+    first = os.fork()
+    if first:
+        if cgroup:
+            Path(outer_cgroup, "cgroup.procs").write_text("0")
+    else:
+        os.setgroups([])
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        # The change of ids has cleared both.
+        check(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+        check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        unshare(CLONE_NEWNS | CLONE_NEWCGROUP)
+    return first
+
+
+def wait_for(first: int) -> NoReturn:
+    """Waits for process 1 and ends as it did."""
+    _, status = os.waitpid(first, 0)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+# --- in the host, as its root
+
+
+def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
+    """The operating system: overlays over the machine's, whose upper layers are on the host's disk."""
+    uppers = ROOT / ".overlay"
+    uppers.mkdir(mode=0o700, exist_ok=True)
+    if first_boot:
+        for name, target in spec["links"]:
+            (ROOT / name).symlink_to(target)
+    for number, layer in enumerate(spec["layers"]):
+        lowers = ":".join(f"{STAGE}/{number}.{depth}" for depth in range(len(layer["sources"])))
+        upper, work = (uppers / layer["name"].replace("/", "-") / part for part in ("upper", "work"))
+        for folder in (upper, work, ROOT / layer["name"]):
+            folder.mkdir(parents=True, exist_ok=True)
+        # userxattr: the layers' marks are in attributes that root of a user namespace may set.
+        mount("overlay", ROOT / layer["name"], "overlay", 0,
+              f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr")  # fmt: skip
+
+
+def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
     """/proc, /sys, /dev and /run of the host's own namespaces."""
     mount("proc", root / "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for name in PROC_READ_ONLY:
-        path = root / "proc" / name
-        if path.exists():
-            mount(str(path), path, "", MS_BIND)
-            mount("", path, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    mount("sysfs", root / "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
-    for name in SYS_HIDDEN:
-        if (root / "sys" / name).exists():
-            mount("tmpfs", root / "sys" / name, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "mode=0555")
+    mount("sysfs", root / "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    cgroups = root / "sys/fs/cgroup"
+    mount("cgroup2", cgroups, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    if has_cgroup:
+        # A cgroup with processes cannot have groups with limits below it (cgroups(7), "No internal processes").
+        (cgroups / "init").mkdir(exist_ok=True)
+        (cgroups / "init/cgroup.procs").write_text("0")
     mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
     (root / "run/sshd").mkdir(mode=0o755)
     (root / "run/lock").mkdir(mode=0o1777)
     (root / "run/utmp").touch(0o664)  # sshd notes logins only if it exists; `logname` and `who` read it
     dev = root / "dev"
     mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=0755,size=64k")
-    for name, major, minor in DEVICES:
-        os.mknod(dev / name, stat.S_IFCHR, os.makedev(major, minor))
-        (dev / name).chmod(0o666)
+    for name in DEVICES:
+        if Path("/dev", name).exists():
+            (dev / name).touch()
+            mount(f"/dev/{name}", dev / name, "", MS_BIND)
     for name, target in DEVICE_LINKS:
         (dev / name).symlink_to(target)
     (dev / "pts").mkdir()
@@ -201,19 +287,19 @@ def enter(root: Path) -> None:
 
 
 def build_root(spec: dict[str, Any]) -> bool:
-    """Mounts the host's root and enters it. True at the first boot, when the disk is empty."""
-    root = Path(spec["root"])
+    """Mounts the rest of the host's root and enters it. True at the first boot, when the disk is empty."""
+    root = ROOT
     os.umask(0o022)
-    attach_disk(spec["disk"], root, spec["disk_bytes"])
-    root.chmod(0o755)
+    # A mount that was made outside cannot become the root; one that is made here can.
+    mount(str(root), root, "", MS_BIND | MS_REC)
     first_boot = not (root / ".overlay").exists()
     if first_boot:
         shutil.rmtree(root / "lost+found", ignore_errors=True)
         for name, mode in OWN_DIRECTORIES:
             (root / name).mkdir()
             (root / name).chmod(mode)
-    mount_os(root, spec["hiding"], first_boot=first_boot)
-    mount_kernel_filesystems(root)
+    mount_os(spec, first_boot=first_boot)
+    mount_kernel_filesystems(root, has_cgroup=bool(spec["cgroup"]))
     if first_boot:
         write_files(root, spec["files"])
     enter(root)
@@ -269,13 +355,6 @@ def log_in(user: str) -> None:
         Path("/proc/self/loginuid").write_text(str(pwd.getpwnam(user).pw_uid))
     except OSError as error:
         say(f"no login name: {error}")
-
-
-def drop_capabilities() -> None:
-    """Drops the capabilities that affect the machine, for everything that is started from here on."""
-    for capability in DROPPED_CAPABILITIES:
-        if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0 and ctypes.get_errno() != errno.EINVAL:
-            raise OSError(ctypes.get_errno(), f"cannot drop capability {capability}")
 
 
 def start_sshd() -> int:
@@ -374,18 +453,48 @@ def boot(spec: dict[str, Any]) -> None:
     print_host_keys()
 
 
+def try_kernel() -> None:
+    """Does once what hosts need of the kernel; the kernel removes it all when this process has ended."""
+    unshare(CLONE_NEWNS)
+    mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
+    mount("tmpfs", Path("/mnt"), "tmpfs")
+    lower, upper, root = Path("/mnt/lower"), Path("/mnt/upper"), Path("/mnt/root")
+    for path in (lower, upper, root):
+        path.mkdir()
+    ids = f"0 {TRIAL_UID} {1 << 16}\n"
+    users = open_user_namespace(ids)
+    mount_shifted(Path("/usr"), lower, users)
+    first = enter_namespaces(users, "", "")
+    if first:
+        wait_for(first)
+    mount("tmpfs", upper, "tmpfs")
+    for path in (upper / "upper", upper / "work"):
+        path.mkdir()
+    mount("overlay", root, "overlay", 0, f"lowerdir={lower},upperdir={upper}/upper,workdir={upper}/work,userxattr")
+    mount("proc", Path("/proc"), "proc")
+    subprocess.run(("ip", "link", "add", "one", "type", "veth", "peer", "name", "two"), check=True, env=ENVIRONMENT)
+    subprocess.run(("nft", TRIAL_RULES), check=True, env=ENVIRONMENT)
+
+
 def main() -> NoReturn:
-    """Boots the host and stays."""
+    """Builds the host's namespaces, and, in them, boots the host and stays."""
     ready_fd = int(sys.argv[2])
     os.set_inheritable(ready_fd, False)  # noqa: FBT003 -- takes it by position only
+    check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     spec = read_spec()
     say(f"{spec['instance_id']}: booting {spec['hostname']}")
+    first = enter_namespaces(build_outside(spec), spec["cgroup"], spec["outer_cgroup"])
+    if first:
+        os.close(ready_fd)
+        wait_for(first)
     boot(spec)
     log_in("ubuntu")
-    drop_capabilities()
     say(f"{spec['hostname']} login: sshd starts")
     stay(spec, ready_fd)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["try"]:
+        try_kernel()
+    else:
+        main()

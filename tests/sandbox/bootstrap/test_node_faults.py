@@ -143,7 +143,7 @@ def test_ssh_that_one_node_refuses(nodes: Project) -> None:
         done = fail(nodes, "--job", "refuse.toml", *STARTS)
     finally:
         os.replace(f"{host.root}{config}.away", f"{host.root}{config}")
-        inside = ("nsenter", "--target", str(host.pid), "--mount", "--pid", "--net")
+        inside = ("nsenter", "--target", str(host.pid), "--user", "--mount", "--pid", "--net")
         subprocess.run((*inside, "sh", "-euc", reread_configuration(22)), check=True, timeout=60)
     why = r"ssh to it failed: ssh: connect to host \S+ port 22: Connection refused"
     assert re.search(rf"error: .* failed: (worker|server) on node-1 was lost: {why}", done.stderr)

@@ -284,7 +284,8 @@ class Soak:
             folders = list((host.root / JOBS).iterdir())
             if len(folders) > 50 + 2 + len(("lock", "submit.lock")):  # one of them is the newest job's
                 self.faults.append(f"{host.name}: {len(folders)} folders of jobs")
-            owned = {path for path in (host.root / JOBS).rglob("*") if path.lstat().st_uid == 0}
+            root = host.root.stat().st_uid
+            owned = {path for path in (host.root / JOBS).rglob("*") if path.lstat().st_uid == root}
             self.faults += [f"{host.name}: {path} belongs to root" for path in owned]
 
 

@@ -1,0 +1,42 @@
+"""Each host's own control group, whose subtree belongs to root in the host (cgroups(7), "Delegating a hierarchy")."""
+
+import os
+from pathlib import Path
+
+DELEGATED = ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
+
+
+def cgroup_of(sandbox_id: str) -> Path | None:
+    """The control group of a sandbox, below which its hosts have theirs; None on a machine without cgroup2."""
+    mounted = _find_mount()
+    return mounted / f"cluster-sandbox-{sandbox_id}" if mounted else None
+
+
+def find_own() -> str:
+    """The control group of this process; "" on a machine without cgroup2."""
+    mounted = _find_mount()
+    line = next((line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None)
+    return f"{mounted}{line.removeprefix('0::')}" if mounted and line else ""
+
+
+def make(path: Path, owner: int) -> None:
+    """Makes a host's control group, with the controllers that the machine lends, for the user `owner`."""
+    path.mkdir(parents=True, exist_ok=True)
+    lent = (path.parents[1] / "cgroup.subtree_control").read_text().split()
+    (path.parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in lent))
+    for file in (path, *(path / name for name in DELEGATED)):
+        os.chown(file, owner, owner)
+
+
+def remove(path: Path) -> None:
+    """Removes a control group, in which no process is left, and those below it."""
+    for folder, _, _ in os.walk(path, topdown=False):
+        Path(folder).rmdir()
+
+
+def _find_mount() -> Path | None:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        if after.split()[0] == "cgroup2":
+            return Path(before.split()[4])
+    return None

@@ -1,0 +1,126 @@
+"""The machine's operating system as hosts see it: /usr and /opt as they are, and copies of what they need of the rest.
+
+What an ordinary user of the machine cannot read, no host can: its secrets are not copied, and are masked in /usr and
+/opt. Hosts have no way to the layers of their file systems, only to what these show together.
+"""
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# What the machine's users can read, and hosts should not: its own accounts, keys, disks and network peers.
+NOT_IN_ETC = frozenset({
+    "passwd-", "group-", "subuid", "subgid", "subuid-", "subgid-", "fstab", "crypttab", "NetworkManager", "netplan",
+    "systemd/network", "wpa_supplicant", "wireguard", "openvpn", "ppp", "letsencrypt", "kubernetes", "rancher",
+    "docker", "postgresql", "mysql", "exports", "ssh", "sudoers.d", "cron.d",
+})  # fmt: skip
+EMPTY_IN_VAR = (("cache", 0o755), ("local", 0o755), ("log", 0o755), ("mail", 0o755), ("opt", 0o755), ("spool", 0o755),
+                ("tmp", 0o1777))  # fmt: skip
+# Of /var, only what belongs to the packages: the small parts are copied, the package database is shared.
+COPIED_OF_VAR_LIB = ("pam", "python", "ucf", "sgml-base", "xml-core", "man-db", "ca-certificates")
+SHARED_OF_VAR_LIB = ("dpkg", "apt")
+# Where secrets may be that no package of the distribution has put there.
+MASKED = ("opt", "usr/local")
+MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+READABLE_FOLDER, READABLE_FILE = 0o005, 0o004
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """A folder of a host's root. sources: the folders that it shows, the first one on top."""
+
+    name: str
+    sources: tuple[str, ...]
+
+
+def copy_system(target: Path) -> tuple[Layer, ...]:
+    """Copies what hosts see of /etc and /var to `target`, masks secrets, and returns the layers, outer ones first."""
+    masks = {name: tuple(_find_unreadable(Path("/", name))) for name in MASKED}
+    copy_readable(Path("/etc"), target / "etc", NOT_IN_ETC)
+    for name, mode in (*EMPTY_IN_VAR, ("lib", 0o755)):
+        _make_folder(target / "var" / name, mode)
+    for name in COPIED_OF_VAR_LIB:
+        if Path("/var/lib", name).is_dir():
+            copy_readable(Path("/var/lib", name), target / "var/lib" / name)
+    layers = [Layer(name=name, sources=(str(target / name),)) for name in ("etc", "var")]
+    for name in ("usr", "opt"):
+        hidden = [path for below in MASKED if below.startswith(name) for path in masks[below]]
+        mask = target / "masks" / name
+        _make_folder(mask, 0o755)
+        is_hidden = Path("/", name) in hidden
+        if not is_hidden:
+            write_mask(target / "masks", hidden)
+        sources = (str(mask),) if is_hidden else (str(mask), f"/{name}") if hidden else (f"/{name}",)
+        layers.append(Layer(name=name, sources=sources))
+    shared = [f"var/lib/{name}" for name in SHARED_OF_VAR_LIB]
+    real = [name for name in MERGED_USR if not Path("/", name).is_symlink()]
+    layers += [Layer(name=name, sources=(f"/{name}",)) for name in (*shared, *real) if Path("/", name).is_dir()]
+    return tuple(layers)
+
+
+def find_links() -> tuple[tuple[str, str], ...]:
+    """The links in / of a system whose /bin, /sbin and /lib are in /usr, and what they lead to."""
+    return tuple((name, str(Path("/", name).readlink())) for name in MERGED_USR if Path("/", name).is_symlink())
+
+
+def copy_readable(source: Path, target: Path, left_out: Iterable[str] = ()) -> None:
+    """Copies a folder with all that everybody can read. left_out: paths below it that are not copied."""
+    shown = source.stat()
+    _make_folder(target, stat.S_IMODE(shown.st_mode))
+    os.chown(target, shown.st_uid, shown.st_gid)
+    for entry in os.scandir(source):
+        into = target / entry.name
+        below = [path.partition("/")[2] for path in left_out if path.startswith(f"{entry.name}/")]
+        status = entry.stat(follow_symlinks=False)
+        if entry.name in left_out or not is_readable(status.st_mode):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            copy_readable(Path(entry.path), into, below)
+            continue
+        if entry.is_symlink() or entry.is_file():
+            shutil.copy2(entry.path, into, follow_symlinks=False)
+            os.chown(into, status.st_uid, status.st_gid, follow_symlinks=False)
+
+
+def is_readable(mode: int) -> bool:
+    """Whether every user can read it, and enter it if it is a folder. Pure."""
+    if stat.S_ISLNK(mode):
+        return True
+    needed = READABLE_FOLDER if stat.S_ISDIR(mode) else READABLE_FILE
+    return mode & needed == needed
+
+
+def write_mask(target: Path, hidden: Iterable[Path]) -> None:
+    """Writes a layer below `target` that hides absolute paths from the layers below it.
+
+    A device 0:0 hides what has its name (kernel.org/doc/html/latest/filesystems/overlayfs.html). Its folders lie over
+    those of the machine, and look the same.
+    """
+    for path in hidden:
+        for folder in reversed(path.parents):
+            shown, masked = folder.stat(), target / folder.relative_to("/")
+            _make_folder(masked, stat.S_IMODE(shown.st_mode))
+            os.chown(masked, shown.st_uid, shown.st_gid)
+        os.mknod(target / path.relative_to("/"), stat.S_IFCHR, 0)
+
+
+def _find_unreadable(folder: Path) -> Iterator[Path]:
+    """The topmost files and folders below a folder of the machine that not everybody can read."""
+    if not folder.is_dir():
+        return
+    found = subprocess.run(
+        ("find", str(folder), "-xdev", "(", "-type", "d", "!", "-perm", "-0005",
+         "-o", "!", "-type", "d", "!", "-type", "l", "!", "-perm", "-0004", ")", "-print0", "-prune"),
+        check=True, capture_output=True,
+    )  # fmt: skip
+    for path in found.stdout.split(b"\0")[:-1]:
+        yield Path(os.fsdecode(path))
+
+
+def _make_folder(path: Path, mode: int) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(mode)

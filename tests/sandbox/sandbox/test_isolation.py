@@ -1,0 +1,181 @@
+"""What a stranger on the machine cannot do to a sandbox, and root in a host to the machine. Each as that user."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+from sandbox import control
+from sandbox.place import Place, place_of
+from sandbox_steps import RunningSandbox, Ssh, enter, launch, start_sandbox, wait_for
+
+pytestmark = pytest.mark.sandbox
+
+NOBODY = 65534
+LISTS = "import os, sys; print(os.listdir(sys.argv[1]))"
+READS = "import sys; print(open(sys.argv[1]).read())"
+CONNECTS = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+# What a host's root could change of the machine, each with a program that tries it there.
+SETTINGS = (
+    "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/panic", "/proc/sys/vm/overcommit_memory",
+    "/proc/sys/fs/file-max",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def host(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeDef]:
+    """One running host, for all tests here."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        enter(shared_sandbox, monkeypatch)
+        [instance] = launch(ssh, 1, "isolation")
+        yield instance
+        boto3.client("ec2").terminate_instances(InstanceIds=[instance["InstanceId"]])
+
+
+@pytest.fixture
+def place(sandbox: RunningSandbox) -> Place:
+    return place_of(sandbox.project_dir)
+
+
+def as_nobody(*words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as the user with the fewest rights on the machine."""
+    return subprocess.run(
+        ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", *words),
+        capture_output=True, text=True, check=False, cwd="/", timeout=60,
+    )  # fmt: skip
+
+
+def pid_of(sandbox: RunningSandbox, host: InstanceTypeDef) -> int:
+    [status] = [one for one in control.describe(sandbox.project_dir).hosts if one.instance_id == host["InstanceId"]]
+    assert status.pid is not None
+    return status.pid
+
+
+# --- a stranger on the machine
+
+
+def test_a_stranger_cannot_read_the_folder(place: Place, host: InstanceTypeDef) -> None:
+    python = sys.executable if as_nobody(sys.executable, "-c", "").returncode == 0 else "/usr/bin/python3"
+    assert "PermissionError" in as_nobody(python, "-c", LISTS, str(place.state_dir)).stderr
+    files = [
+        path for path in place.state_dir.rglob("*") if path.is_file() and not path.is_relative_to(place.system_dir)
+    ]
+    assert {place.credentials_file, place.api_log, place.settings_file, place.ca_file} <= set(files)
+    for path in files:
+        assert "PermissionError" in as_nobody(python, "-c", READS, str(path)).stderr, path
+    assert "PermissionError" in as_nobody(python, "-c", CONNECTS, str(place.control_socket)).stderr
+
+
+def test_a_stranger_cannot_enter_a_host(
+    sandbox: RunningSandbox, host: InstanceTypeDef, ssh: Ssh, tmp_path: Path
+) -> None:
+    assert "denied" in as_nobody("nsenter", f"--target={pid_of(sandbox, host)}", "--user", "--mount", "id").stderr
+    key = tmp_path / "id"
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
+    for user in ("ubuntu", "root", "nobody"):
+        address = f"{user}@{host['PrivateIpAddress']}"
+        words = ("ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-i", str(key),
+                 "-o", "UserKnownHostsFile=/dev/null", "-o", "IdentitiesOnly=yes", address, "id")  # fmt: skip
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, "Permission denied" in done.stderr) == (255, True), done
+
+
+def test_a_strangers_sandbox_is_told_as_such(sandbox: RunningSandbox) -> None:
+    program = (
+        "import sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]; from sandbox import control; "
+        "control.describe(Path(sys.argv[1]))"
+    )
+    rights = "import os; os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534); "
+    words = (sys.executable, "-c", f"from sandbox import control; {rights}{program}", str(sandbox.project_dir))
+    done = subprocess.run((*words, *sys.path), capture_output=True, text=True, check=False, timeout=60)
+    assert "was started by another user" in done.stderr, done
+
+
+# --- root in a host
+
+
+def test_root_in_a_host_is_an_ordinary_user_of_the_machine(sandbox: RunningSandbox, host: InstanceTypeDef) -> None:
+    lines = Path(f"/proc/{pid_of(sandbox, host)}/status").read_text().splitlines()
+    ids = {int(word) for line in lines if line.startswith(("Uid:", "Gid:")) for word in line.split()[1:]}
+    assert len(ids) == 1
+    assert min(ids) > 1 << 16
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_root_in_a_host_cannot_change_the_machines_settings(setting: str, host: InstanceTypeDef, ssh: Ssh) -> None:
+    before = Path(setting).read_text()
+    new_proc = "mkdir -p /tmp/proc; mount -t proc proc /tmp/proc"
+    for command in (
+        f"echo 7 >{setting}",
+        f"umount /proc/sys/kernel; umount -l /proc; echo 7 >{setting}",
+        f"{new_proc} && echo 7 >/tmp{setting}",
+        f"unshare --mount --pid --fork --mount-proc sh -c 'echo 7 >{setting}'",
+        f"mount -o remount,rw /proc; echo 7 >{setting}",
+    ):
+        # In a mount namespace of its own, so that it takes nothing from the other tests.
+        wrapped = f"sudo unshare --mount sh -c {subprocess.list2cmdline([command])}"
+        done = ssh.run(host["PrivateIpAddress"], wrapped, check=False)
+        assert done.returncode != 0, command
+        assert Path(setting).read_text() == before
+
+
+def test_root_in_a_host_cannot_change_the_machines_cgroups(
+    host: InstanceTypeDef, ssh: Ssh, place: Place, sandbox: RunningSandbox
+) -> None:
+    address = host["PrivateIpAddress"]
+    # It has a tree of its own ...
+    ssh.run(address, "sudo sh -euc 'mkdir /sys/fs/cgroup/mine; echo $$ >/sys/fs/cgroup/mine/cgroup.procs'")
+    assert place.cgroup is not None
+    assert (place.cgroup / host["InstanceId"] / "mine").is_dir()
+    # ... from which nothing leads out of it.
+    ssh.run(address, "sudo unshare --mount sh -euc 'mount -t cgroup2 none /mnt; mkdir /mnt/also-mine'")
+    assert (place.cgroup / host["InstanceId"] / "also-mine").is_dir()
+    for name in ("memory", "devices", "cpu"):
+        escape = f"mount -t cgroup -o {name} none /mnt && mkdir /mnt/escaped"
+        assert ssh.run(address, f"sudo unshare --mount sh -c '{escape}'", check=False).returncode != 0
+    found = subprocess.run(("find", "/sys/fs/cgroup", "-name", "escaped"), capture_output=True, text=True, check=True)
+    assert found.stdout == ""
+    ssh.run(address, "sudo rmdir /sys/fs/cgroup/mine /sys/fs/cgroup/also-mine")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "date -s @0", "mknod /tmp/disk b 7 0", "mknod /tmp/memory c 1 1", "dmesg", "mount -t debugfs none /mnt",
+        "mount -t tracefs none /mnt", "echo b >/proc/sysrq-trigger", "cat /proc/kcore", "losetup -f /etc/hostname",
+    ],
+)  # fmt: skip
+def test_root_in_a_host_cannot_reach_the_machine(command: str, host: InstanceTypeDef, ssh: Ssh) -> None:
+    done = ssh.run(host["PrivateIpAddress"], f"sudo unshare --mount sh -c '{command}'", check=False)
+    assert done.returncode != 0, done
+
+
+def test_what_the_machines_users_cannot_read_no_host_can(
+    own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh
+) -> None:
+    """/etc and /var: tests/unit/sandbox/test_system.py."""
+    with tempfile.TemporaryDirectory(dir="/opt", prefix="cluster-test-") as folder:
+        planted = Path(folder)
+        planted.chmod(0o755)
+        (planted / "program").write_text("for everybody")
+        (planted / "key").write_text("secret")
+        (planted / "key").chmod(0o600)
+        (planted / "closed").mkdir(mode=0o700)
+        (planted / "closed/key").write_text("secret")
+        enter(start_sandbox(own_project), monkeypatch)
+        [host] = launch(ssh, 1)
+        assert ssh.read(host["PrivateIpAddress"], f"sudo ls -R {folder}") == f"{folder}:\nprogram"
+        # Nor after root there has removed what it can reach of what covers them, and another boot.
+        ssh.run(host["PrivateIpAddress"], "sudo rm -rf /.overlay/opt/upper && sudo mkdir /.overlay/opt/upper")
+        stopped = [host["InstanceId"]]
+        ec2 = boto3.client("ec2")
+        ec2.stop_instances(InstanceIds=stopped)
+        wait_for(ec2, "instance_stopped", stopped)
+        ec2.start_instances(InstanceIds=stopped)
+        wait_for(ec2, "instance_running", stopped)
+        assert ssh.read(host["PrivateIpAddress"], f"sudo ls -R {folder}") == f"{folder}:\nprogram"

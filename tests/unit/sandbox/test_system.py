@@ -1,0 +1,81 @@
+"""What hosts see of the machine's system: everything that its users can read, and none of its secrets."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sandbox.hosts.system import Layer, copy_readable, copy_system, is_readable, write_mask
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other owners, and devices")
+
+
+@pytest.mark.parametrize(
+    ("mode", "readable"),
+    [
+        (stat.S_IFREG | 0o644, True), (stat.S_IFREG | 0o640, False), (stat.S_IFREG | 0o600, False),
+        (stat.S_IFDIR | 0o755, True), (stat.S_IFDIR | 0o754, False), (stat.S_IFDIR | 0o751, False),
+        (stat.S_IFDIR | 0o700, False), (stat.S_IFLNK | 0o777, True), (stat.S_IFREG | 0o604, True),
+    ],
+)  # fmt: skip
+def test_what_everybody_can_read(*, mode: int, readable: bool) -> None:
+    assert is_readable(mode) is readable
+
+
+@needs_root
+def test_a_copy_has_what_everybody_can_read(tmp_path: Path) -> None:
+    source = tmp_path / "etc"
+    (source / "ssl/private").mkdir(parents=True)
+    for name, mode in (("passwd", 0o644), ("shadow", 0o640), ("ssl/key.pem", 0o600), ("ssl/cert.pem", 0o644)):
+        (source / name).write_text(name)
+        (source / name).chmod(mode)
+    (source / "ssl/private/key.pem").write_text("secret")
+    (source / "ssl/private").chmod(0o710)
+    (source / "systemd/network").mkdir(parents=True)
+    (source / "systemd/network/peer").write_text("of the machine")
+    (source / "localtime").symlink_to("/usr/share/zoneinfo/UTC")
+    os.mkfifo(source / "initctl")
+    os.chown(source / "passwd", 7, 8)
+    copy_readable(source, tmp_path / "copy", {"systemd/network"})
+    found = {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*")}
+    assert found == {"passwd", "ssl", "ssl/cert.pem", "systemd", "localtime"}
+    copied = (tmp_path / "copy/passwd").stat()
+    assert (copied.st_uid, copied.st_gid, stat.S_IMODE(copied.st_mode)) == (7, 8, 0o644)
+    assert (tmp_path / "copy/localtime").readlink() == Path("/usr/share/zoneinfo/UTC")
+
+
+@needs_root
+def test_a_mask_hides_names_and_shows_folders_as_they_are(tmp_path: Path) -> None:
+    app = tmp_path / "opt/app"
+    app.mkdir(parents=True)
+    (app / "key").write_text("secret")
+    (app / "program").write_text("for everybody")
+    app.chmod(0o751)
+    os.chown(app, 7, 8)
+    write_mask(tmp_path / "mask", [app / "key"])
+    root, target, upper = tmp_path / "mask" / str(tmp_path)[1:], tmp_path / "seen", tmp_path / "upper"
+    for folder in (target, upper):
+        folder.mkdir()
+    script = (
+        f"mount -t tmpfs tmpfs {upper}; mkdir {upper}/u {upper}/w; mount -t overlay overlay -o "
+        f"lowerdir={root}/opt:{tmp_path}/opt,upperdir={upper}/u,workdir={upper}/w {target}; "
+        f"stat -c '%a %u %g' {target}/app; ls {target}/app"
+    )
+    done = subprocess.run(("unshare", "--mount", "sh", "-euc", script), capture_output=True, text=True, check=False)
+    assert done.stdout == "751 7 8\nprogram\n", done.stderr
+
+
+@needs_root
+def test_the_machines_system(tmp_path: Path) -> None:
+    layers = copy_system(tmp_path)
+    assert [layer.name for layer in layers][:4] == ["etc", "var", "usr", "opt"]
+    assert layers[0] == Layer(name="etc", sources=(f"{tmp_path}/etc",))
+    assert layers[2].sources[-1] == "/usr"
+    copied = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert "etc/passwd" in copied
+    assert not copied & {"etc/shadow", "etc/gshadow", "etc/sudoers", "etc/ssh", "etc/ssl/private"}
+    modes = [path.lstat().st_mode for path in (tmp_path / "etc").rglob("*")]
+    assert all(is_readable(mode) for mode in modes)
+    assert stat.S_IMODE((tmp_path / "var/tmp").stat().st_mode) == 0o1777
