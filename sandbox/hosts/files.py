@@ -98,13 +98,6 @@ setsid sh -c "echo \\$\\$ >$waiting; sleep $seconds; kill -$signal 1" </dev/null
 echo "Shutdown scheduled for $(date -d "+$seconds seconds"), use 'shutdown -c' to cancel."
 """
 
-# Programs that format instance store volumes would find the machine's disks in sysfs, which cannot be covered: the
-# kernel refuses new mounts of it, as containers make them, where a part of the old one is hidden.
-LSBLK = """\
-#!/bin/sh
-# This host has no block devices of its own.
-"""
-
 CLOUD = "/var/lib/cloud"
 INSTANCE = f"{CLOUD}/instance"
 RUNNER = f"{CLOUD}/sandbox-run"
@@ -321,11 +314,10 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def render_commands() -> tuple[HostFile, ...]:
-    """The commands that replace the machine's: for the end of a host, and for its disks."""
-    ends = ("shutdown", "poweroff", "halt", "reboot")
-    return (
-        *(HostFile(path=f"/usr/sbin/{name}", content=COMMAND, mode=0o755) for name in ends),
-        HostFile(path="/usr/bin/lsblk", content=LSBLK, mode=0o755),
+    """The shutdown commands, which replace the machine's."""
+    return tuple(
+        HostFile(path=f"/usr/sbin/{name}", content=COMMAND, mode=0o755)
+        for name in ("shutdown", "poweroff", "halt", "reboot")
     )
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # linux/mount.h, linux/sched.h, linux/prctl.h
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 1 << 14, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 1 << 14, 1 << 18
 MNT_DETACH = 2
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -51,6 +51,11 @@ DEVICE_LINKS = (
     ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
 )  # fmt: skip
+# The machine's disks, which a program that formats instance store volumes must not find.
+SYS_HIDDEN = ("block", "class/block", "dev/block")
+# The kernel allows a new mount of proc or sysfs, as containers and `ip netns exec` make them, only beside one of which
+# nothing is hidden. systemd-nspawn has them in the same place.
+WHOLE_KERNEL_FILESYSTEMS = "run/host"
 TRIAL_UID = 1 << 29
 TRIAL_RULES = "table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }"
 
@@ -229,15 +234,21 @@ def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
 
 def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
     """/proc, /sys, /dev and /run of the host's own namespaces."""
-    mount("proc", root / "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    mount("sysfs", root / "sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+    for top in (root, root / WHOLE_KERNEL_FILESYSTEMS):
+        for kind, name in (("proc", "proc"), ("sysfs", "sys")):
+            (top / name).mkdir(parents=True, exist_ok=True)
+            mount(kind, top / name, kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    (root / WHOLE_KERNEL_FILESYSTEMS).chmod(0o700)
+    for name in SYS_HIDDEN:
+        if (root / "sys" / name).exists():
+            mount("tmpfs", root / "sys" / name, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "mode=0555")
     cgroups = root / "sys/fs/cgroup"
     mount("cgroup2", cgroups, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     if has_cgroup:
         # A cgroup with processes cannot have groups with limits below it (cgroups(7), "No internal processes").
         (cgroups / "init").mkdir(exist_ok=True)
         (cgroups / "init/cgroup.procs").write_text("0")
-    mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
     (root / "run/sshd").mkdir(mode=0o755)
     (root / "run/lock").mkdir(mode=0o1777)
     (root / "run/utmp").touch(0o664)  # sshd notes logins only if it exists; `logname` and `who` read it
