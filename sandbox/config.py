@@ -1,5 +1,6 @@
 """[sandbox] of cluster.toml: how closely the local EC2 resembles the real one."""
 
+import re
 from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, field
@@ -61,6 +62,13 @@ def _check_quota_code(code: str) -> str:
     return code
 
 
+def _check_package(name: str) -> str:
+    # https://www.debian.org/doc/debian-policy/ch-controlfields.html#source
+    if re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(=\S+)?", name) is None:
+        raise ValueError(f'no package of Debian or Ubuntu has the name "{name}"')
+    return name
+
+
 class SandboxConfig(Settings, frozen=True, kw_only=True):
     """What `cluster sandbox start` starts. Every setting has a default."""
 
@@ -99,6 +107,10 @@ class SandboxConfig(Settings, frozen=True, kw_only=True):
         Meta(
             description='faults that are armed from the start, such as "throttle action=RunInstances count=3"',
         ),
+    ] = ()
+    packages: Annotated[
+        tuple[Annotated[str, _check_package], ...],
+        Meta(description='packages of this machine\'s distribution that hosts have, such as "slurmd"'),
     ] = ()
     policy: Annotated[
         str,

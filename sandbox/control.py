@@ -14,7 +14,7 @@ import string
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, Literal
 from foundation.errors import ConfigError, SandboxError
 from foundation.progress import Event, Report
 from foundation.sudo import as_root, find_caller
+from sandbox import packages
 from sandbox.config import SandboxConfig
 from sandbox.faults import FaultError
 from sandbox.hosts.hosts import check_kernel, check_machine, sudo_command
@@ -120,6 +121,13 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
         prepare(place, project_dir, region, config, policy=policy)
+        try:
+            if config.packages:
+                report(Event(kind="start", what=f"fetching {', '.join(config.packages)}"))
+                packages.fetch(config.packages, place.packages_dir)
+        except SandboxError:
+            remove_all(place)
+            raise
         launch(place)
         info = find_running(project_dir)
         if info is None:
@@ -191,6 +199,26 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
         private_cidr=settings.private,
         public_cidr=settings.public,
     )
+
+
+@as_root()
+def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
+    """Installs packages of the machine's distribution on all hosts, later ones included; returns how many run.
+
+    Raises SandboxError when there is no sandbox, when packages cannot be fetched, or when a host cannot install them.
+    """
+    find_required(project_dir)
+    place = place_of(project_dir)
+    with locked():
+        report(Event(kind="start", what=f"fetching {', '.join(names)}"))
+        folder = packages.fetch(names, place.packages_dir)
+        hosts = [host for host in describe(project_dir).hosts if host.state == "running"]
+        if folder is None:
+            report(Event(kind="same", what="this machine has them, and so have all hosts"))
+        else:
+            report(Event(kind="start", what=f"installing {len(list(folder.iterdir()))} packages on {len(hosts)} hosts"))
+            packages.install(folder, hosts)
+    return len(hosts)
 
 
 def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:
@@ -365,6 +393,7 @@ def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig,
     place.state_dir.mkdir(mode=0o700)
     _give_to_caller(place.state_dir)
     place.hosts_dir.mkdir()
+    place.packages_dir.mkdir()
     place.objects_dir.mkdir(mode=0o700)
     settings = Settings(
         project_dir=str(project_dir.resolve()),

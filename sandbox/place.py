@@ -61,6 +61,8 @@ class Place:
         self.hosts_dir = self.state_dir / "hosts"
         # What hosts see of the machine's system where they do not see the machine's own (sandbox/hosts/system.py).
         self.system_dir = self.state_dir / "system"
+        # A folder for each `cluster sandbox install`, with the packages that it has fetched.
+        self.packages_dir = self.state_dir / "packages"
         self.cgroup = cgroups.cgroup_of(self.id)
 
 

@@ -72,6 +72,19 @@ def env(app: App) -> None:
         app.print(f"export {name}={shlex.quote(value)}")
 
 
+@sandbox.command("install")
+@click.argument("packages", nargs=-1, required=True, metavar="PACKAGE...")
+@pass_app
+def install(app: App, *, packages: tuple[str, ...]) -> None:
+    """Install packages of this machine's distribution on all hosts, and on those that start later.
+
+    They come from this machine's own package sources; on the machine itself they are not installed. There is no systemd
+    in hosts: start a daemon with `service NAME start`.
+    """
+    hosts = control.install(app.project_dir, packages, report=app.report)
+    app.say(f"{', '.join(packages)}: installed on {hosts} hosts; hosts that start later install them when they boot")
+
+
 def _list_kinds() -> str:
     """The kinds of faults, for the help."""
     lines = []

@@ -191,17 +191,19 @@ class HostFile:
 class HostSpec:
     """Everything that a host needs to boot; pid1.py reads it as JSON.
 
-    `folder` is the host's on the machine (`Folder` in hosts.py), `disk_bytes` the size of the root volume. `layers` and
-    `links` make up the operating system. The host's ids 0 to `uids` - 1 are the machine's from `first_uid` on. `cgroup`
-    is the host's own, "" if there is none, and `outer_cgroup` the daemon's. `fuse`: whether the machine can mount file
-    systems in user space. `network` is the input of `ip -batch` inside the host, `after_boot` a command to run at each
-    boot when sshd answers. `sshd`: whether to start it.
+    `folder` is the host's on the machine (`Folder` in hosts.py), `disk_bytes` the size of the root volume. `packages`
+    is the folder with packages to install; `layers` and `links` make up the operating system. The host's ids 0 to
+    `uids` - 1 are the machine's from `first_uid` on. `cgroup` is the host's own, "" if there is none, and
+    `outer_cgroup` the daemon's. `fuse`: whether the machine can mount file systems in user space. `network` is the
+    input of `ip -batch` inside the host, `after_boot` a command to run at each boot when sshd answers. `sshd`: whether
+    to start it.
     """
 
     instance_id: str
     hostname: str
     folder: str
     disk_bytes: int
+    packages: str
     layers: tuple[Layer, ...]
     links: tuple[tuple[str, str], ...]
     first_uid: int
@@ -235,6 +237,8 @@ def render_accounts(passwd: str, group: str) -> tuple[HostFile, ...]:
         HostFile(path="/etc/group", content=_lines(groups)),
         HostFile(path="/etc/shadow", content=_lines(shadow), mode=0o640),
         HostFile(path="/etc/gshadow", content=_lines(gshadow), mode=0o640),
+        # For containers without root, as useradd gives them out.
+        *(HostFile(path=f"/etc/{name}", content=f"{USER}:100000:65536\n") for name in ("subuid", "subgid")),
     )
 
 

@@ -255,6 +255,7 @@ class Fleet(PhantomFleet):
             hostname=hostname,
             folder=str(folder.path),
             disk_bytes=instance.root_volume_bytes,
+            packages=str(self._place.packages_dir),
             layers=self._layers,
             links=self._links,
             first_uid=first_uid,

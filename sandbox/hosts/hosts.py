@@ -23,6 +23,7 @@ from sandbox.place import Place, wait_for_loop_devices
 PID1 = Path(__file__).with_name("pid1.py")
 PYTHON = "/usr/bin/python3"
 BOOT_TIMEOUT_S = 60.0
+INSTALL_TIMEOUT_S = 900.0
 END_TIMEOUT_S = 10.0
 SHUTDOWN_TIMEOUT_S = 8.0  # a little more than process 1 gives the others (pid1.py)
 # The exit codes of a host that was shut down from inside: those of pid1.py, or, after a call of reboot(2), the signals
@@ -84,7 +85,7 @@ class Host:
     def boot(self, network: Network, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
         """Makes the disk, connects the host and waits until its sshd answers. Raises BootError."""
         with self._booting:
-            deadline = time.monotonic() + BOOT_TIMEOUT_S
+            deadline = time.monotonic() + (INSTALL_TIMEOUT_S if any(Path(spec.packages).iterdir()) else BOOT_TIMEOUT_S)
             try:
                 make_disk(self.folder, spec.disk_bytes)
                 if self.folder.cgroup:
@@ -111,7 +112,7 @@ class Host:
         if self.exit_code is not None:
             raise BootError(f"process 1 ended with code {self.exit_code}; see the console output")
         if time.monotonic() > deadline:
-            raise BootError(f"it was not up within {BOOT_TIMEOUT_S:.0f} s; see the console output")
+            raise BootError("it was not up in time; see the console output")
 
     def kill(self) -> None:
         """Kills every process of the host, at once; `end` waits for it.

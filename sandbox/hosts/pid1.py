@@ -38,7 +38,8 @@ CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 # The same numbers on every architecture; the C library of Debian 12 has no functions for these.
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 428, 429, 442
-AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH, MOUNT_ATTR_IDMAP = -100, 0x1000, 1, 4, 0x100000
+AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = -100, 0x1000, 1, 4
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_IDMAP = 1, 0x100000
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 # In the host's folder on the machine: the image of its disk, and where that, the layers of the operating system and the
@@ -55,7 +56,7 @@ DEVICE_LINKS = (
 SYS_HIDDEN = ("block", "class/block", "dev/block")
 # The kernel allows a new mount of proc or sysfs, as containers and `ip netns exec` make them, only beside one of which
 # nothing is hidden. systemd-nspawn has them in the same place.
-WHOLE_KERNEL_FILESYSTEMS = "run/host"
+HOST_FOLDER = "run/host"
 TRIAL_UID = 1 << 29
 TRIAL_RULES = "table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }"
 
@@ -122,12 +123,12 @@ def open_user_namespace(lines: str) -> int:
         os.waitpid(holder, 0)
 
 
-def mount_shifted(source: Path, target: Path, users: int) -> None:
+def mount_shifted(source: Path, target: Path, users: int, attributes: int = 0) -> None:
     """Mounts a directory at `target`, its owners' ids as the user namespace `users` maps them (mount_setattr(2))."""
     flags = OPEN_TREE_CLONE | os.O_CLOEXEC
     tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, str(source).encode(), flags), f"open_tree {source}")
-    attributes = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP, 0, 0, users)
-    shifted = libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, attributes, len(attributes))
+    asked = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP | attributes, 0, 0, users)
+    shifted = libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, asked, len(asked))
     check(shifted, f"mount_setattr {source}")
     moved = libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, str(target).encode(), MOVE_MOUNT_F_EMPTY_PATH)
     check(moved, f"move_mount {target}")
@@ -166,7 +167,9 @@ def build_outside(spec: dict[str, Any]) -> int:
         for depth, source in enumerate(layer["sources"]):
             target = STAGE / f"{number}.{depth}"
             target.mkdir()
-            mount_shifted(Path(source), target, shift)
+            mount_shifted(Path(source), target, shift, MOUNT_ATTR_RDONLY)
+    (STAGE / "packages").mkdir()
+    mount_shifted(Path(spec["packages"]), STAGE / "packages", shift, MOUNT_ATTR_RDONLY)
     os.close(shift)
     if spec["fuse"]:
         # Hosts may mount file systems of theirs, as on EC2; the machine's device may be its root's alone.
@@ -235,11 +238,13 @@ def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
 def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
     """/proc, /sys, /dev and /run of the host's own namespaces."""
     mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
-    for top in (root, root / WHOLE_KERNEL_FILESYSTEMS):
+    for top in (root, root / HOST_FOLDER):
         for kind, name in (("proc", "proc"), ("sysfs", "sys")):
             (top / name).mkdir(parents=True, exist_ok=True)
             mount(kind, top / name, kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    (root / WHOLE_KERNEL_FILESYSTEMS).chmod(0o700)
+    packages = root / HOST_FOLDER / "packages"
+    packages.mkdir()
+    mount(str(STAGE / "packages"), packages, "", MS_BIND)
     for name in SYS_HIDDEN:
         if (root / "sys" / name).exists():
             mount("tmpfs", root / "sys" / name, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "mode=0555")
@@ -462,6 +467,22 @@ def boot(spec: dict[str, Any]) -> None:
         make_host_keys()
     configure_network(spec["network"])
     print_host_keys()
+    if first_boot:
+        install_packages()
+
+
+def install_packages() -> None:
+    """Installs the packages that `cluster sandbox install` has fetched; what dpkg says is on the console."""
+    for folder in sorted(Path("/", HOST_FOLDER, "packages").glob("[0-9]*")):
+        files = sorted(str(path) for path in folder.glob("*.deb"))
+        done = subprocess.run(
+            ("dpkg", "--install", *files), stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False,
+            env={**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"},
+        )  # fmt: skip
+        if done.returncode != 0:
+            sys.exit(
+                f"the packages of cluster sandbox install could not be installed: dpkg ended with {done.returncode}"
+            )
 
 
 def try_kernel() -> None:

@@ -1,0 +1,75 @@
+"""Packages of the machine's distribution on the sandbox's hosts, which reach no package server.
+
+The machine fetches from its own sources what it does not have itself. Hosts see the files in /run/host/packages and
+install them: those that run at once, others at their first boot (sandbox/hosts/pid1.py).
+"""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from foundation.errors import SandboxError
+from foundation.thread_pool import bounded_pool
+from sandbox.place import HostStatus
+
+FETCH_TIMEOUT_S = 1800
+SIDE_BY_SIDE = 8
+SEEN_AT = Path("/run/host/packages")
+ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive")
+
+
+def fetch(packages: Sequence[str], packages_dir: Path) -> Path | None:
+    """Fetches packages and what they depend on into a new folder; None if the machine has them all, as hosts do then.
+
+    Raises SandboxError with what apt-get says.
+    """
+    if shutil.which("apt-get") is None:
+        raise SandboxError("Packages are installed with apt-get, which this machine does not have.")
+    unfinished = packages_dir / ".unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    (unfinished / "partial").mkdir(parents=True)
+    words = (
+        "apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "--download-only",
+        "--option", f"Dir::Cache::archives={unfinished}", "--option", "APT::Sandbox::User=root", "--", *packages,
+    )  # fmt: skip
+    done = _run(words)
+    if done.returncode != 0:
+        _run(("apt-get", "update", "--quiet"))
+        done = _run(words)
+    if done.returncode != 0:
+        said = [line for line in done.stdout.splitlines() if line.startswith("E:")] or done.stdout.splitlines()[-5:]
+        what = f"These packages cannot be fetched: {' '.join(packages)}"
+        raise SandboxError("\n".join([what, *said]), hint="apt-cache search NAME")
+    fetched = list(unfinished.glob("*.deb"))
+    for path in (unfinished / "partial", unfinished / "lock"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if not fetched:
+        unfinished.rmdir()
+        return None
+    folder = packages_dir / f"{len(list(packages_dir.iterdir())):04}"
+    return unfinished.rename(folder)
+
+
+def install(folder: Path, hosts: Sequence[HostStatus]) -> None:
+    """Installs the packages of a folder on running hosts, side by side. Raises SandboxError with the first failure."""
+    with bounded_pool(SIDE_BY_SIDE) as pool:
+        results = [pool.submit(_install, folder, host) for host in hosts if host.state == "running"]
+    for result in results:
+        result.result()
+
+
+def _install(folder: Path, host: HostStatus) -> None:
+    files = [str(SEEN_AT / folder.name / path.name) for path in folder.glob("*.deb")]
+    done = _run(("nsenter", f"--target={host.pid}", "--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup",
+                 "env", "--ignore-environment", *ENVIRONMENT, "dpkg", "--install", *files))  # fmt: skip
+    if done.returncode != 0:
+        said = "\n".join(done.stdout.splitlines()[-10:])
+        raise SandboxError(f"The packages could not be installed on {host.instance_id}:\n{said}")
+
+
+def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        errors="replace", timeout=FETCH_TIMEOUT_S,
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""`cluster sandbox install`: packages that the machine does not have, on hosts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import boto3
+import pytest
+
+from project import Project
+from sandbox import control
+from sandbox_steps import RunningSandbox, Ssh, enter, launch
+
+pytestmark = pytest.mark.sandbox
+
+SMALL = "tree"  # 54 kB, with no other dependency than the C library
+CONFIG = """\
+name = "packages"
+cloud = "sandbox"
+[sandbox]
+packages = ["{}"]
+"""
+needs_absence = pytest.mark.skipif(shutil.which(SMALL) is not None, reason=f"the machine has {SMALL} itself")
+
+
+def test_without_a_sandbox(project: Project) -> None:
+    failed = project.run("sandbox", "install", SMALL, code=1)
+    assert "the sandbox of this folder is not running" in failed.stderr
+    assert "cluster sandbox start" in failed.stderr
+
+
+@pytest.mark.parametrize("name", ["--option=x", "-y", "Tree", "a;b", ""])
+def test_names_that_are_none_are_refused(name: str, project: Project) -> None:
+    project.write(CONFIG.format(name))
+    said = project.run("sandbox", "start", code=2).stderr
+    assert "sandbox.packages[0]" in said
+    assert f'has the name "{name}"' in said
+
+
+@needs_absence
+@pytest.mark.slow
+def test_on_hosts_that_run_and_on_later_ones(project: Project, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
+    project.run("sandbox", "start")
+    enter_sandbox(project.directory, monkeypatch)
+    [first] = launch(ssh, 1)
+    assert ssh.run(first["PrivateIpAddress"], f"command -v {SMALL}", check=False).returncode != 0
+    assert f"{SMALL}: installed on 1 hosts" in project.run("sandbox", "install", SMALL).stderr
+    [second] = launch(ssh, 1)
+    for host in (first, second):
+        assert ssh.read(host["PrivateIpAddress"], f"{SMALL} --version && dpkg -s {SMALL} | grep Status").endswith(
+            "ok installed"
+        )
+    assert shutil.which(SMALL) is None
+    failed = project.run("sandbox", "install", "no-such-package-anywhere", code=1)
+    assert "Unable to locate package no-such-package-anywhere" in failed.stderr
+    assert "this machine has them" in project.run("sandbox", "install", "coreutils").stderr
+
+
+@needs_absence
+@pytest.mark.slow
+def test_from_the_configuration(project: Project, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
+    project.write(CONFIG.format("no-such-package-anywhere"))
+    assert "Unable to locate package" in project.run("sandbox", "start", code=1).stderr
+    assert json.loads(project.run("sandbox", "status", "--json").stdout)["state"] == "stopped"
+    project.write(CONFIG.format(SMALL))
+    project.run("sandbox", "start")
+    enter_sandbox(project.directory, monkeypatch)
+    [host] = launch(ssh, 1)
+    assert ssh.read(host["PrivateIpAddress"], f"{SMALL} --version")
+    console = boto3.client("ec2").get_console_output(InstanceId=host["InstanceId"])["Output"]
+    assert f"Setting up {SMALL}" in console
+
+
+def enter_sandbox(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = control.find_required(directory)
+    enter(RunningSandbox(project_dir=directory, info=info, environment=control.environment(info)), monkeypatch)
