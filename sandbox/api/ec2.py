@@ -72,8 +72,12 @@ class SandboxEC2Backend(EC2Backend):
         self.placement_groups = PlacementGroups(self)
 
     def create_default_vpc(self) -> VPC:
-        """The default VPC in the sandbox's own range, with a default subnet in each zone."""
+        """The default VPC in the sandbox's own range, with an internet gateway, and a default subnet in each zone."""
         vpc = self.create_vpc(cidr_block=str(self.settings.private), is_default=True)
+        gateway = self.create_internet_gateway()
+        self.attach_internet_gateway(gateway.id, vpc.id)
+        main = self.describe_route_tables(filters={"vpc-id": vpc.id, "association.main": "true"})[0]
+        self.create_route(main.id, "0.0.0.0/0", gateway_id=gateway.id)
         for zone in self.describe_availability_zones():
             self.create_default_subnet(zone.name)
         return vpc

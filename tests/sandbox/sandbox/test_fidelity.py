@@ -437,6 +437,20 @@ def test_what_was_made_is_found_after_a_while(own_project: Path, monkeypatch: py
         assert new.instance_id in ids_of(describe(new.ec2))
 
 
+def test_the_default_vpc_leads_to_an_internet_gateway(ec2: Client) -> None:
+    [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    attached: Any = [{"Name": "attachment.vpc-id", "Values": [vpc["VpcId"]]}]
+    [gateway] = ec2.describe_internet_gateways(Filters=attached)["InternetGateways"]
+    assert gateway["Attachments"] == [{"State": "available", "VpcId": vpc["VpcId"]}]
+    main: Any = [{"Name": "vpc-id", "Values": [vpc["VpcId"]]}, {"Name": "association.main", "Values": ["true"]}]
+    [table] = ec2.describe_route_tables(Filters=main)["RouteTables"]
+    routes = {route["DestinationCidrBlock"]: (route["GatewayId"], route["State"]) for route in table["Routes"]}
+    assert routes == {
+        vpc["CidrBlock"]: ("local", "active"),
+        "0.0.0.0/0": (gateway["InternetGatewayId"], "active"),
+    }
+
+
 # --- scale
 
 
