@@ -32,7 +32,8 @@ from sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from sandbox.hosts.faults import HostFaults
 from sandbox.hosts.fleet import Fleet, PhantomFleet
 from sandbox.hosts.metadata import MetadataServer, MetadataService
-from sandbox.hosts.network import open_network
+from sandbox.hosts.names import Names, NameServer
+from sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of, open_network
 from sandbox.iam.authorization import Authorization
 from sandbox.iam.principals import install_principals, name_caller
 from sandbox.place import CONTROL_TIMEOUT_S, AccessKey, DaemonStatus, Place, Settings, read_json, write_json
@@ -62,14 +63,15 @@ def main() -> None:
     for text in config.faults:
         book.arm(text)
     calls = MainThreadCalls(wake.set)
-    network = open_network(place.mark, place.interface, settings.ranges.gateway, settings.ranges.public)
+    ranges = settings.ranges
+    network = open_network(place.mark, place.interface, ranges.gateway, ranges.public)
     server = open_server(place, settings, book)
     fleet = PhantomFleet() if config.hosts == "none" else Fleet(place, settings, network, book, wake.set)
     backend = install(
         Ec2Settings(
             region=settings.region,
-            private=settings.ranges.private,
-            public=settings.ranges.public,
+            private=ranges.private,
+            public=ranges.public,
             wake=wake.set,
             read_console=fleet.read_console,
             enforce=fleet.enforce,
@@ -81,7 +83,10 @@ def main() -> None:
     install_principals(key.access_key_id, key.secret_access_key, settings.policy)
     immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
     ControlServer(place.control_socket, Desk(book, calls, immediate)).start()
-    MetadataServer(network.open_metadata_socket(), MetadataService(backend)).start()
+    network.call_inside(lambda: MetadataServer(MetadataService(backend))).start()
+    names = Names(region=settings.region, private=ranges.private, public=ranges.public)
+    name_servers = (name_server_of(ranges.private), NAME_SERVER_ADDRESS)
+    network.call_inside(lambda: NameServer(name_servers, names, backend.find_private_address)).start()
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     published: DaemonStatus | None = None
     # The main thread starts all hosts: they die with the thread that started them.

@@ -232,6 +232,11 @@ class SandboxEC2Backend(EC2Backend):
             )
         return self.spot_instance_requests[request_id]
 
+    def find_private_address(self, public_ip: str) -> str | None:
+        """The private address of the interface that has a public one. It needs no lock: `list` makes one step of it."""
+        found = (eni.private_ip_address for eni in list(self.enis.values()) if eni.public_ip == public_ip)
+        return next((str(address) for address in found), None)
+
     def sandbox_instances(self) -> list[SandboxInstance]:
         """All instances, the terminated ones too."""
         return [i for r in self.reservations.values() for i in r.instances if isinstance(i, SandboxInstance)]

@@ -18,6 +18,7 @@ from sandbox.api.ec2_actions import SandboxEC2Response
 from sandbox.api.instances import SandboxInstance
 from sandbox.api.limits import SandboxQuotasResponse
 from sandbox.api.s3 import install_uploads
+from sandbox.hosts.names import Names
 
 # DescribeInstances' filters that moto lacks, and the instance's attribute that each compares.
 INSTANCE_FILTERS = {
@@ -47,6 +48,8 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
     addresses = PublicAddresses(settings.public, backend)
     elastic_network_interfaces.random_public_ip = addresses.take  # type: ignore[attr-defined]
     elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
+    names = Names(region=settings.region, private=settings.private, public=settings.public)
+    elastic_network_interfaces.generate_dns_from_ip = names.name_of  # type: ignore[attr-defined,assignment]
     images.publish(backend, _some_weeks_ago())
     return backend
 

@@ -272,15 +272,19 @@ def render_home(public_key: str) -> tuple[HostFile, ...]:
     return tuple(files)
 
 
-def render_identity(hostname: str, private_ip: str, machine_id: str) -> tuple[HostFile, ...]:
-    """The host's name, and its own address under it: sudo and MXNet's tracker look it up."""
-    hosts = f"127.0.0.1 localhost\n{private_ip} {hostname}.ec2.internal {hostname}\n"
+def render_identity(full_name: str, private_ip: str, name_server: str, machine_id: str) -> tuple[HostFile, ...]:
+    """The host's name, and where it asks for those of others.
+
+    Its own it finds without the name server: sudo looks it up, also when the network is cut, and `hostname -f` gives
+    the whole name whatever the machine's nsswitch.conf says.
+    """
+    hostname, _, domain = full_name.partition(".")
+    hosts = f"127.0.0.1 localhost\n{private_ip} {full_name} {hostname}\n"
     return (
         HostFile(path="/etc/hostname", content=f"{hostname}\n"),
         HostFile(path="/etc/hosts", content=hosts),
         HostFile(path="/etc/machine-id", content=f"{machine_id}\n", mode=0o444),
-        # No name server is reachable: lookups fail at once instead of waiting for the machine's.
-        HostFile(path="/etc/resolv.conf", content="# The sandbox has no name server.\n"),
+        HostFile(path="/etc/resolv.conf", content=f"nameserver {name_server}\nsearch {domain}\n"),
         HostFile(path="/etc/environment", content=f'PATH="{PATH}"\n'),
     )
 
@@ -300,13 +304,16 @@ def render_network(private: ipaddress.IPv4Interface, public_ip: str | None, publ
     """Input of `ip -batch` for eth0.
 
     The public address is on lo, as EC2's is not on the instance's interface either. It is the source address for other
-    public addresses, as if EC2's gateway translated it; without one the host cannot reach them.
+    public addresses, as if EC2's gateway translated it; without one the host cannot reach them. The metric makes that
+    route the last one: Network.move_public_address adds and removes the other.
     """
     lines = [
         "link set lo up",
         f"link set eth0 up mtu {mtu}",
         f"addr add {private} brd + dev eth0",
+        f"route add default via {private.network[1]} dev eth0",
         f"route add {METADATA_ADDRESS}/32 dev eth0 src {private.ip}",
+        f"route add unreachable {public_range} metric 9999",
     ]
     if public_ip is not None:
         lines += [f"addr add {public_ip}/32 dev lo", f"route add {public_range} dev eth0 src {public_ip}"]

@@ -32,7 +32,17 @@ from sandbox.hosts.files import (
     render_services,
 )
 from sandbox.hosts.hosts import BootError, Host
-from sandbox.hosts.network import MTU, CommandError, Cuts, Network, Port, link_of, mac_address_of, render_ruleset
+from sandbox.hosts.network import (
+    MTU,
+    CommandError,
+    Cuts,
+    Network,
+    Port,
+    link_of,
+    mac_address_of,
+    name_server_of,
+    render_ruleset,
+)
 from sandbox.hosts.system import copy_system, find_links
 from sandbox.place import HostStatus, Place, Settings
 
@@ -248,11 +258,10 @@ class Fleet(PhantomFleet):
 
     def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int, sshd: bool) -> HostSpec:
         private_ip = str(instance.private_ip)
-        hostname = "ip-" + private_ip.replace(".", "-")
         ranges, folder = self._settings.ranges, host.folder
         return HostSpec(
             instance_id=instance.id,
-            hostname=hostname,
+            hostname=instance.private_dns_name.partition(".")[0],
             folder=str(folder.path),
             disk_bytes=instance.root_volume_bytes,
             packages=str(self._place.packages_dir),
@@ -269,7 +278,9 @@ class Fleet(PhantomFleet):
             files=(
                 *self._accounts,
                 *render_home(instance.public_key),
-                *render_identity(hostname, private_ip, uuid.uuid4().hex),
+                *render_identity(
+                    instance.private_dns_name, private_ip, name_server_of(ranges.private), uuid.uuid4().hex
+                ),
                 *render_services(self._ca_pem),
                 *render_commands(),
                 *render_first_boot(instance.id, read_user_data(instance)),

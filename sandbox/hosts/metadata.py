@@ -28,6 +28,7 @@ from moto.sts.models import sts_backends
 from sandbox.api import ec2
 from sandbox.api.instances import SandboxInstance
 from sandbox.hosts.fleet import read_user_data
+from sandbox.hosts.network import METADATA_ADDRESS
 
 META = "meta-data"
 INSTANCE_TAGS = f"{META}/tags/instance"
@@ -42,6 +43,7 @@ TOKEN_PATH = "/latest/api/token"  # noqa: S105 -- a path
 TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 -- a header's name
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
 MAX_TTL_S = 21600
+METADATA_PORT = 80
 IDLE_TIMEOUT_S = 60.0
 USUAL_HOPS = 64
 ROOTS = ("dynamic", META, "user-data")
@@ -99,17 +101,17 @@ def read_tree(backend: EC2Backend, instance: SandboxInstance, credentials: RoleC
         f"{META}/ami-launch-index": str(instance.ami_launch_index),
         f"{META}/block-device-mapping/ami": instance.root_device_name,
         f"{META}/block-device-mapping/root": instance.root_device_name,
-        f"{META}/hostname": hostname_of(instance),
+        f"{META}/hostname": instance.private_dns_name,
         f"{META}/instance-id": instance.id,
         f"{META}/instance-life-cycle": instance.lifecycle or "on-demand",
         f"{META}/instance-type": instance.instance_type,
-        f"{META}/local-hostname": hostname_of(instance),
+        f"{META}/local-hostname": instance.private_dns_name,
         f"{META}/local-ipv4": str(instance.private_ip),
         f"{META}/mac": mac_of(instance),
         f"{META}/placement/availability-zone": zone,
         f"{META}/placement/group-name": instance.placement.group_name or None,
         f"{META}/placement/region": instance.region_name,
-        f"{META}/public-hostname": _public_hostname(instance),
+        f"{META}/public-hostname": instance.public_dns_name,
         f"{META}/public-ipv4": instance.public_ip,
         f"{META}/reservation-id": _reservation_of(backend, instance),
         f"{META}/security-groups": "\n".join(group.name for group in _groups_of(instance)),
@@ -138,20 +140,9 @@ def list_folder(tree: Tree, folder: str, key_name: str | None) -> str | None:
     return "\n".join(sorted(names)) if names else None
 
 
-def hostname_of(instance: SandboxInstance) -> str:
-    """The host's name in its VPC."""
-    return f"ip-{str(instance.private_ip).replace('.', '-')}.ec2.internal"
-
-
 def mac_of(instance: SandboxInstance) -> str:
     """The hardware address of eth0."""
     return str(instance.nics[0].mac_address)
-
-
-def _public_hostname(instance: SandboxInstance) -> str | None:
-    if instance.public_ip is None:
-        return None
-    return f"ec2-{instance.public_ip.replace('.', '-')}.compute-1.amazonaws.com"
 
 
 def _groups_of(instance: SandboxInstance) -> list[Any]:
@@ -187,11 +178,11 @@ def _interfaces(instance: SandboxInstance) -> dict[str, str | None]:
     values = {
         "device-number": "0",
         "interface-id": interface.id,
-        "local-hostname": hostname_of(instance),
+        "local-hostname": instance.private_dns_name,
         "local-ipv4s": str(instance.private_ip),
         "mac": mac_of(instance),
         "owner-id": instance.owner_id,
-        "public-hostname": _public_hostname(instance),
+        "public-hostname": instance.public_dns_name,
         "public-ipv4s": instance.public_ip,
         "security-group-ids": "\n".join(group.id for group in _groups_of(instance)),
         "security-groups": "\n".join(group.name for group in _groups_of(instance)),
@@ -365,11 +356,10 @@ class MetadataServer(ThreadingMixIn, TCPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 512
 
-    def __init__(self, listening: socket.socket, service: MetadataService) -> None:
-        super().__init__(listening.getsockname(), _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listening
+    def __init__(self, service: MetadataService) -> None:
+        super().__init__((METADATA_ADDRESS, METADATA_PORT), _Handler)
         self.service = service
 
     def start(self) -> None:

@@ -8,26 +8,30 @@ the router and all links are gone, the machine's end included.
 
 import ctypes
 import os
-import socket
 import subprocess
-import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv4Network
+from typing import TypeVar
+
+from foundation.thread_pool import run_in_thread
+
+T = TypeVar("T")
 
 UPLINK = "uplink"
 MTU = 9001  # between instances of a VPC (EC2 user guide, "Network maximum transmission unit")
 METADATA_ADDRESS = "169.254.169.254"
-METADATA_PORT = 80
-METADATA_BACKLOG = 512
+NAME_SERVER_ADDRESS = "169.254.169.253"
 COMMAND_TIMEOUT_S = 20
 CLONE_NEWNET = 0x40000000  # linux/sched.h; os.setns came with Python 3.12
 
 # Applied before the first link is made: new links start with `default`. proxy_arp: the router answers for every
 # address that is not on the same link. rp_filter: a host can send from its own addresses only (EC2's source check).
-# tcp_be_liberal: offloaded checksums and segments do not break connections.
+# tcp_be_liberal: offloaded checksums and segments do not break connections. icmp_ratemask: every packet to the outside
+# is rejected, however many there are.
 SETTINGS = """\
 echo 1 >/proc/sys/net/ipv4/ip_forward
+echo 0 >/proc/sys/net/ipv4/icmp_ratemask
 echo 1 >/proc/sys/net/ipv4/conf/default/proxy_arp
 echo 1 >/proc/sys/net/ipv4/conf/default/rp_filter
 echo 0 >/proc/sys/net/ipv4/conf/default/send_redirects
@@ -56,6 +60,11 @@ def run_quietly(arguments: tuple[str, ...], stdin: str | None = None) -> None:
         raise CommandError(f"{' '.join(arguments)}: {error.stderr.strip()}") from error
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"{' '.join(arguments)}: no end within {COMMAND_TIMEOUT_S} s") from error
+
+
+def name_server_of(vpc: IPv4Network) -> str:
+    """The VPC's own address of its name server (VPC user guide, "Amazon DNS server")."""
+    return str(vpc[2])
 
 
 def link_of(number: int) -> str:
@@ -113,25 +122,17 @@ class Network:
         """Replaces the whole ruleset (`render_ruleset`) in one step. Raises CommandError."""
         _run_inside(self.holder.pid, "nft", "-f", "-", lines=ruleset.splitlines())
 
-    def open_metadata_socket(self) -> socket.socket:
-        """A listening socket at 169.254.169.254, which only the hosts can reach."""
-        opened: list[socket.socket] = []
-        failed: list[OSError] = []
+    def call_inside(self, function: Callable[[], T]) -> T:
+        """Calls a function in the router's namespace, where the sockets that it makes stay. Only hosts can reach them.
 
-        def listen() -> None:
-            try:
-                _enter_network_of(self.holder.pid)
-                opened.append(socket.create_server((METADATA_ADDRESS, METADATA_PORT), backlog=METADATA_BACKLOG))
-            except OSError as error:
-                failed.append(error)
+        In a thread that ends: a thread can change its namespace.
+        """
 
-        # In a thread that ends: a thread can change its namespace, and a socket stays in the one it was made in.
-        thread = threading.Thread(target=listen)
-        thread.start()
-        thread.join()
-        if failed:
-            raise failed[0]
-        return opened[0]
+        def call() -> T:
+            _enter_network_of(self.holder.pid)
+            return function()
+
+        return run_in_thread(call).result()
 
 
 def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Network) -> Network:
@@ -156,11 +157,16 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
         f"link set {name} up\n"
         f"route add {public} dev {name} src {gateway.ip}\n",
     )
-    # Packets to an address that no host has are dropped without an answer, as on EC2.
+    # Packets to an address that no host has are dropped without an answer, as on EC2. Those to the outside would go to
+    # lo: the firewall rejects them before (render_ruleset).
     setup = (
         "link set lo up",
         f"link set {UPLINK} up",
-        f"addr add {METADATA_ADDRESS}/32 dev lo",
+        *(
+            f"addr add {address}/32 dev lo"
+            for address in (name_server_of(gateway.network), NAME_SERVER_ADDRESS, METADATA_ADDRESS)
+        ),
+        "route add default dev lo",
         f"route add {gateway.ip}/32 dev {UPLINK}",
         f"route add blackhole {gateway.network}",
         f"route add blackhole {public}",
@@ -263,7 +269,8 @@ def render_ruleset(groups: Iterable[Group], ports: Iterable[Port], cuts: Cuts) -
             lines += _render_chain(f"{port.link}_{direction}", [*jumps, "drop"])
     arriving = [f'"{UPLINK}" : accept', *(f'"{port.link}" : goto {port.link}_in' for port in ports)]
     leaving = [f'"{UPLINK}" : goto arrive', *(f'"{port.link}" : goto {port.link}_out' for port in ports)]
-    lines += _render_chain("arrive", [f"oifname vmap {{ {', '.join(arriving)} }}", "drop"])
+    outside = 'oifname "lo" reject with icmp type net-unreachable'
+    lines += _render_chain("arrive", [f"oifname vmap {{ {', '.join(arriving)} }}", outside, "drop"])
     lines += _render_chain("leave", [f"iifname vmap {{ {', '.join(leaving)} }}", "drop"])
     lines += _render_chain("forward", _render_forward(cuts))
     return "\n".join([*lines, "}"]) + "\n"

@@ -82,10 +82,12 @@ def test_no_key_no_authorized_keys() -> None:
     assert "/home/ubuntu/.ssh/authorized_keys" not in by_path(render_home(""))
 
 
-def test_name_is_found_under_its_own_address() -> None:
-    files = by_path(render_identity("ip-10-1-2-3", "10.1.2.3", "00ff"))
-    assert files["/etc/hosts"].content.splitlines()[1] == "10.1.2.3 ip-10-1-2-3.ec2.internal ip-10-1-2-3"
+@pytest.mark.parametrize("domain", ["ec2.internal", "eu-west-1.compute.internal"])
+def test_name_is_found_under_its_own_address(domain: str) -> None:
+    files = by_path(render_identity(f"ip-10-1-2-3.{domain}", "10.1.2.3", "10.1.0.2", "00ff"))
+    assert files["/etc/hosts"].content.splitlines()[1] == f"10.1.2.3 ip-10-1-2-3.{domain} ip-10-1-2-3"
     assert files["/etc/hostname"].content == "ip-10-1-2-3\n"
+    assert files["/etc/resolv.conf"].content == f"nameserver 10.1.0.2\nsearch {domain}\n"
 
 
 def test_services() -> None:
@@ -105,7 +107,8 @@ def test_network(public_ip: str | None) -> None:
     # As behind EC2's gateway: to public addresses from the public one, and not at all without one.
     assert ("route add 198.18.0.0/20 dev eth0 src 198.18.0.9" in batch) == (public_ip is not None)
     assert ("addr add 198.18.0.9/32 dev lo" in batch) == (public_ip is not None)
-    assert not [line for line in batch if "None" in line or "default" in line]
+    assert "route add default via 10.1.0.1 dev eth0" in batch
+    assert not [line for line in batch if "None" in line]
 
 
 # --- user data

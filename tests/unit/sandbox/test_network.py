@@ -122,6 +122,15 @@ def test_all_groups_of_a_host_count_and_then_nothing_passes() -> None:
     assert chain_of(ruleset, "h1_in") == ["jump sg_1_in", "jump sg_2_in", "drop"]
 
 
+def test_the_outside_is_rejected_after_the_senders_rules() -> None:
+    group = Group(id="sg-1", ingress=(), egress=(Rule(protocol="-1", peer=EVERYBODY),), members=())
+    ruleset = render_ruleset([group], [Port(link="h1", groups=("sg-1",))], Cuts())
+    assert chain_of(ruleset, "sg_1_out") == ["goto arrive"]
+    hosts, outside, rest = chain_of(ruleset, "arrive")
+    assert hosts == 'oifname vmap { "uplink" : accept, "h1" : goto h1_in }'
+    assert (outside, rest) == ('oifname "lo" reject with icmp type net-unreachable', "drop")
+
+
 def test_cuts_come_before_what_is_established() -> None:
     cuts = Cuts(between=frozenset({("h1", "h2")}), off=frozenset({"h3"}))
     rules = chain_of(render_ruleset([], [Port(link=f"h{n}", groups=()) for n in (1, 2, 3)], cuts), "forward")

@@ -1,0 +1,160 @@
+"""The names of instances, and the name server that tells the hosts what they stand for, as AmazonProvidedDNS does.
+
+A private name has the address in it. A public name stands, within the VPC, for the private address of the instance that
+has the public one at that moment. There are no other names: no Internet.
+
+Source: VPC user guide, "DNS attributes for your VPC" and "Understanding Amazon DNS".
+"""
+
+import logging
+import socketserver
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv4Network
+from typing import Any, NamedTuple
+
+import dns.exception
+import dns.flags
+import dns.message
+import dns.opcode
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
+
+PORT = 53
+TTL_S = 60
+IDLE_TIMEOUT_S = 10.0
+REVERSE = ".in-addr.arpa"
+
+log = logging.getLogger("sandbox.names")
+
+
+class Record(NamedTuple):
+    """What a name stands for. `kind`: the record's type."""
+
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Names:
+    """The names of the instances of a region. `private`: the VPC's addresses; `public`: those of the Internet."""
+
+    region: str
+    private: IPv4Network
+    public: IPv4Network
+
+    def name_of(self, address: str) -> str:
+        """The name of a public or else a private address. Pure."""
+        dashed, home = address.replace(".", "-"), self.region == "us-east-1"
+        if IPv4Address(address) in self.public:
+            return f"ec2-{dashed}.{'compute-1' if home else f'{self.region}.compute'}.amazonaws.com"
+        return f"ip-{dashed}.{'ec2' if home else f'{self.region}.compute'}.internal"
+
+    def look_up(self, name: str, private_of: Callable[[str], str | None]) -> Record | None:
+        """What a name, in small letters, stands for; None if there is no such name. Pure.
+
+        private_of: the private address of the instance that has a public one; None if no instance has it.
+        """
+        if name.endswith(REVERSE):
+            address = _read_address(".".join(reversed(name.removesuffix(REVERSE).split("."))))
+            return Record("PTR", f"{self.name_of(str(address))}.") if self._has(address) else None
+        address = _read_address(name.partition(".")[0].partition("-")[2].replace("-", "."))
+        if not self._has(address) or self.name_of(str(address)) != name:
+            return None
+        found = private_of(str(address)) if address in self.public else str(address)
+        return Record("A", found) if found is not None else None
+
+    def _has(self, address: IPv4Address | None) -> bool:
+        return address is not None and (address in self.private or address in self.public)
+
+
+def _read_address(text: str) -> IPv4Address | None:
+    try:
+        return IPv4Address(text)
+    except AddressValueError:
+        return None
+
+
+def answer(query: bytes, names: Names, private_of: Callable[[str], str | None]) -> bytes | None:
+    """The answer to a message; None to one that is not understood. private_of: as of `look_up`."""
+    try:
+        asked = dns.message.from_wire(query)
+        reply = dns.message.make_response(asked, recursion_available=True)
+    except dns.exception.DNSException as error:
+        log.info("not understood: %r", error)
+        return None
+    if asked.opcode() != dns.opcode.QUERY:
+        reply.set_rcode(dns.rcode.NOTIMP)
+    elif len(asked.question) != 1:
+        reply.set_rcode(dns.rcode.FORMERR)
+    else:
+        question = asked.question[0]
+        record = names.look_up(question.name.to_text(omit_final_dot=True).lower(), private_of)
+        if record is None:
+            reply.set_rcode(dns.rcode.NXDOMAIN)
+        elif question.rdtype in (dns.rdatatype.from_text(record.kind), dns.rdatatype.ANY):
+            reply.answer.append(dns.rrset.from_text(question.name, TTL_S, "IN", record.kind, record.value))
+    return reply.to_wire()
+
+
+class _Server(socketserver.BaseServer):
+    answer: Callable[[bytes], bytes | None]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Logs an error of a request."""
+        del request
+        log.error("%s: %s", client_address[0], traceback.format_exc())
+
+
+class _UdpServer(_Server, socketserver.UDPServer):
+    pass
+
+
+class _TcpServer(_Server, socketserver.ThreadingMixIn, socketserver.TCPServer):
+    daemon_threads = True
+    block_on_close = False
+
+
+class _UdpHandler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        """One question, one answer."""
+        assert isinstance(self.server, _Server)  # noqa: S101 -- no other server uses it
+        query, connection = self.request
+        if reply := self.server.answer(query):
+            connection.sendto(reply, self.client_address)
+
+
+class _TcpHandler(socketserver.StreamRequestHandler):
+    timeout = IDLE_TIMEOUT_S
+
+    def handle(self) -> None:
+        """Questions and answers, each behind its length, until the host closes the connection or is silent."""
+        assert isinstance(self.server, _Server)  # noqa: S101 -- no other server uses it
+        try:
+            while length := int.from_bytes(self.rfile.read(2)):
+                reply = self.server.answer(self.rfile.read(length))
+                if reply is None:
+                    return
+                self.wfile.write(len(reply).to_bytes(2) + reply)
+        except OSError as error:
+            log.info("%s: %s", self.client_address[0], error)
+
+
+class NameServer:
+    """Answers at some addresses by UDP and TCP."""
+
+    def __init__(self, addresses: Iterable[str], names: Names, private_of: Callable[[str], str | None]) -> None:
+        self._servers: list[_Server] = []
+        for address in addresses:
+            for make, handler in ((_UdpServer, _UdpHandler), (_TcpServer, _TcpHandler)):
+                server: _Server = make((address, PORT), handler)
+                server.answer = lambda query: answer(query, names, private_of)
+                self._servers.append(server)
+
+    def start(self) -> None:
+        """Serves in threads of its own."""
+        for server in self._servers:
+            threading.Thread(target=server.serve_forever, name="names", daemon=True).start()

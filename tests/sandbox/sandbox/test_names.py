@@ -1,0 +1,164 @@
+"""Names, routes and the outside as a host has them."""
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import boto3
+import dns.message
+import pytest
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+from sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of
+from sandbox.place import Settings, place_of, read_json
+from sandbox_steps import RunningSandbox, Ssh, describe, enter, launch, wait_for
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+BY_PYTHON = "python3 -c 'import socket, sys; print(socket.gethostbyname(sys.argv[1]))'"
+BACK_BY_PYTHON = "python3 -c 'import socket, sys; print(socket.gethostbyaddr(sys.argv[1])[0])'"
+ASK_BY_UDP = """
+import socket, sys
+asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+asker.settimeout(10)
+asker.connect((sys.argv[1], 53))
+asker.send(bytes.fromhex(sys.argv[2]))
+print(asker.recv(4096).hex())
+"""
+CONNECT = "python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 443), timeout=10)'"
+ETH_P_IP = 0x0800  # linux/if_ether.h
+
+
+@pytest.fixture(scope="module")
+def pair(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[list[InstanceTypeDef]]:
+    """Two running hosts."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        enter(shared_sandbox, monkeypatch)
+        instances = launch(ssh, 2)
+        yield instances
+        boto3.client("ec2").terminate_instances(InstanceIds=[i["InstanceId"] for i in instances])
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Commands in one host."""
+
+    ssh: Ssh
+    address: str
+
+    def read(self, command: str) -> str:
+        return self.ssh.read(self.address, command)
+
+    def fail(self, command: str) -> str:
+        done = self.ssh.run(self.address, command, check=False)
+        assert done.returncode != 0, done.stdout
+        return done.stderr
+
+
+@pytest.fixture
+def inside(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> Inside:
+    """The first of the two."""
+    return Inside(ssh, pair[0]["PrivateIpAddress"])
+
+
+def names_of(instance: InstanceTypeDef) -> set[str]:
+    """All that EC2 calls it."""
+    [interface] = instance["NetworkInterfaces"]
+    return {
+        instance["PrivateDnsName"], instance["PublicDnsName"],
+        interface["PrivateDnsName"], interface["Association"]["PublicDnsName"],
+    }  # fmt: skip
+
+
+def check_names(inside: Inside, instance: InstanceTypeDef) -> None:
+    address = instance["PrivateIpAddress"]
+    assert len(names_of(instance)) == 2
+    for name in names_of(instance):
+        found = inside.read(f"getent ahostsv4 {name}")
+        assert {line.split()[0] for line in found.splitlines()} == {address}
+        assert inside.read(f"{BY_PYTHON} {name}") == address
+    assert inside.read(f"{BY_PYTHON} {instance['PrivateDnsName'].partition('.')[0]}") == address
+    assert inside.read(f"getent hosts {address}").split() == [address, instance["PrivateDnsName"]]
+    assert inside.read(f"{BACK_BY_PYTHON} {address}") == instance["PrivateDnsName"]
+    assert inside.read(f"{BACK_BY_PYTHON} {instance['PublicIpAddress']}") == instance["PublicDnsName"]
+
+
+def test_names_lead_to_the_other_host_also_after_stop_and_start(inside: Inside, pair: list[InstanceTypeDef]) -> None:
+    ec2 = boto3.client("ec2")
+    other = pair[1]
+    check_names(inside, other)
+    ec2.stop_instances(InstanceIds=[other["InstanceId"]])
+    wait_for(ec2, "instance_stopped", [other["InstanceId"]])
+    assert "Name or service not known" in inside.fail(f"{BY_PYTHON} {other['PublicDnsName']}")
+    assert inside.read(f"{BY_PYTHON} {other['PrivateDnsName']}") == other["PrivateIpAddress"]
+    ec2.start_instances(InstanceIds=[other["InstanceId"]])
+    wait_for(ec2, "instance_running", [other["InstanceId"]])
+    [again] = describe(ec2, [other["InstanceId"]])
+    assert again["PublicDnsName"] != other["PublicDnsName"]
+    check_names(inside, again)
+    other_way = Inside(inside.ssh, again["PrivateIpAddress"])
+    check_names(other_way, pair[0])
+    assert other_way.read("hostname; hostname -f").split() == [
+        again["PrivateDnsName"].partition(".")[0], again["PrivateDnsName"]
+    ]  # fmt: skip
+
+
+def test_name_server_answers_at_both_addresses_and_by_tcp(
+    inside: Inside, pair: list[InstanceTypeDef], sandbox: RunningSandbox
+) -> None:
+    settings = read_json(place_of(sandbox.project_dir).settings_file, Settings)
+    query = dns.message.make_query(pair[1]["PrivateDnsName"], "A")
+    for server in (NAME_SERVER_ADDRESS, name_server_of(settings.ranges.private)):
+        reply = inside.read(f"python3 -c '{ASK_BY_UDP}' {server} {query.to_wire().hex()}")
+        [found] = dns.message.from_wire(bytes.fromhex(reply)).answer
+        assert found.to_text().split()[-1] == pair[1]["PrivateIpAddress"]
+    by_tcp = f"RES_OPTIONS=use-vc getent ahosts {pair[1]['PrivateDnsName']}"
+    assert inside.read(by_tcp).split()[0] == pair[1]["PrivateIpAddress"]
+
+
+# How it fails says how long it took: these errors are answers, and nobody has waited for a timeout.
+def test_unknown_names_fail_at_once(inside: Inside) -> None:
+    for name in ("pypi.org", "unknown", "ip-10-47-0.ec2.internal"):
+        assert "[Errno -2] Name or service not known" in inside.fail(f"{BY_PYTHON} {name}")
+    assert "Unknown host" in inside.fail(f"{BACK_BY_PYTHON} 9.9.9.9")
+
+
+def test_the_outside_fails_at_once_and_nothing_leaves(
+    inside: Inside, pair: list[InstanceTypeDef], sandbox: RunningSandbox
+) -> None:
+    gateway = read_json(place_of(sandbox.project_dir).settings_file, Settings).ranges.gateway.ip
+    assert inside.read("ip route show default") == f"default via {gateway} dev eth0"
+    # As programs find their own address.
+    assert f" src {inside.address} " in inside.read("ip -o route get 8.8.8.8")
+    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IP)) as arriving:
+        arriving.bind((place_of(sandbox.project_dir).interface, ETH_P_IP))
+        arriving.settimeout(0)
+        # More of them than the kernel itself would report in a second.
+        for address in ("1.1.1.1", "192.168.77.1", "10.255.255.1", "169.254.1.1"):
+            said = inside.fail(f"for i in 1 2 3 4 5 6 7 8; do {CONNECT} {address} || failed=$?; done; exit $failed")
+            assert said.count("OSError: [Errno 101] Network is unreachable") == 8
+        seen = set()
+        try:
+            while True:
+                seen.add(socket.inet_ntoa(arriving.recv(2048)[16:20]))
+        except BlockingIOError:
+            pass
+    assert seen == {str(gateway)}  # ssh's own packets
+
+
+def test_without_a_public_address_other_public_addresses_are_unreachable(
+    sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh
+) -> None:
+    ec2 = boto3.client("ec2")
+    [made] = launch(ssh, 1, NetworkInterfaces=[{"DeviceIndex": 0, "AssociatePublicIpAddress": False}])
+    assert "PublicIpAddress" not in made
+    inside = Inside(ssh, made["PrivateIpAddress"])
+    there = f"exec 3<>/dev/tcp/{pair[0]['PublicIpAddress']}/22"
+    assert "No route to host" in inside.fail(there)
+    address = ec2.allocate_address(Domain="vpc")
+    association = ec2.associate_address(InstanceId=made["InstanceId"], AllocationId=address["AllocationId"])
+    until(lambda: ssh.run(inside.address, there, check=False).returncode == 0, "it does not get there")
+    ec2.disassociate_address(AssociationId=association["AssociationId"])
+    until(lambda: "No route to host" in ssh.run(inside.address, there, check=False).stderr, "it still gets there")
+    ec2.release_address(AllocationId=address["AllocationId"])

@@ -1,0 +1,99 @@
+"""The names of instances and the name server's answers (asked by hosts: tests/sandbox/sandbox/test_names.py)."""
+
+from ipaddress import IPv4Network
+
+import dns.flags
+import dns.message
+import dns.opcode
+import dns.rcode
+import pytest
+
+from sandbox.hosts.names import Names, Record, answer
+
+NAMES = {
+    region: Names(region=region, private=IPv4Network("10.47.0.0/16"), public=IPv4Network("198.18.0.0/20"))
+    for region in ("us-east-1", "eu-west-1")
+}
+HAVE_IT = {"198.18.0.5": "10.47.0.4"}
+HOME = "ip-10-47-0-4.ec2.internal"
+
+
+@pytest.mark.parametrize(
+    ("region", "name", "record"),
+    [
+        ("us-east-1", HOME, Record("A", "10.47.0.4")),
+        ("us-east-1", "ip-10-47-200-9.ec2.internal", Record("A", "10.47.200.9")),  # no instance has or had it
+        ("us-east-1", "ec2-198-18-0-5.compute-1.amazonaws.com", Record("A", "10.47.0.4")),
+        ("us-east-1", "ec2-198-18-0-6.compute-1.amazonaws.com", None),  # an address that nobody has
+        ("us-east-1", "4.0.47.10.in-addr.arpa", Record("PTR", f"{HOME}.")),
+        ("us-east-1", "5.0.18.198.in-addr.arpa", Record("PTR", "ec2-198-18-0-5.compute-1.amazonaws.com.")),
+        ("eu-west-1", "ip-10-47-0-4.eu-west-1.compute.internal", Record("A", "10.47.0.4")),
+        ("eu-west-1", "ec2-198-18-0-5.eu-west-1.compute.amazonaws.com", Record("A", "10.47.0.4")),
+        ("eu-west-1", "4.0.47.10.in-addr.arpa", Record("PTR", "ip-10-47-0-4.eu-west-1.compute.internal.")),
+        # Names of another region, another VPC, the other kind, and what only looks like one.
+        ("eu-west-1", HOME, None),
+        ("eu-west-1", "ec2-198-18-0-5.compute-1.amazonaws.com", None),
+        ("us-east-1", "ip-10-48-0-4.ec2.internal", None),
+        ("us-east-1", "4.0.48.10.in-addr.arpa", None),
+        ("us-east-1", "ip-198-18-0-5.ec2.internal", None),
+        ("us-east-1", "ec2-10-47-0-4.compute-1.amazonaws.com", None),
+        ("us-east-1", "ip-10-47-0-04.ec2.internal", None),
+        ("us-east-1", "ip-10-47-0.ec2.internal", None),
+        ("us-east-1", "ip-10-47-0-4", None),
+        ("us-east-1", f"www.{HOME}", None),
+        ("us-east-1", "47.10.in-addr.arpa", None),
+        ("us-east-1", "x.0.47.10.in-addr.arpa", None),
+        ("us-east-1", "pypi.org", None),
+        ("us-east-1", "", None),
+    ],
+)
+def test_what_a_name_stands_for(region: str, name: str, record: Record | None) -> None:
+    assert NAMES[region].look_up(name, HAVE_IT.get) == record
+
+
+def ask(query: dns.message.Message) -> dns.message.Message:
+    reply = answer(query.to_wire(), NAMES["us-east-1"], HAVE_IT.get)
+    assert reply is not None
+    message = dns.message.from_wire(reply)
+    assert (message.id, message.question) == (query.id, query.question)
+    assert message.flags & dns.flags.QR
+    assert message.flags & dns.flags.RA
+    return message
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "rcode", "answers"),
+    [
+        (HOME, "A", "NOERROR", [f"{HOME}. 60 IN A 10.47.0.4"]),
+        (HOME.upper(), "A", "NOERROR", [f"{HOME.upper()}. 60 IN A 10.47.0.4"]),
+        (HOME, "ANY", "NOERROR", [f"{HOME}. 60 IN A 10.47.0.4"]),
+        (HOME, "AAAA", "NOERROR", []),
+        ("4.0.47.10.in-addr.arpa", "PTR", "NOERROR", [f"4.0.47.10.in-addr.arpa. 60 IN PTR {HOME}."]),
+        ("pypi.org", "A", "NXDOMAIN", []),
+        ("pypi.org", "AAAA", "NXDOMAIN", []),
+        (".", "NS", "NXDOMAIN", []),
+    ],
+)
+@pytest.mark.parametrize("edns", [False, True])
+def test_answers(name: str, kind: str, rcode: str, answers: list[str], edns: bool) -> None:  # noqa: FBT001 -- pytest's parameter
+    reply = ask(dns.message.make_query(name, kind, use_edns=edns))
+    assert dns.rcode.to_text(reply.rcode()) == rcode
+    assert [rrset.to_text() for rrset in reply.answer] == answers
+    assert (reply.edns >= 0) == edns
+
+
+def test_other_requests_are_refused() -> None:
+    notify = dns.message.make_query(HOME, "SOA")
+    notify.set_opcode(dns.opcode.NOTIFY)
+    assert ask(notify).rcode() == dns.rcode.NOTIMP
+    assert ask(dns.message.QueryMessage()).rcode() == dns.rcode.FORMERR
+
+
+@pytest.mark.parametrize("junk", [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", bytes(11), b"\xff" * 512])
+def test_what_is_not_understood_gets_no_answer(junk: bytes) -> None:
+    assert answer(junk, NAMES["us-east-1"], HAVE_IT.get) is None
+
+
+def test_answers_are_not_answered() -> None:
+    reply = dns.message.make_response(dns.message.make_query(HOME, "A"))
+    assert answer(reply.to_wire(), NAMES["us-east-1"], HAVE_IT.get) is None
