@@ -33,7 +33,7 @@ install-dev: .venv/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
 
-demo: install ## the main job, end to end, on the sandbox (root or sudo)
+demo: install ## the main job, end to end, on the sandbox
 	@sandbox/demo
 
 lint: install-dev ## ruff

@@ -59,8 +59,9 @@ class App:
         """
         if self.config.cloud == "aws":
             return
-        from sandbox import control  # noqa: PLC0415 - who has no sandbox saves 40 ms
+        from sandbox import control, rootless  # noqa: PLC0415 - who has no sandbox saves 40 ms
 
+        rootless.enter(self.project_dir, start=start_sandbox)
         region = self.config.provision.region
         info = control.find_running(self.project_dir)
         if info is None:

@@ -24,7 +24,9 @@ from foundation.files import write_whole
 from sandbox.config import SandboxConfig
 from sandbox.hosts import cgroups
 
-STATE_ROOT = Path("/var/lib/cluster-sandbox")
+# Set in the namespaces of ordinary users (rootless.py), who cannot write to root's folder.
+STATE_VARIABLE = "CLUSTER_SANDBOX_STATE"
+STATE_ROOT = Path(os.environ.get(STATE_VARIABLE, "/var/lib/cluster-sandbox"))
 # No bucket's name begins with a dot.
 CHECKIP_PATH = "/.sandbox/checkip"
 CONTROL_TIMEOUT_S = 30.0

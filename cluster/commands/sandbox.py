@@ -11,23 +11,27 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app, sandbox_files_dir
-from sandbox import control
+from foundation.errors import NotFoundError
+from sandbox import control, rootless
 from sandbox.control import SandboxStatus
 from sandbox.faults import KINDS
 
 
 @click.group("sandbox")
-def sandbox() -> None:
+@pass_app
+def sandbox(app: App) -> None:
     """The local stand-in for EC2 and S3.
 
-    Its instances are real Linux hosts on this machine. It belongs to the folder of cluster.toml, and needs root.
+    Its instances are real Linux hosts on this machine. It belongs to the folder of cluster.toml.
     """
+    rootless.enter(app.project_dir, start=False)
 
 
 @sandbox.command("start")
 @pass_app
 def start(app: App) -> None:
     """Start this folder's sandbox; `cluster up` does so by itself."""
+    rootless.enter(app.project_dir, start=True)
     info = control.start(
         app.project_dir, region=app.config.provision.region, report=app.report, config=app.config.sandbox
     )
@@ -83,6 +87,23 @@ def install(app: App, *, packages: tuple[str, ...]) -> None:
     """
     hosts = control.install(app.project_dir, packages, report=app.report)
     app.say(f"{', '.join(packages)}: installed on {hosts} hosts; hosts that start later install them when they boot")
+
+
+@sandbox.command("shell", context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
+@pass_app
+def shell(app: App, *, command: tuple[str, ...]) -> None:
+    """Open a shell in which AWS tools use the sandbox, or run a command there.
+
+    Without root, this is how your own tools reach the sandbox and its hosts.
+    """
+    info = control.find_required(app.project_dir)
+    kept = {name: value for name, value in os.environ.items() if name not in control.unset_environment(os.environ)}
+    words = command or (os.environ.get("SHELL", "/bin/sh"),)
+    try:
+        os.execvpe(words[0], words, {**kept, **control.environment(info)})  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise NotFoundError(f"{words[0]}: {error.strerror}") from error
 
 
 def _list_kinds() -> str:

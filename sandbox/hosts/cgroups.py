@@ -7,9 +7,9 @@ DELEGATED = ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 
 
 def cgroup_of(sandbox_id: str) -> Path | None:
-    """The control group of a sandbox, below which its hosts have theirs; None on a machine without cgroup2."""
+    """The control group of a sandbox, below which its hosts have theirs; None without cgroup2, or a right to it."""
     mounted = _find_mount()
-    return mounted / f"cluster-sandbox-{sandbox_id}" if mounted else None
+    return mounted / f"cluster-sandbox-{sandbox_id}" if mounted and os.access(mounted, os.W_OK) else None
 
 
 def find_own() -> str:

@@ -193,10 +193,10 @@ class HostSpec:
 
     `folder` is the host's on the machine (`Folder` in hosts.py), `disk_bytes` the size of the root volume. `packages`
     is the folder with packages to install; `layers` and `links` make up the operating system. The host's ids 0 to
-    `uids` - 1 are the machine's from `first_uid` on. `cgroup` is the host's own, "" if there is none, and
-    `outer_cgroup` the daemon's. `fuse`: whether the machine can mount file systems in user space. `network` is the
-    input of `ip -batch` inside the host, `after_boot` a command to run at each boot when sshd answers. `sshd`: whether
-    to start it.
+    `uids` - 1 are the machine's from `first_uid` on; None: they are the daemon's. `cgroup` is the host's own, "" if
+    there is none, and `outer_cgroup` the daemon's. `fuse`: whether the machine can mount file systems in user space.
+    `network` is the input of `ip -batch` inside the host, `after_boot` a command to run at each boot when sshd answers.
+    `sshd`: whether to start it.
     """
 
     instance_id: str
@@ -206,7 +206,7 @@ class HostSpec:
     packages: str
     layers: tuple[Layer, ...]
     links: tuple[tuple[str, str], ...]
-    first_uid: int
+    first_uid: int | None
     uids: int
     cgroup: str
     outer_cgroup: str

@@ -43,7 +43,7 @@ from sandbox.hosts.network import (
     name_server_of,
     render_ruleset,
 )
-from sandbox.hosts.system import copy_system, find_links
+from sandbox.hosts.system import copy_system, find_links, is_machines_root
 from sandbox.place import HostStatus, Place, Settings
 
 SIDE_BY_SIDE = 16
@@ -207,7 +207,8 @@ class Fleet(PhantomFleet):
         # As EC2, keeps the output of terminated instances: it tells why a boot failed.
         self._last_words: dict[str, str] = {}
         self._ca_pem = place.ca_file.read_text()
-        self._layers = copy_system(place.system_dir)
+        self._is_machines_root = is_machines_root()
+        self._layers = copy_system(place.system_dir, as_own=not self._is_machines_root)
         self._links = find_links()
         self._outer_cgroup = cgroups.find_own()
         self._accounts = render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
@@ -241,7 +242,8 @@ class Fleet(PhantomFleet):
             return
         sshd = self._book.take("no-sshd", **asked) is None
         number, private_ip, public_ip = self._launched, str(instance.private_ip), instance.public_ip
-        spec = self._describe_host(instance, host, first_uid=FIRST_UID + number % HOSTS_WITH_IDS * UIDS, sshd=sshd)
+        first_uid = FIRST_UID + number % HOSTS_WITH_IDS * UIDS if self._is_machines_root else None
+        spec = self._describe_host(instance, host, first_uid=first_uid, sshd=sshd)
         self.links.attach(instance.id, number)
         addresses = (private_ip,) if public_ip is None else (private_ip, public_ip)
         boot = self._pool.submit(self._boot, host, number, spec, mac_address_of(private_ip), addresses)
@@ -256,7 +258,7 @@ class Fleet(PhantomFleet):
         if self._settings.config.link_mbit and host.pid is not None:
             self._network.shape(number, host.pid, self._settings.config.link_mbit)
 
-    def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int, sshd: bool) -> HostSpec:
+    def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int | None, sshd: bool) -> HostSpec:
         private_ip = str(instance.private_ip)
         ranges, folder = self._settings.ranges, host.folder
         return HostSpec(
@@ -271,7 +273,7 @@ class Fleet(PhantomFleet):
             uids=UIDS,
             cgroup=str(folder.cgroup or ""),
             outer_cgroup=self._outer_cgroup,
-            fuse=Path("/dev/fuse").exists(),
+            fuse=self._is_machines_root and Path("/dev/fuse").exists(),
             network=render_network(
                 IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}"), instance.public_ip, str(ranges.public), MTU
             ),

@@ -89,7 +89,7 @@ class Host:
             try:
                 make_disk(self.folder, spec.disk_bytes)
                 if self.folder.cgroup:
-                    cgroups.make(self.folder.cgroup, spec.first_uid)
+                    cgroups.make(self.folder.cgroup, spec.first_uid or 0)
                 self._describe(spec)
                 while not _has_own_network(self._process.pid):
                     self._still_booting(deadline)
@@ -217,8 +217,7 @@ def check_machine() -> None:
             "The sandbox makes network namespaces and mounts, for which it must be root.",
             hint=sudo_command(),
         )
-    path = os.environ.get("PATH", "").split(":")
-    os.environ["PATH"] = ":".join([*path, *(folder for folder in SBIN if folder not in path)])
+    add_sbin()
     missing = [name for name in COMMANDS if shutil.which(name) is None]
     if not Path(PYTHON).exists():
         missing.append(PYTHON)
@@ -227,6 +226,12 @@ def check_machine() -> None:
             f"The sandbox needs {', '.join(missing)}, which this machine does not have.",
             hint=shlex.join(["bash", str(Path(__file__).parents[1] / "system-packages")]),
         )
+
+
+def add_sbin() -> None:
+    """Adds the folders to PATH that an ordinary user's does not have."""
+    path = os.environ.get("PATH", "").split(":")
+    os.environ["PATH"] = ":".join([*path, *(folder for folder in SBIN if folder not in path)])
 
 
 def sudo_command() -> str:

@@ -55,8 +55,9 @@ DEVICE_LINKS = (
 # The machine's disks, which a program that formats instance store volumes must not find.
 SYS_HIDDEN = ("block", "class/block", "dev/block")
 # The kernel allows a new mount of proc or sysfs, as containers and `ip netns exec` make them, only beside one of which
-# nothing is hidden. systemd-nspawn has them in the same place.
-HOST_FOLDER = "run/host"
+# nothing is hidden. LXC has them in such a place, too.
+UNHIDDEN = "dev/.sandbox"
+PACKAGES = "run/host/packages"
 TRIAL_UID = 1 << 29
 TRIAL_RULES = "table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }"
 
@@ -102,8 +103,8 @@ def unshare(flags: int) -> None:
 # --- on the machine, as its root
 
 
-def open_user_namespace(lines: str) -> int:
-    """A descriptor of a new user namespace. lines: of its uid_map and its gid_map (user_namespaces(7))."""
+def open_user_namespace(uid_map: str, gid_map: str) -> int:
+    """A descriptor of a new user namespace with these maps (user_namespaces(7))."""
     ready_read, ready_write = os.pipe()
     holder = os.fork()
     if holder == 0:
@@ -114,13 +115,51 @@ def open_user_namespace(lines: str) -> int:
     try:
         if not os.read(ready_read, 1):
             raise OSError(errno.EPERM, "no user namespace can be made")
-        for name in ("uid_map", "gid_map"):
-            Path(f"/proc/{holder}/{name}").write_text(lines)
+        Path(f"/proc/{holder}/uid_map").write_text(uid_map)
+        Path(f"/proc/{holder}/gid_map").write_text(gid_map)
         return os.open(f"/proc/{holder}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(ready_read)
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)
+
+
+def open_shift(spec: dict[str, Any]) -> int | None:
+    """The user namespace that shows files with the host's owners; None where the host's ids are the daemon's.
+
+    The machine's own root may write there, too, as nobody's files.
+    """
+    first, count = spec["first_uid"], spec["uids"]
+    if first is None:
+        return None
+    ids = f"0 {first} {count}\n{count} 0 1\n"
+    return open_user_namespace(ids, ids)
+
+
+def open_users(spec: dict[str, Any]) -> int:
+    """The host's user namespace."""
+    first, count = spec["first_uid"], spec["uids"]
+    if first is None:
+        return open_user_namespace(read_same_ids("uid_map"), read_same_ids("gid_map"))
+    return open_user_namespace(f"0 {first} {count}\n", f"0 {first} {count}\n")
+
+
+def read_same_ids(name: str) -> str:
+    """A map by which all ids that there are here stay as they are."""
+    lines = [line.split() for line in Path("/proc/self", name).read_text().splitlines()]
+    return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
+
+
+def show(source: Path, target: Path, shift: int | None, attributes: int = 0) -> None:
+    """Mounts a directory at `target`, with the host's owners if `shift` says which."""
+    if shift is not None:
+        mount_shifted(source, target, shift, attributes)
+        return
+    mount(str(source), target, "", MS_BIND)
+    if attributes & MOUNT_ATTR_RDONLY:
+        asked = struct.pack("=QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
+        made = libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, str(target).encode(), 0, asked, len(asked))
+        check(made, f"mount_setattr {target}")
 
 
 def mount_shifted(source: Path, target: Path, users: int, attributes: int = 0) -> None:
@@ -151,32 +190,30 @@ def build_outside(spec: dict[str, Any]) -> int:
     """Mounts the host's disk and the machine's system where process 1 takes them from; returns its user namespace.
 
     On the disk and in the machine's folders, files are the machine's root's. Seen through these mounts they are the
-    host's root's, an ordinary user of the machine. The machine's own root may write there, too, as nobody's files.
+    host's root's, an ordinary user of the machine.
     """
     unshare(CLONE_NEWNS)
     mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
-    first, count = spec["first_uid"], spec["uids"]
-    shift = open_user_namespace(f"0 {first} {count}\n{count} 0 1\n")
+    shift = open_shift(spec)
     # From here on paths are relative to it: the host's root may not pass through the folders above it.
     os.chdir(spec["folder"])
     attach_disk(spec["disk_bytes"])
     VOLUME.chmod(0o755)
-    mount_shifted(VOLUME, ROOT, shift)
+    show(VOLUME, ROOT, shift)
     mount("tmpfs", STAGE, "tmpfs", 0, "mode=0755")
     for number, layer in enumerate(spec["layers"]):
         for depth, source in enumerate(layer["sources"]):
             target = STAGE / f"{number}.{depth}"
             target.mkdir()
-            mount_shifted(Path(source), target, shift, MOUNT_ATTR_RDONLY)
+            show(Path(source), target, shift, MOUNT_ATTR_RDONLY)
     (STAGE / "packages").mkdir()
-    mount_shifted(Path(spec["packages"]), STAGE / "packages", shift, MOUNT_ATTR_RDONLY)
-    os.close(shift)
+    show(Path(spec["packages"]), STAGE / "packages", shift, MOUNT_ATTR_RDONLY)
     if spec["fuse"]:
         # Hosts may mount file systems of theirs, as on EC2; the machine's device may be its root's alone.
         os.mknod(STAGE / "fuse", stat.S_IFCHR, os.makedev(10, 229))
         (STAGE / "fuse").chmod(0o666)
         mount(str(STAGE / "fuse"), Path("/dev/fuse"), "", MS_BIND)
-    return open_user_namespace(f"0 {first} {count}\n")
+    return open_users(spec)
 
 
 def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
@@ -238,13 +275,15 @@ def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
 def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
     """/proc, /sys, /dev and /run of the host's own namespaces."""
     mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
-    for top in (root, root / HOST_FOLDER):
+    (root / PACKAGES).mkdir(parents=True)
+    mount(str(STAGE / "packages"), root / PACKAGES, "", MS_BIND)
+    dev = root / "dev"
+    mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=0755,size=64k")
+    (root / UNHIDDEN).mkdir(mode=0o700)
+    for top in (root, root / UNHIDDEN):
         for kind, name in (("proc", "proc"), ("sysfs", "sys")):
-            (top / name).mkdir(parents=True, exist_ok=True)
+            (top / name).mkdir(exist_ok=True)
             mount(kind, top / name, kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    packages = root / HOST_FOLDER / "packages"
-    packages.mkdir()
-    mount(str(STAGE / "packages"), packages, "", MS_BIND)
     for name in SYS_HIDDEN:
         if (root / "sys" / name).exists():
             mount("tmpfs", root / "sys" / name, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "mode=0555")
@@ -257,8 +296,6 @@ def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
     (root / "run/sshd").mkdir(mode=0o755)
     (root / "run/lock").mkdir(mode=0o1777)
     (root / "run/utmp").touch(0o664)  # sshd notes logins only if it exists; `logname` and `who` read it
-    dev = root / "dev"
-    mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=0755,size=64k")
     for name in DEVICES:
         if Path("/dev", name).exists():
             (dev / name).touch()
@@ -473,7 +510,7 @@ def boot(spec: dict[str, Any]) -> None:
 
 def install_packages() -> None:
     """Installs the packages that `cluster sandbox install` has fetched; what dpkg says is on the console."""
-    for folder in sorted(Path("/", HOST_FOLDER, "packages").glob("[0-9]*")):
+    for folder in sorted(Path("/", PACKAGES).glob("[0-9]*")):
         files = sorted(str(path) for path in folder.glob("*.deb"))
         done = subprocess.run(
             ("dpkg", "--install", *files), stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False,
@@ -493,10 +530,10 @@ def try_kernel() -> None:
     lower, upper, root = Path("/mnt/lower"), Path("/mnt/upper"), Path("/mnt/root")
     for path in (lower, upper, root):
         path.mkdir()
-    ids = f"0 {TRIAL_UID} {1 << 16}\n"
-    users = open_user_namespace(ids)
-    mount_shifted(Path("/usr"), lower, users)
-    first = enter_namespaces(users, "", "")
+    is_machines_root = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    spec = {"first_uid": TRIAL_UID if is_machines_root else None, "uids": 1 << 16}
+    show(Path("/usr"), lower, open_shift(spec), MOUNT_ATTR_RDONLY)
+    first = enter_namespaces(open_users(spec), "", "")
     if first:
         wait_for(first)
     mount("tmpfs", upper, "tmpfs")

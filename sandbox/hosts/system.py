@@ -25,7 +25,10 @@ COPIED_OF_VAR_LIB = ("pam", "python", "ucf", "sgml-base", "xml-core", "man-db", 
 SHARED_OF_VAR_LIB = ("dpkg", "apt")
 # Where secrets may be that no package of the distribution has put there.
 MASKED = ("opt", "usr/local")
+# Where programs are that run as root whoever starts them, and what sudo takes from root alone.
+RUNS_AS_ROOT = ("usr/bin", "usr/sbin", "usr/lib/openssh", "usr/lib/sudo", "usr/libexec/sudo")
 MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+UNKNOWN_ID = 65534  # /proc/sys/kernel/overflowuid
 READABLE_FOLDER, READABLE_FILE = 0o005, 0o004
 
 
@@ -37,8 +40,16 @@ class Layer:
     sources: tuple[str, ...]
 
 
-def copy_system(target: Path) -> tuple[Layer, ...]:
-    """Copies what hosts see of /etc and /var to `target`, masks secrets, and returns the layers, outer ones first."""
+def is_machines_root() -> bool:
+    """Whether root here is the machine's root, and not an ordinary user's in a namespace of theirs (rootless.py)."""
+    return Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
+
+
+def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
+    """Copies what hosts see of /etc and /var to `target`, masks secrets, and returns the layers, outer ones first.
+
+    as_own: the machine's root owns nothing here. What has to be root's in a host, this process then has to own.
+    """
     masks = {name: tuple(_find_unreadable(Path("/", name))) for name in MASKED}
     copy_readable(Path("/etc"), target / "etc", NOT_IN_ETC)
     for name, mode in (*EMPTY_IN_VAR, ("lib", 0o755)):
@@ -49,17 +60,42 @@ def copy_system(target: Path) -> tuple[Layer, ...]:
     layers = [Layer(name=name, sources=(str(target / name),)) for name in ("etc", "var")]
     for name in ("usr", "opt"):
         hidden = [path for below in MASKED if below.startswith(name) for path in masks[below]]
-        mask = target / "masks" / name
+        mask, whole = target / "masks" / name, f"/{name}"
         _make_folder(mask, 0o755)
-        is_hidden = Path("/", name) in hidden
-        if not is_hidden:
+        if Path(whole) in hidden:
+            sources: tuple[str, ...] = (str(mask),)
+        elif as_own:  # it cannot read what others cannot
+            own_folders(Path(whole), mask)
+            sources = (str(mask), whole)
+        else:
             write_mask(target / "masks", hidden)
-        sources = (str(mask),) if is_hidden else (str(mask), f"/{name}") if hidden else (f"/{name}",)
+            sources = (str(mask), whole) if hidden else (whole,)
         layers.append(Layer(name=name, sources=sources))
     shared = [f"var/lib/{name}" for name in SHARED_OF_VAR_LIB]
     real = [name for name in MERGED_USR if not Path("/", name).is_symlink()]
     layers += [Layer(name=name, sources=(f"/{name}",)) for name in (*shared, *real) if Path("/", name).is_dir()]
     return tuple(layers)
+
+
+def own_folders(source: Path, target: Path) -> None:
+    """Makes a layer for below `target` in which the folders of `source`, and what runs as root, belong to this process.
+
+    Root in a host can write to no folder that belongs to none of its users, and no file of others makes it root.
+    """
+    # find fails for the folders that only others can enter.
+    found = subprocess.run(("find", str(source), "-xdev", "-type", "d", "-print0"), check=False, capture_output=True)
+    for name in found.stdout.split(b"\0")[:-1]:
+        folder = Path(os.fsdecode(name))
+        mode = folder.stat().st_mode
+        if is_readable(mode):
+            _make_folder(target / folder.relative_to(source), stat.S_IMODE(mode))
+    for folder in (Path("/", name) for name in RUNS_AS_ROOT if Path("/", name).is_relative_to(source)):
+        for path in folder.glob("**/*"):
+            mode = path.lstat().st_mode
+            is_privileged = mode & (stat.S_ISUID | stat.S_ISGID) or folder.name == "sudo"
+            if stat.S_ISREG(mode) and is_privileged and is_readable(mode):
+                shutil.copyfile(path, target / path.relative_to(source))
+                (target / path.relative_to(source)).chmod(stat.S_IMODE(mode))
 
 
 def find_links() -> tuple[tuple[str, str], ...]:
@@ -71,7 +107,7 @@ def copy_readable(source: Path, target: Path, left_out: Iterable[str] = ()) -> N
     """Copies a folder with all that everybody can read. left_out: paths below it that are not copied."""
     shown = source.stat()
     _make_folder(target, stat.S_IMODE(shown.st_mode))
-    os.chown(target, shown.st_uid, shown.st_gid)
+    _give(target, shown)
     for entry in os.scandir(source):
         into = target / entry.name
         below = [path.partition("/")[2] for path in left_out if path.startswith(f"{entry.name}/")]
@@ -83,7 +119,7 @@ def copy_readable(source: Path, target: Path, left_out: Iterable[str] = ()) -> N
             continue
         if entry.is_symlink() or entry.is_file():
             shutil.copy2(entry.path, into, follow_symlinks=False)
-            os.chown(into, status.st_uid, status.st_gid, follow_symlinks=False)
+            _give(into, status)
 
 
 def is_readable(mode: int) -> bool:
@@ -104,7 +140,7 @@ def write_mask(target: Path, hidden: Iterable[Path]) -> None:
         for folder in reversed(path.parents):
             shown, masked = folder.stat(), target / folder.relative_to("/")
             _make_folder(masked, stat.S_IMODE(shown.st_mode))
-            os.chown(masked, shown.st_uid, shown.st_gid)
+            _give(masked, shown)
         os.mknod(target / path.relative_to("/"), stat.S_IFCHR, 0)
 
 
@@ -112,13 +148,20 @@ def _find_unreadable(folder: Path) -> Iterator[Path]:
     """The topmost files and folders below a folder of the machine that not everybody can read."""
     if not folder.is_dir():
         return
+    # find fails for folders that it cannot enter, and has named them before.
     found = subprocess.run(
         ("find", str(folder), "-xdev", "(", "-type", "d", "!", "-perm", "-0005",
          "-o", "!", "-type", "d", "!", "-type", "l", "!", "-perm", "-0004", ")", "-print0", "-prune"),
-        check=True, capture_output=True,
+        check=False, capture_output=True,
     )  # fmt: skip
     for path in found.stdout.split(b"\0")[:-1]:
         yield Path(os.fsdecode(path))
+
+
+def _give(path: Path, like: os.stat_result) -> None:
+    """Gives a file the owner of another one; what belongs to nobody who is known here becomes root's."""
+    uid, gid = (0 if owner == UNKNOWN_ID else owner for owner in (like.st_uid, like.st_gid))
+    os.chown(path, uid, gid, follow_symlinks=False)
 
 
 def _make_folder(path: Path, mode: int) -> None:

@@ -1,0 +1,46 @@
+"""Process 1 of the namespaces in which an ordinary user's sandboxes live (rootless.py): it reaps, and ends after them.
+
+    /usr/bin/python3 -I -S -B holder.py MARK STATE_ROOT EXIT_FD
+
+Standard library only. Whoever reads the other end of EXIT_FD learns of its end.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+POLL_S = 0.5
+# The resolver that slirp4netns offers; one on the machine's own loopback cannot be reached from here.
+RESOLVER = "nameserver 10.0.2.3\n"
+
+
+def main() -> None:
+    """Stays as long as there is a sandbox, or another process in these namespaces."""
+    state_root = Path(sys.argv[2])
+    subprocess.run(("ip", "link", "set", "lo", "up"), check=True)
+    if "nameserver 127." in Path("/etc/resolv.conf").read_text():
+        resolver = state_root.with_name(f"{state_root.name}.resolv.conf")
+        resolver.write_text(RESOLVER)
+        subprocess.run(("mount", "--bind", str(resolver), os.path.realpath("/etc/resolv.conf")), check=True)
+    os.write(1, b"+")
+    os.close(1)
+    quiet = 0
+    while quiet < 2:
+        time.sleep(POLL_S)
+        _reap()
+        others = [path for path in Path("/proc").iterdir() if path.name.isdigit() and path.name != "1"]
+        quiet = 0 if others or (state_root.exists() and any(state_root.iterdir())) else quiet + 1
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The sandbox of an ordinary user: outer namespaces in which that user is root, and all the rest is as with root.
+
+A command that needs the sandbox enters them, and is started anew there. Its files belong to the user. slirp4netns leads
+from there to the Internet; the machine's own addresses are out of reach.
+"""
+
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from foundation.errors import SandboxError
+from foundation.user_folders import state_folder
+from sandbox.hosts.hosts import PYTHON, add_sbin
+from sandbox.place import STATE_VARIABLE, find_processes, place_of, read_arguments
+
+HOLDER = Path(__file__).with_name("holder.py")
+TUN = Path("/dev/net/tun")
+# Each host has this many ids; 65536 is what useradd gives every user, too.
+LEAST_IDS = 65536
+NAMESPACES = ("--user", "--mount", "--pid", "--net")
+READY_TIMEOUT_S = 30
+# Settings with which distributions keep ordinary users from making user namespaces, and what allows it.
+SYSCTLS = (
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
+    ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+    ("user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
+)
+
+
+def enter(project_dir: Path, *, start: bool) -> None:
+    """Starts this command anew in the user's namespaces; returns where that is not needed, or there are none.
+
+    Root needs none, nor does who started the folder's sandbox under sudo. start: makes them if there are none, and
+    raises SandboxError, with the command that helps, where the machine does not let this user make them.
+    """
+    if not _is_ordinary_user() or place_of(project_dir).state_dir.exists():
+        return
+    add_sbin()
+    state_root = state_folder() / "sandbox"
+    holder = _find_holder()
+    if holder is None:
+        if not start and not (state_root / place_of(project_dir).id).exists():  # what a crashed one has left is there
+            return
+        check_user()
+        holder = _start_holder(state_root)
+    # Left over from a shell that sudo opened, they would say that root is somebody else here.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
+    words = ("nsenter", f"--target={holder}", *NAMESPACES, "--preserve-credentials", "--",
+             "env", f"--chdir={Path.cwd()}", *sys.orig_argv)  # fmt: skip
+    sys.stdout.flush()
+    os.execvpe("nsenter", words, {**environment, STATE_VARIABLE: str(state_root)})  # noqa: S606 - no shell is wanted
+
+
+def _is_ordinary_user() -> bool:
+    return sys.platform == "linux" and 0 not in (os.geteuid(), os.getresuid()[2])
+
+
+def check_user() -> None:
+    """Raises SandboxError when this user cannot make the namespaces; its hint is the command that changes that."""
+    missing = [name for name in ("newuidmap", "slirp4netns") if shutil.which(name) is None]
+    if missing:
+        raise SandboxError(
+            f"Without root, the sandbox needs {' and '.join(missing)}, which this machine does not have.",
+            hint="sudo apt-get install uidmap slirp4netns",
+        )
+    user = pwd.getpwuid(os.getuid()).pw_name
+    if not all(has_ids(Path(f"/etc/{name}").read_text(), user, os.getuid()) for name in ("subuid", "subgid")):
+        raise SandboxError(
+            f"Without root, the sandbox needs {LEAST_IDS} user ids and group ids that belong to {user} (subuid(5)).",
+            hint=f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}",
+        )
+    if not os.access(TUN, os.R_OK | os.W_OK):
+        raise SandboxError(
+            f"Without root, the sandbox needs {TUN}, which {user} may not use.", hint=f"sudo chmod 666 {TUN}"
+        )
+    tried = subprocess.run(
+        ("unshare", "--user", "--map-root-user", "--net", "true"), capture_output=True, text=True, check=False
+    )
+    if tried.returncode != 0:
+        settings = {name: Path("/proc/sys", name) for name, _, _ in SYSCTLS}
+        found = {name: path.read_text().strip() for name, path in settings.items() if path.exists()}
+        raise SandboxError(
+            f"This machine does not let {user} make user namespaces: {tried.stderr.strip()}", hint=find_setting(found)
+        )
+
+
+def has_ids(text: str, user: str, uid: int) -> bool:
+    """Whether a line of /etc/subuid gives a user enough ids. Pure."""
+    lines = [line.split(":") for line in text.splitlines()]
+    return any(line[0] in (user, str(uid)) and int(line[2]) >= LEAST_IDS for line in lines if len(line) == 3)
+
+
+def find_setting(found: Mapping[str, str]) -> str:
+    """The command that lets ordinary users make user namespaces. found: the kernel's settings by name. Pure."""
+    for name, forbids, allows in SYSCTLS:
+        if found.get(name) == forbids:
+            return f"sudo sysctl {allows}"
+    return "sudo -E cluster up"
+
+
+def _find_holder() -> int | None:
+    """The pid of process 1 of the user's namespaces, as the machine has it; None if there are none."""
+    return next((pid for pid in find_processes(_mark()) if read_arguments(pid)[:1] == [PYTHON]), None)
+
+
+def _mark() -> str:
+    return f"cluster-sandbox-user:{os.getuid()}"
+
+
+def _start_holder(state_root: Path) -> int:
+    state_root.parent.mkdir(parents=True, exist_ok=True)
+    with (state_root.parent / "sandbox.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        holder = _find_holder()
+        if holder is not None:  # another command has made them meanwhile
+            return holder
+        exit_read, exit_write = os.pipe()
+        process = subprocess.Popen(
+            ("unshare", *NAMESPACES, "--map-root-user", "--map-auto", "--propagation", "slave", "--fork",
+             "--kill-child", "--mount-proc", "--", PYTHON, "-I", "-S", "-B", str(HOLDER), _mark(), str(state_root)),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(exit_write,),
+            start_new_session=True, cwd="/",
+        )  # fmt: skip
+        os.close(exit_write)
+        assert process.stdout is not None  # noqa: S101 -- tells mypy what PIPE means
+        assert process.stderr is not None  # noqa: S101 -- as above
+        if not process.stdout.read(1):
+            raise SandboxError(
+                f"The sandbox's outer namespaces cannot be made: {process.stderr.read().decode().strip()}"
+            )
+        process.stderr.close()
+        holder = _find_holder()
+        assert holder is not None  # noqa: S101 -- it has just answered
+        _connect(holder, exit_read)
+        process.returncode = 0  # it outlives this process, and Popen must not warn about that
+        return holder
+
+
+def _connect(holder: int, exit_fd: int) -> None:
+    """Starts slirp4netns, which ends when the holder does. Raises SandboxError."""
+    ready_read, ready_write = os.pipe()
+    process = subprocess.Popen(
+        ("slirp4netns", "--configure", "--mtu=65520", "--disable-host-loopback", f"--exit-fd={exit_fd}",
+         f"--ready-fd={ready_write}", str(holder), "tap0"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(exit_fd, ready_write),
+        start_new_session=True, cwd="/",
+    )  # fmt: skip
+    os.close(ready_write)
+    os.close(exit_fd)
+    assert process.stderr is not None  # noqa: S101 -- tells mypy what PIPE means
+    if not os.read(ready_read, 1):
+        raise SandboxError(f"The sandbox's network cannot be made: {process.stderr.read().decode().strip()}")
+    os.close(ready_read)
+    process.stderr.close()
+    process.returncode = 0
