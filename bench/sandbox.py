@@ -29,6 +29,7 @@ def sandbox(config: SandboxConfig) -> Iterator[tuple[Any, str, Path]]:
     try:
         info = control.start(folder, region="us-east-1", report=silent, config=config)
         os.environ.update(control.environment(info))
+        boto3.setup_default_session()  # the one before has another sandbox's credentials
         image = boto3.client("ssm").get_parameter(Name=IMAGE)["Parameter"]["Value"]
         yield boto3.client("ec2"), image, folder
     finally:

@@ -24,9 +24,8 @@ from foundation.files import write_whole
 from sandbox.config import SandboxConfig
 from sandbox.hosts import cgroups
 
-# Set in the namespaces of ordinary users (rootless.py), who cannot write to root's folder.
-STATE_VARIABLE = "CLUSTER_SANDBOX_STATE"
-STATE_ROOT = Path(os.environ.get(STATE_VARIABLE, "/var/lib/cluster-sandbox"))
+# An argument of process 1 of an ordinary user's namespaces (rootless.py), before the folder of that user's sandboxes.
+USERS_MARK = "cluster-sandbox-user"
 # No bucket's name begins with a dot.
 CHECKIP_PATH = "/.sandbox/checkip"
 CONTROL_TIMEOUT_S = 30.0
@@ -34,6 +33,25 @@ CONTROL_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 10.0
 POLL_S = 0.02
 T = TypeVar("T")
+
+
+def read_arguments(pid: int) -> list[str]:
+    """A process's command line; empty when it has ended, is a kernel thread, or is hidden from this user (hidepid)."""
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+    return [os.fsdecode(word) for word in raw.split(b"\0")[:-1]]
+
+
+def _find_state_root() -> Path:
+    """The folder of all sandboxes: root's, or in an ordinary user's namespaces the one of that user."""
+    words = read_arguments(1)
+    mark = next((number for number, word in enumerate(words) if word.startswith(f"{USERS_MARK}:")), None)
+    return Path("/var/lib/cluster-sandbox") if mark is None else Path(words[mark + 1])
+
+
+STATE_ROOT = _find_state_root()
 
 
 @dataclass
@@ -73,15 +91,6 @@ def place_of(project_dir: Path) -> Place:
     resolved = os.fsencode(project_dir.resolve())
     sandbox_id = hashlib.sha256(resolved).hexdigest()[:8]
     return Place(id=sandbox_id, state_dir=STATE_ROOT / sandbox_id)
-
-
-def read_arguments(pid: int) -> list[str]:
-    """A process's command line; empty when it has ended, is a kernel thread, or is hidden from this user (hidepid)."""
-    try:
-        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []
-    return [os.fsdecode(word) for word in raw.split(b"\0")[:-1]]
 
 
 def find_processes(mark: str) -> Iterator[int]:

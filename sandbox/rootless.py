@@ -16,7 +16,7 @@ from pathlib import Path
 from foundation.errors import SandboxError
 from foundation.user_folders import state_folder
 from sandbox.hosts.hosts import PYTHON, add_sbin
-from sandbox.place import STATE_VARIABLE, find_processes, place_of, read_arguments
+from sandbox.place import USERS_MARK, find_processes, place_of, read_arguments
 
 HOLDER = Path(__file__).with_name("holder.py")
 TUN = Path("/dev/net/tun")
@@ -53,7 +53,7 @@ def enter(project_dir: Path, *, start: bool) -> None:
     words = ("nsenter", f"--target={holder}", *NAMESPACES, "--preserve-credentials", "--",
              "env", f"--chdir={Path.cwd()}", *sys.orig_argv)  # fmt: skip
     sys.stdout.flush()
-    os.execvpe("nsenter", words, {**environment, STATE_VARIABLE: str(state_root)})  # noqa: S606 - no shell is wanted
+    os.execvpe("nsenter", words, environment)  # noqa: S606 - no shell is wanted
 
 
 def _is_ordinary_user() -> bool:
@@ -109,7 +109,7 @@ def _find_holder() -> int | None:
 
 
 def _mark() -> str:
-    return f"cluster-sandbox-user:{os.getuid()}"
+    return f"{USERS_MARK}:{os.getuid()}"
 
 
 def _start_holder(state_root: Path) -> int:

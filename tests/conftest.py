@@ -24,6 +24,9 @@ settings.load_profile("tests")
 # A file's tests run in one process: the longest files begin first.
 LONGEST = ("jobs", "scripts_on_nodes", "end_to_end", "installation", "kill_points", "under_sudo", "crashes")
 
+# On two cores, beside four others that are slow as well.
+SLOW_TIMEOUT_S = 3 * 3600
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no process is left alone with it at the end.
@@ -32,6 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     order = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (order.get(item.path.name, len(order)), "tests/sandbox/" not in item.path.as_posix()))
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S), append=False)
     if os.geteuid() == 0 and platform.system() == "Linux":
         return
     for item in items:

@@ -63,14 +63,14 @@ class Host:
     @property
     def pid(self) -> int | None:
         """The machine's pid of the host's process 1; None before it is started and after it has ended."""
-        parent = Path(f"/proc/{self._process.pid}")
+        parent = self._process.pid
         try:
-            children = (parent / f"task/{self._process.pid}/children").read_text().split()
-            outside = (parent / "ns/pid").readlink()
-            # While it boots, its parent has other children for a moment.
-            return next((int(pid) for pid in children if Path(f"/proc/{pid}/ns/pid").readlink() != outside), None)
+            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
             return None
+        # While it boots, its parent has another child for a moment.
+        outside = _namespace_of(parent, "pid")
+        return next((int(pid) for pid in children if _namespace_of(pid, "pid") not in (outside, None)), None)
 
     @property
     def exit_code(self) -> int | None:
@@ -91,7 +91,7 @@ class Host:
                 if self.folder.cgroup:
                     cgroups.make(self.folder.cgroup, spec.first_uid or 0)
                 self._describe(spec)
-                while not _has_own_network(self._process.pid):
+                while _namespace_of(self._process.pid, "net") in (_namespace_of("self", "net"), None):
                     self._still_booting(deadline)
                 network.plug_in(number, self._process.pid, mac_address, addresses)
             except (OSError, CommandError) as error:
@@ -180,11 +180,12 @@ def make_disk(folder: Folder, disk_bytes: int) -> None:
     fresh.rename(folder.disk)
 
 
-def _has_own_network(pid: int) -> bool:
+def _namespace_of(pid: int | str, kind: str) -> Path | None:
+    """A process's namespace; None when it has ended."""
     try:
-        return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
-    except FileNotFoundError:
-        return False
+        return Path(f"/proc/{pid}/ns/{kind}").readlink()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def _kill(pid: int, number: int = signal.SIGKILL) -> None:

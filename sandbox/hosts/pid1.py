@@ -186,17 +186,13 @@ def attach_disk(size_bytes: int) -> None:
         say(f"no loop device here ({attached.stderr.strip()}): the root volume is a folder, of any size")
 
 
-def build_outside(spec: dict[str, Any]) -> int:
-    """Mounts the host's disk and the machine's system where process 1 takes them from; returns its user namespace.
+def build_outside(spec: dict[str, Any]) -> None:
+    """Mounts the host's disk and the machine's system where process 1 takes them from.
 
     On the disk and in the machine's folders, files are the machine's root's. Seen through these mounts they are the
     host's root's, an ordinary user of the machine.
     """
-    unshare(CLONE_NEWNS)
-    mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
     shift = open_shift(spec)
-    # From here on paths are relative to it: the host's root may not pass through the folders above it.
-    os.chdir(spec["folder"])
     attach_disk(spec["disk_bytes"])
     VOLUME.chmod(0o755)
     show(VOLUME, ROOT, shift)
@@ -213,7 +209,32 @@ def build_outside(spec: dict[str, Any]) -> int:
         os.mknod(STAGE / "fuse", stat.S_IFCHR, os.makedev(10, 229))
         (STAGE / "fuse").chmod(0o666)
         mount(str(STAGE / "fuse"), Path("/dev/fuse"), "", MS_BIND)
-    return open_users(spec)
+
+
+def start_building(spec: dict[str, Any]) -> int:
+    """Starts a process that mounts what is outside, while namespaces are made; returns a descriptor for `await_built`.
+
+    They share this mount namespace, of which process 1 makes its own.
+    """
+    unshare(CLONE_NEWNS)
+    mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
+    # From here on paths are relative to it: the host's root may not pass through the folders above it.
+    os.chdir(spec["folder"])
+    built_read, built_write = os.pipe()
+    if os.fork() == 0:
+        build_outside(spec)
+        os.write(built_write, b"+")
+        os._exit(0)  # what is below is for the others
+    os.close(built_write)
+    return built_read
+
+
+def await_built(built: int) -> None:
+    """Waits until all is mounted outside, and makes the host's mount namespace of it."""
+    if not os.read(built, 1):
+        sys.exit("the host's file systems could not be mounted")
+    os.close(built)
+    unshare(CLONE_NEWNS | CLONE_NEWCGROUP)
 
 
 def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
@@ -237,19 +258,20 @@ def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
         # The change of ids has cleared both.
         check(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
         check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-        unshare(CLONE_NEWNS | CLONE_NEWCGROUP)
     return first
 
 
 def wait_for(first: int) -> NoReturn:
     """Waits for process 1 and ends as it did."""
-    _, status = os.waitpid(first, 0)
+    ended, status = os.waitpid(-1, 0)
+    while ended != first:
+        ended, status = os.waitpid(-1, 0)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    sys.exit(os.waitstatus_to_exitcode(status))
+    os._exit(os.waitstatus_to_exitcode(status))  # there is nothing to clean up, and the host is gone only after it
 
 
 # --- in the host, as its root
@@ -536,6 +558,7 @@ def try_kernel() -> None:
     first = enter_namespaces(open_users(spec), "", "")
     if first:
         wait_for(first)
+    unshare(CLONE_NEWNS)
     mount("tmpfs", upper, "tmpfs")
     for path in (upper / "upper", upper / "work"):
         path.mkdir()
@@ -552,10 +575,12 @@ def main() -> NoReturn:
     check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     spec = read_spec()
     say(f"{spec['instance_id']}: booting {spec['hostname']}")
-    first = enter_namespaces(build_outside(spec), spec["cgroup"], spec["outer_cgroup"])
+    built = start_building(spec)
+    first = enter_namespaces(open_users(spec), spec["cgroup"], spec["outer_cgroup"])
     if first:
         os.close(ready_fd)
         wait_for(first)
+    await_built(built)
     boot(spec)
     log_in("ubuntu")
     say(f"{spec['hostname']} login: sshd starts")

@@ -54,7 +54,7 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
     copy_readable(Path("/etc"), target / "etc", NOT_IN_ETC)
     for name, mode in (*EMPTY_IN_VAR, ("lib", 0o755)):
         _make_folder(target / "var" / name, mode)
-    for name in COPIED_OF_VAR_LIB:
+    for name in (*COPIED_OF_VAR_LIB, *(SHARED_OF_VAR_LIB if as_own else ())):
         if Path("/var/lib", name).is_dir():
             copy_readable(Path("/var/lib", name), target / "var/lib" / name)
     layers = [Layer(name=name, sources=(str(target / name),)) for name in ("etc", "var")]
@@ -71,7 +71,7 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
             write_mask(target / "masks", hidden)
             sources = (str(mask), whole) if hidden else (whole,)
         layers.append(Layer(name=name, sources=sources))
-    shared = [f"var/lib/{name}" for name in SHARED_OF_VAR_LIB]
+    shared = [] if as_own else [f"var/lib/{name}" for name in SHARED_OF_VAR_LIB]
     real = [name for name in MERGED_USR if not Path("/", name).is_symlink()]
     layers += [Layer(name=name, sources=(f"/{name}",)) for name in (*shared, *real) if Path("/", name).is_dir()]
     return tuple(layers)

@@ -27,7 +27,7 @@ RUN = {
     "split large": ("data", "split", "large", "DST", "--shard-size", "20MB"),
     "fetch": ("data", "fetch", "digits", "DST", "--shards", "3"),
 }
-SLOW = [pytest.mark.slow, pytest.mark.timeout(3600)]
+SLOW = [pytest.mark.slow]
 MANY = int(os.environ.get("KILLS", "25"))
 
 
