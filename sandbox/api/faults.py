@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from sandbox.api.log import CALL_KEY, FAULT_KEY
+from sandbox.api.log import ACCESS_KEY, CALL_KEY, FAULT_KEY
 from sandbox.api.refusals import BROKEN, SLOW_DOWN, THROTTLED, Refusal, deny, refuse
 from sandbox.faults import Fault, FaultBook
 
@@ -86,7 +86,9 @@ class ApiFaults:
         for kind in ("throttle", "unauthorized", "internal-error"):
             if fault := self._book.take(kind, **context):
                 environ[FAULT_KEY] = fault.text
-                return refuse(environ, start_response, call["service"], self._choose_refusal(kind, call))
+                return refuse(
+                    environ, start_response, call["service"], self._choose_refusal(kind, call, environ[ACCESS_KEY])
+                )
         if fault := self._book.take("lost-reply", **context):
             environ[FAULT_KEY] = fault.text
             for _ in self._app(environ, start_response):
@@ -94,10 +96,10 @@ class ApiFaults:
             raise CutError("the reply is lost on purpose")
         return self._app(environ, start_response)
 
-    def _choose_refusal(self, kind: str, call: dict[str, Any]) -> Refusal:
+    def _choose_refusal(self, kind: str, call: dict[str, Any], access_key_id: str | None) -> Refusal:
         if kind == "unauthorized":
             action = f"{call['service']}:{call['action']}"
-            return deny(call["service"], self._name_caller(call["access_key_id"]), action)
+            return deny(call["service"], self._name_caller(access_key_id), action)
         return THROTTLED if kind == "throttle" else BROKEN
 
     def _answer_s3(

@@ -16,8 +16,11 @@ from moto.core.request import Request
 from moto.core.routing import get_service_router
 from werkzeug.exceptions import HTTPException
 
-# Keys of a request's WSGI environment: the call's description, the fault that struck it, the permission it lacked.
+# Keys of a request's WSGI environment: the call's description, the access key id that it names, the caller's ARN once
+# the signature has been checked, the fault that struck it, the permission it lacked.
 CALL_KEY = "sandbox.call"
+ACCESS_KEY = "sandbox.access_key"
+CALLER_KEY = "sandbox.caller"
 FAULT_KEY = "sandbox.fault"
 REFUSED_KEY = "sandbox.refused"
 
@@ -33,8 +36,9 @@ class ApiLog:
     """WSGI middleware that writes the log.
 
     Each line has `time` (ISO 8601, UTC), `duration_ms`, `service`, `region`, `action`, `status` (HTTP), `dry_run`,
-    `access_key_id`, and, null if there is none: `error` (AWS's code), `client_token`, `resource` (bucket and key of an
-    S3 call), `fault` (the one that struck the call) and `refused` (the permission that the caller lacked).
+    and, null if there is none: `caller` (an ARN; of calls whose signature is right), `error` (AWS's code),
+    `client_token`, `resource` (bucket and key of an S3 call), `fault` (the one that struck the call) and `refused` (the
+    permission that the caller lacked). No line has an access key id.
     """
 
     def __init__(self, app: WSGIApplication, path: Path) -> None:
@@ -45,8 +49,7 @@ class ApiLog:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Passes the call on, and logs it when the answer is complete."""
         begun = dt.datetime.now(dt.UTC)
-        entry = describe_call(environ)
-        environ[CALL_KEY] = entry
+        environ[CALL_KEY] = describe_call(environ)
         status = [0]
 
         def start(line: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
@@ -67,7 +70,7 @@ class ApiLog:
     def _write(self, environ: WSGIEnvironment, begun: dt.datetime, status: int, error: str | None) -> None:
         duration = dt.datetime.now(dt.UTC) - begun
         outcome = {"status": status, "error": error, "time": begun.isoformat(), "fault": environ.get(FAULT_KEY),
-                   "refused": environ.get(REFUSED_KEY)}  # fmt: skip
+                   "refused": environ.get(REFUSED_KEY), "caller": environ.get(CALLER_KEY)}  # fmt: skip
         entry = environ[CALL_KEY] | outcome | {"duration_ms": round(duration.total_seconds() * 1000, 1)}
         try:
             with self._lock:
@@ -77,8 +80,8 @@ class ApiLog:
 
 
 def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
-    """What a call asks for, and who makes it. Puts back a form's body that it reads."""
-    key, region, service = _find_credential(environ)
+    """What a call asks for; notes the access key id that it names. Puts back a form's body that it reads."""
+    environ[ACCESS_KEY], region, service = _find_credential(environ)
     form = _read_form(environ)
     target = environ.get("HTTP_X_AMZ_TARGET", "")
     if "Action" in form:
@@ -94,7 +97,6 @@ def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
         "action": action,
         "client_token": form.get("ClientToken", [None])[0],
         "dry_run": form.get("DryRun", [""])[0] == "true",
-        "access_key_id": key,
         "resource": environ["PATH_INFO"].lstrip("/") if service == "s3" else None,
     }
 

@@ -48,6 +48,38 @@ EXPIRED = Refusal(
     status=FORBIDDEN, code="RequestExpired", query_code="ExpiredToken", json_code="ExpiredTokenException",
     s3_code="ExpiredToken", message="The security token included in the request is expired",
 )  # fmt: skip
+BAD_SIGNATURE = Refusal(
+    status=FORBIDDEN, code="AuthFailure", query_code="SignatureDoesNotMatch", json_code="InvalidSignatureException",
+    s3_code="SignatureDoesNotMatch",
+    message="The request signature we calculated does not match the signature you provided. Check your key and signing "
+    "method.",
+)  # fmt: skip
+NOT_SIGNED = Refusal(
+    status=FORBIDDEN, code="AuthFailure", query_code="SignatureDoesNotMatch", json_code="InvalidSignatureException",
+    s3_code="AccessDenied", message="There were headers present in the request which were not signed",
+)  # fmt: skip
+OLD_SIGNATURE = Refusal(
+    code="AuthFailure", query_code="IncompleteSignature", json_code="IncompleteSignatureException",
+    s3_code="InvalidRequest",
+    message="The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
+)  # fmt: skip
+BAD_TOKEN = Refusal(
+    status=FORBIDDEN, code="AuthFailure", query_code="InvalidClientTokenId", json_code="UnrecognizedClientException",
+    s3_code="InvalidToken", message="The security token included in the request is invalid",
+)  # fmt: skip
+SKEWED = Refusal(
+    status=FORBIDDEN, code="RequestExpired", query_code="SignatureDoesNotMatch", json_code="InvalidSignatureException",
+    s3_code="RequestTimeTooSkewed",
+    message="The difference between the request time and the current time is too large.",
+)  # fmt: skip
+EXPIRED_URL = Refusal(
+    status=FORBIDDEN, code="RequestExpired", query_code="SignatureDoesNotMatch", s3_code="AccessDenied",
+    message="Request has expired",
+)  # fmt: skip
+BAD_EXPIRES = Refusal(
+    code="AuthFailure", query_code="IncompleteSignature", s3_code="AuthorizationQueryParametersError",
+    message="X-Amz-Expires must be a number of seconds, at most a week (604800)",
+)  # fmt: skip
 THROTTLED = Refusal(
     status="503 Service Unavailable", code="RequestLimitExceeded", query_code="Throttling",
     json_code="ThrottlingException", message="Request limit exceeded.",

@@ -1,9 +1,12 @@
 """Each host's own control group, whose subtree belongs to root in the host (cgroups(7), "Delegating a hierarchy")."""
 
 import os
+import time
 from pathlib import Path
 
 DELEGATED = ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
+END_TIMEOUT_S = 10
+POLL_S = 0.01
 
 
 def cgroup_of(sandbox_id: str) -> Path | None:
@@ -29,7 +32,11 @@ def make(path: Path, owner: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a control group, in which no process is left, and those below it."""
+    """Kills what runs in a control group, and removes it with those below it. Raises OSError if that takes long."""
+    (path / "cgroup.kill").write_text("1")
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while "populated 1" in (path / "cgroup.events").read_text() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
     for folder, _, _ in os.walk(path, topdown=False):
         Path(folder).rmdir()
 

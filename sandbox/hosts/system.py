@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,9 +87,10 @@ def own_folders(source: Path, target: Path) -> None:
     found = subprocess.run(("find", str(source), "-xdev", "-type", "d", "-print0"), check=False, capture_output=True)
     for name in found.stdout.split(b"\0")[:-1]:
         folder = Path(os.fsdecode(name))
-        mode = folder.stat().st_mode
-        if is_readable(mode):
-            _make_folder(target / folder.relative_to(source), stat.S_IMODE(mode))
+        with suppress(FileNotFoundError):  # it is gone meanwhile
+            mode = folder.stat().st_mode
+            if is_readable(mode):
+                _make_folder(target / folder.relative_to(source), stat.S_IMODE(mode))
     for folder in (Path("/", name) for name in RUNS_AS_ROOT if Path("/", name).is_relative_to(source)):
         for path in folder.glob("**/*"):
             mode = path.lstat().st_mode
@@ -111,15 +113,15 @@ def copy_readable(source: Path, target: Path, left_out: Iterable[str] = ()) -> N
     for entry in os.scandir(source):
         into = target / entry.name
         below = [path.partition("/")[2] for path in left_out if path.startswith(f"{entry.name}/")]
-        status = entry.stat(follow_symlinks=False)
-        if entry.name in left_out or not is_readable(status.st_mode):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            copy_readable(Path(entry.path), into, below)
-            continue
-        if entry.is_symlink() or entry.is_file():
-            shutil.copy2(entry.path, into, follow_symlinks=False)
-            _give(into, status)
+        with suppress(FileNotFoundError):  # it is gone meanwhile
+            status = entry.stat(follow_symlinks=False)
+            if entry.name in left_out or not is_readable(status.st_mode):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                copy_readable(Path(entry.path), into, below)
+            elif entry.is_symlink() or entry.is_file():
+                shutil.copy2(entry.path, into, follow_symlinks=False)
+                _give(into, status)
 
 
 def is_readable(mode: int) -> bool:
@@ -137,11 +139,12 @@ def write_mask(target: Path, hidden: Iterable[Path]) -> None:
     those of the machine, and look the same.
     """
     for path in hidden:
-        for folder in reversed(path.parents):
-            shown, masked = folder.stat(), target / folder.relative_to("/")
-            _make_folder(masked, stat.S_IMODE(shown.st_mode))
-            _give(masked, shown)
-        os.mknod(target / path.relative_to("/"), stat.S_IFCHR, 0)
+        with suppress(FileNotFoundError):  # it is gone meanwhile
+            for folder in reversed(path.parents):
+                shown, masked = folder.stat(), target / folder.relative_to("/")
+                _make_folder(masked, stat.S_IMODE(shown.st_mode))
+                _give(masked, shown)
+            os.mknod(target / path.relative_to("/"), stat.S_IFCHR, 0)
 
 
 def _find_unreadable(folder: Path) -> Iterator[Path]:

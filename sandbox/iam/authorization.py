@@ -1,8 +1,6 @@
-"""Who may do what: each call is checked against its caller's IAM policies before it takes effect.
+"""Who calls, and what they may do: a call's signature and its caller's policies are checked before it takes effect."""
 
-Signatures are not checked: a call is made by the owner of the access key that it names.
-"""
-
+import datetime as dt
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +12,20 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
 from sandbox.api import ec2
-from sandbox.api.log import CALL_KEY, REFUSED_KEY
+from sandbox.api.log import CALL_KEY, CALLER_KEY, REFUSED_KEY
 from sandbox.api.refusals import Refusal, RefusedError, deny, forbid, refuse
 from sandbox.iam.permissions import Call, Ec2Asks, describe_asks, read_tree, s3_arn
 from sandbox.iam.policies import Ask, PolicyError
-from sandbox.iam.principals import Principal, Trust, check_session, find_principal, find_trust
+from sandbox.iam.principals import (
+    Principal,
+    Trust,
+    check_session,
+    find_principal,
+    find_secret,
+    find_trust,
+    name_caller,
+)
+from sandbox.iam.signatures import check_signature, read_signature
 
 # Services with an endpoint in each region; the others are global, or have one region for all.
 REGIONAL = ("ec2", "ssm", "servicequotas")
@@ -42,7 +49,7 @@ class Authorization:
         known = environ[CALL_KEY]
         service, action = known["service"], known["action"]
         try:
-            principal = self._identify(known)
+            principal = self._identify(environ, known)
             is_free = principal.may_do_all and (service, action) != ASSUME_ROLE  # the role's trust policy counts, too
             if is_free or (service, action) in ALWAYS_ALLOWED:
                 return self._app(environ, start_response)
@@ -54,17 +61,22 @@ class Authorization:
             return self._answer_without_absence(environ, start_response, call, principal)
         return self._app(environ, start_response)
 
-    def _identify(self, known: Mapping[str, Any]) -> Principal:
-        """The caller. Raises RefusedError for calls without a known key or for another region."""
+    def _identify(self, environ: WSGIEnvironment, known: Mapping[str, Any]) -> Principal:
+        """The caller. Raises RefusedError for calls that nobody known has signed, or for another region."""
+        signature = read_signature(environ)
+        access_key_id = signature.access_key_id
+        secret, token = find_secret(access_key_id)
+        check_signature(environ, signature, secret, token, dt.datetime.now(dt.UTC))
+        environ[CALLER_KEY] = name_caller(access_key_id)
         if known["service"] in REGIONAL and known["region"] != self._region:
             message = f"the sandbox of this folder runs in {self._region}, not in {known['region']}"
             raise RefusedError(Refusal(code="InvalidRegion", message=message))
         try:
-            principal = find_principal(known["access_key_id"])
+            principal = find_principal(access_key_id)
         except PolicyError as error:
             reason = "The sandbox cannot tell what this caller may do, as a policy of theirs is not understood"
             raise RefusedError(forbid(f"{reason}: {error}")) from error
-        check_session(known["access_key_id"], known["service"] or "", known["action"])
+        check_session(access_key_id, known["service"] or "", known["action"])
         return principal
 
     def _check(self, call: Call, principal: Principal, environ: WSGIEnvironment) -> None:

@@ -242,6 +242,18 @@ def _sts() -> SandboxStsBackend:
     return backend
 
 
+def find_secret(access_key_id: str) -> tuple[str, str | None]:
+    """The secret of an access key, and its session's token. Raises RefusedError for a key that nobody has."""
+    role = _sts().get_assumed_role_from_access_key(access_key_id)
+    keys = role or _sts().sessions.get(access_key_id)
+    if keys is not None:
+        return str(keys.secret_access_key), str(keys.session_token)
+    user = _find_user(access_key_id)
+    if user is None:
+        raise RefusedError(UNKNOWN_KEY)
+    return next((str(key.secret_access_key), None) for key in user.access_keys if key.access_key_id == access_key_id)
+
+
 def find_principal(access_key_id: str | None) -> Principal:
     """The owner of an access key. Raises RefusedError, and PolicyError when a policy of theirs is not understood."""
     if access_key_id is None:

@@ -283,20 +283,20 @@ def test_who_may_not_assume_a_role_is_told_so(server: S3Server, monkeypatch: pyt
 def test_keys_that_end_on_the_way_are_renewed(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3 takes the program's keys for so many requests, and for as many more those that are on their way."""
-    requests, file = 64, tmp_path / "generation"
+    """The program has new keys after so many requests; S3 takes the old ones for those that are on their way."""
+    requests, on_their_way, file = 64, 256, tmp_path / "generation"
     small = replace(transfer.TIERS[0], files_at_once=requests)
     monkeypatch.setattr(transfer, "TIERS", (small, *transfer.TIERS[1:]))
     write_program(tmp_path, key_id="AKIA$generation")
     file.write_text("0\n")
-    counted = itertools.count()
+    counted, one_at_a_time = itertools.count(1), threading.Lock()
 
     def judge(asked: Asked) -> Refusal | None:
-        generation = next(counted) // requests
-        written = tmp_path / f"generation-{threading.get_ident()}"
-        written.write_text(f"{generation}\n")
-        written.replace(file)
-        ended = int(asked.key_id.removeprefix("AKIA")) < generation - 1
+        with one_at_a_time:
+            number = next(counted)
+            (tmp_path / "next").write_text(f"{number // requests}\n")
+            (tmp_path / "next").replace(file)
+        ended = (int(asked.key_id.removeprefix("AKIA")) + 1) * requests + on_their_way < number
         return Refusal(status=400, code="ExpiredToken", message="The provided token has expired.") if ended else None
 
     with judging_proxy(server.url, judge) as proxy:

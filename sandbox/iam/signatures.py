@@ -1,0 +1,162 @@
+"""Signature Version 4: whether a call was signed with the secret of the access key that it names, and not long ago.
+
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
+"""
+
+import datetime as dt
+import hashlib
+import hmac
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qs, quote, unquote_to_bytes
+from wsgiref.types import WSGIEnvironment
+
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from sandbox.api.refusals import (
+    BAD_EXPIRES,
+    BAD_SIGNATURE,
+    BAD_TOKEN,
+    EXPIRED_URL,
+    NO_KEY,
+    NOT_SIGNED,
+    OLD_SIGNATURE,
+    SKEWED,
+    RefusedError,
+)
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+HEADER = re.compile(rf"{ALGORITHM} +Credential=([^,]+), *SignedHeaders=([^,]+), *Signature=([0-9a-f]+)$")
+TIME = "%Y%m%dT%H%M%SZ"
+MAX_SKEW = dt.timedelta(minutes=15)
+MAX_EXPIRES_S = 7 * 24 * 3600
+EMPTY = hashlib.sha256().hexdigest()
+UNSIGNED = "UNSIGNED-PAYLOAD"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
+    """What a call's signature consists of. `expires_s`: of a presigned URL; None for a signature in the headers."""
+
+    access_key_id: str
+    scope: str
+    signed_headers: tuple[str, ...]
+    signature: str
+    time: str
+    token: str | None
+    expires_s: int | None = None
+
+
+def read_signature(environ: WSGIEnvironment) -> Signature:
+    """The signature of a call, in its headers or in its URL. Raises RefusedError for none and for other versions."""
+    header, query = environ.get("HTTP_AUTHORIZATION", ""), parse_qs(environ.get("QUERY_STRING", ""))
+    asked = {name: values[0] for name, values in query.items()}
+    if header:
+        found = HEADER.match(header)
+        if found is None:
+            raise RefusedError(OLD_SIGNATURE)
+        credential, headers, signature = found.groups()
+        time, token, expires_s = environ.get("HTTP_X_AMZ_DATE", ""), environ.get("HTTP_X_AMZ_SECURITY_TOKEN"), None
+    elif asked.get("X-Amz-Algorithm") == ALGORITHM:
+        credential, headers = asked.get("X-Amz-Credential", ""), asked.get("X-Amz-SignedHeaders", "")
+        signature, time = asked.get("X-Amz-Signature", ""), asked.get("X-Amz-Date", "")
+        token, expires_s = asked.get("X-Amz-Security-Token"), _read_expires(asked.get("X-Amz-Expires", ""))
+    else:
+        raise RefusedError(OLD_SIGNATURE if asked.keys() & {"Signature", "X-Amz-Algorithm"} else NO_KEY)
+    key, _, scope = credential.partition("/")
+    return Signature(
+        access_key_id=key,
+        scope=scope,
+        signed_headers=tuple(headers.split(";")),
+        signature=signature,
+        time=time,
+        token=token,
+        expires_s=expires_s,
+    )
+
+
+def _read_expires(text: str) -> int:
+    if not re.fullmatch(r"\d{1,6}", text) or int(text) > MAX_EXPIRES_S:
+        raise RefusedError(BAD_EXPIRES)
+    return int(text)
+
+
+def check_signature(
+    environ: WSGIEnvironment, found: Signature, secret: str, token: str | None, now: dt.datetime
+) -> None:
+    """Raises RefusedError unless the call was signed with `secret`, for now, with all that has to be signed.
+
+    token: the session's, for temporary keys. now: UTC. Puts back a body that it reads.
+    """
+    date, region, service, ending = (*found.scope.split("/"), "", "", "")[:4]
+    if found.token != token:
+        raise RefusedError(BAD_TOKEN)
+    if ending != "aws4_request" or not found.time.startswith(date) or not date:
+        raise RefusedError(BAD_SIGNATURE)
+    _check_time(found, now)
+    present = {name for name in environ if name.startswith("HTTP_X_AMZ_")}
+    names = {f"HTTP_{name.upper().replace('-', '_')}" for name in found.signed_headers}
+    if "host" not in found.signed_headers or (service == "s3" and not present <= names):
+        raise RefusedError(NOT_SIGNED)
+    request = AWSRequest(method=environ["REQUEST_METHOD"])
+    request.context["timestamp"] = found.time
+    signer = SigV4Auth(Credentials("", secret), service, region)
+    digest = hashlib.sha256(describe_request(environ, found, service)).hexdigest()
+    expected = signer.signature(f"{ALGORITHM}\n{found.time}\n{found.scope}\n{digest}", request)
+    if not hmac.compare_digest(expected, found.signature):
+        raise RefusedError(BAD_SIGNATURE)
+
+
+def _check_time(found: Signature, now: dt.datetime) -> None:
+    try:
+        signed = dt.datetime.strptime(found.time, TIME).replace(tzinfo=dt.UTC)
+    except ValueError:
+        raise RefusedError(BAD_SIGNATURE) from None
+    if found.expires_s is not None and now > signed + dt.timedelta(seconds=found.expires_s):
+        raise RefusedError(EXPIRED_URL)
+    if signed - now > MAX_SKEW or (found.expires_s is None and now - signed > MAX_SKEW):
+        raise RefusedError(SKEWED)
+
+
+def describe_request(environ: WSGIEnvironment, found: Signature, service: str) -> bytes:
+    """The canonical request. Whatever a client escapes and however, it is the same."""
+    path, _, query = str(environ.get("REQUEST_URI") or environ["PATH_INFO"]).partition("?")
+    path = quote(unquote_to_bytes(path), safe="/~")
+    lines = [
+        environ["REQUEST_METHOD"],
+        path if service == "s3" else quote(path, safe="/~"),
+        _describe_query(query),
+        *(f"{name}:{' '.join(_read_header(environ, name).split())}" for name in found.signed_headers),
+        "",
+        ";".join(found.signed_headers),
+        _describe_body(environ, found, service),
+    ]
+    return "\n".join(lines).encode("latin-1")  # as WSGI decodes headers
+
+
+def _describe_query(query: str) -> str:
+    pairs: Sequence[tuple[str, str]] = sorted(
+        (_escape(name), _escape(value)) for name, _, value in (word.partition("=") for word in query.split("&") if word)
+    )
+    return "&".join(f"{name}={value}" for name, value in pairs if name != "X-Amz-Signature")
+
+
+def _escape(text: str) -> str:
+    return quote(unquote_to_bytes(text.replace("+", " ")), safe="-_.~")
+
+
+def _read_header(environ: Mapping[str, object], name: str) -> str:
+    known = name.upper().replace("-", "_")
+    return str(environ.get(known if known in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{known}", ""))
+
+
+def _describe_body(environ: WSGIEnvironment, found: Signature, service: str) -> str:
+    if service == "s3":
+        return str(environ.get("HTTP_X_AMZ_CONTENT_SHA256") or (UNSIGNED if found.expires_s is not None else EMPTY))
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    return hashlib.sha256(body).hexdigest()

@@ -1,0 +1,110 @@
+"""A sandbox's API answers those who have a secret, and nobody else; its log has no key."""
+
+import http.client
+import ssl
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import boto3
+import obstore
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from obstore.store import S3Store
+
+from foundation.progress import silent
+from sandbox import control
+from sandbox.place import place_of
+from sandbox_steps import REGION, RunningSandbox, enter, start_sandbox
+
+pytestmark = pytest.mark.sandbox
+NAMES = ("plain", "with space", "a+b", "ä/ö ü", "per%cent", "semi;colon", "a//b", "tilde~", "q?x=1&y", "(1)*'!")
+
+
+@pytest.fixture(scope="module")
+def phantom(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
+    """A sandbox without hosts, to which AWS clients are led."""
+    folder = tmp_path_factory.mktemp("signatures")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        running = start_sandbox(folder, hosts="none")
+        enter(running, monkeypatch)
+        yield running
+        control.reset(folder, report=silent)
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "arguments", "code"),
+    [
+        ("ec2", "describe_instances", {}, "AuthFailure"),
+        ("ec2", "run_instances", {"ImageId": "ami-1", "MinCount": 1, "MaxCount": 1, "UserData": "id"}, "AuthFailure"),
+        ("s3", "list_buckets", {}, "SignatureDoesNotMatch"),
+        ("s3", "put_object", {"Bucket": "b", "Key": "k", "Body": b"x"}, "SignatureDoesNotMatch"),
+        ("sts", "get_caller_identity", {}, "SignatureDoesNotMatch"),
+        ("iam", "list_users", {}, "SignatureDoesNotMatch"),
+        ("ssm", "get_parameter", {"Name": "/x"}, "InvalidSignatureException"),
+    ],
+)
+def test_a_stranger_who_knows_a_key_has_to_know_its_secret(
+    phantom: RunningSandbox, service: str, operation: str, arguments: dict[str, object], code: str
+) -> None:
+    wrong = boto3.Session(phantom.info.access_key_id, "x" * 40, region_name=REGION)
+    client = wrong.client(service, config=Config(retries={"max_attempts": 0}))
+    with pytest.raises(ClientError) as caught:
+        getattr(client, operation)(**arguments)
+    assert caught.value.response["Error"]["Code"] == code
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 403)
+
+
+def test_version_2_is_refused(phantom: RunningSandbox) -> None:
+    status, said = get(phantom, "/", {"Authorization": f"AWS {phantom.info.access_key_id}:c2lnbmF0dXJl"})
+    assert (status, "<Code>InvalidRequest</Code>" in said) == (400, True)
+    old = boto3.client("s3", config=Config(signature_version="s3")).generate_presigned_url("list_buckets")
+    status, said = get(phantom, old)
+    assert (status, "Please use AWS4-HMAC-SHA256" in said) == (400, True)
+
+
+def test_presigned_urls_count_until_they_expire(phantom: RunningSandbox) -> None:
+    s3 = boto3.client("s3", config=Config(signature_version="s3v4"))
+    assert get(phantom, s3.generate_presigned_url("list_buckets", ExpiresIn=60))[0] == 200
+    status, said = get(phantom, s3.generate_presigned_url("list_buckets", ExpiresIn=0))
+    assert (status, "Request has expired" in said) == (403, True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_clients_way_to_write_a_name(phantom: RunningSandbox, name: str) -> None:
+    s3 = boto3.client("s3")
+    s3.create_bucket(Bucket="names")
+    s3.put_object(Bucket="names", Key=name, Body=name.encode(), Metadata={"of": "mine"})
+    assert s3.get_object(Bucket="names", Key=name)["Body"].read() == name.encode()
+    if "//" not in name:  # which obstore cannot name
+        info = phantom.info
+        store = S3Store(
+            "names", endpoint=info.endpoint_url, region=REGION, access_key_id=info.access_key_id,
+            secret_access_key=info.secret_access_key, client_options={"root_certificate": info.ca_bundle.read_bytes()},
+        )  # fmt: skip
+        obstore.put(store, name, b"by obstore")
+        assert s3.get_object(Bucket="names", Key=name)["Body"].read() == b"by obstore"
+        assert [entry["path"] for page in obstore.list(store) for entry in page] == [name]
+    assert [one["Key"] for one in s3.list_objects_v2(Bucket="names", Prefix=name)["Contents"]] == [name]
+    s3.delete_object(Bucket="names", Key=name)
+
+
+def test_the_logs_have_no_key(phantom: RunningSandbox) -> None:
+    boto3.client("sts").get_caller_identity()
+    get(phantom, boto3.client("s3", config=Config(signature_version="s3v4")).generate_presigned_url("list_buckets"))
+    place = place_of(phantom.project_dir)
+    logged = place.api_log.read_text()
+    assert '"caller": "arn:aws:iam::123456789012:user/operator"' in logged
+    for text in (logged, place.daemon_log.read_text()):
+        assert phantom.info.access_key_id not in text
+        assert "X-Amz-Credential" not in text
+
+
+def get(sandbox: RunningSandbox, target: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    """A GET request's status and answer."""
+    url, endpoint = urlsplit(target), urlsplit(sandbox.info.endpoint_url)
+    trusted = ssl.create_default_context(cafile=sandbox.info.ca_bundle)
+    connection = http.client.HTTPSConnection(endpoint.netloc, context=trusted, timeout=10)
+    connection.request("GET", url.path + (f"?{url.query}" if url.query else ""), headers=headers or {})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()

@@ -1,0 +1,162 @@
+"""Signatures as botocore makes them, and what is not one of them."""
+
+import datetime as dt
+import io
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth, SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.api.refusals import RefusedError
+from sandbox.iam.signatures import check_signature, read_signature
+
+SECRET = "not a secret"
+HOST = "10.1.0.1:4443"
+
+
+def environ_of(request: AWSRequest) -> dict[str, Any]:
+    """What WSGI makes of a request."""
+    prepared = request.prepare()
+    url = urlsplit(prepared.url)
+    body = prepared.body or b""
+    headers = {name.upper().replace("-", "_"): str(value) for name, value in prepared.headers.items()}
+    headers = {name if name.startswith("CONTENT_") else f"HTTP_{name}": value for name, value in headers.items()}
+    target = url.path + (f"?{url.query}" if url.query else "")
+    return {
+        "REQUEST_METHOD": request.method, "REQUEST_URI": target, "QUERY_STRING": url.query, "HTTP_HOST": HOST,
+        "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body), **headers,
+    }  # fmt: skip
+
+
+def sign(
+    service: str = "s3", *, path: str = "/bucket/key", params: dict[str, str] | None = None, method: str = "GET",
+    body: bytes = b"", token: str | None = None, expires_s: int | None = None, headers: dict[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A request that botocore has signed."""
+    query = "&".join(
+        f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in (params or {}).items()
+    )
+    url = f"https://{HOST}{quote(path, safe='/~')}" + (f"?{query}" if query else "")
+    request = AWSRequest(method=method, url=url, data=body, headers=headers or {})
+    keys = (Credentials("AKIA", SECRET, token), service, "us-east-1")
+    if expires_s is not None:
+        auth = (
+            S3SigV4QueryAuth(*keys, expires=expires_s) if service == "s3" else SigV4QueryAuth(*keys, expires=expires_s)
+        )
+        auth.add_auth(request)
+    else:
+        (S3SigV4Auth(*keys) if service == "s3" else SigV4Auth(*keys)).add_auth(request)
+    return environ_of(request)
+
+
+def check(environ: dict[str, Any], *, secret: str = SECRET, token: str | None = None, later_s: float = 0) -> None:
+    now = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=later_s)
+    check_signature(environ, read_signature(environ), secret, token, now)
+
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r\n"), min_size=1, max_size=20)
+
+
+@given(key=TEXT, values=st.dictionaries(TEXT, TEXT, max_size=3), expires_s=st.sampled_from([None, 60]))
+def test_whatever_is_signed_is_accepted(*, key: str, values: dict[str, str], expires_s: int | None) -> None:
+    check(sign(path=f"/bucket/{key}", params=values, expires_s=expires_s))
+
+
+@pytest.mark.parametrize("service", ["s3", "ec2", "ssm", "sts"])
+@pytest.mark.parametrize("token", [None, "a/session+token=="])
+def test_of_every_service(service: str, token: str | None) -> None:
+    environ = sign(service, path="/", method="POST", body=b"Action=DescribeInstances&Version=1", token=token)
+    check(environ, token=token)
+    assert environ["wsgi.input"].read().startswith(b"Action=")
+    with pytest.raises(RefusedError) as caught:
+        check(environ, secret="another", token=token)
+    assert caught.value.refusal.query_code == "SignatureDoesNotMatch"
+
+
+def refused(environ: dict[str, Any], **given: Any) -> str:
+    """S3's code for a request that is refused."""
+    with pytest.raises(RefusedError) as caught:
+        check(environ, **given)
+    return caught.value.refusal.s3_code or caught.value.refusal.code
+
+
+def changed(environ: dict[str, Any], **values: str) -> dict[str, Any]:
+    return {**environ, **values}
+
+
+@pytest.mark.parametrize(
+    ("environ", "code"),
+    [
+        ({"HTTP_AUTHORIZATION": "AWS AKIA:c2lnbmF0dXJl"}, "InvalidRequest"),
+        ({"HTTP_AUTHORIZATION": "AWS4-ECDSA-P256-SHA256 Credential=AKIA/x"}, "InvalidRequest"),
+        ({"HTTP_AUTHORIZATION": "Bearer AKIA"}, "InvalidRequest"),
+        ({"QUERY_STRING": "AWSAccessKeyId=AKIA&Signature=x&Expires=99999999999"}, "InvalidRequest"),
+        ({"QUERY_STRING": "X-Amz-Algorithm=AWS4-ECDSA-P256-SHA256"}, "InvalidRequest"),
+        ({}, "AccessDenied"),
+        ({"QUERY_STRING": "list-type=2"}, "AccessDenied"),
+    ],
+)
+def test_what_is_no_signature_of_version_4(environ: dict[str, Any], code: str) -> None:
+    assert refused(environ) == code
+
+
+def test_what_was_changed_after_it_was_signed() -> None:
+    environ = sign(params={"prefix": "a"}, headers={"x-amz-meta-of": "mine"})
+    check(environ)
+    for change in (
+        {"REQUEST_METHOD": "DELETE"},
+        {"REQUEST_URI": "/bucket/other?prefix=a"},
+        {"REQUEST_URI": "/bucket/key?prefix=b"},
+        {"HTTP_X_AMZ_META_OF": "another's"},
+        {"HTTP_X_AMZ_CONTENT_SHA256": "0" * 64},
+        {"HTTP_HOST": "elsewhere:443"},
+    ):
+        assert refused(changed(environ, **change)) == "SignatureDoesNotMatch", change
+    form = sign("ec2", path="/", method="POST", body=b"Action=DescribeInstances")
+    assert refused(changed(form, **{"wsgi.input": io.BytesIO(b"Action=TerminateInstance")})) == "SignatureDoesNotMatch"
+
+
+def test_what_has_to_be_signed() -> None:
+    assert refused(changed(sign(), HTTP_X_AMZ_ACL="public-read")) == "AccessDenied"
+    environ = sign()
+    unsigned = environ["HTTP_AUTHORIZATION"].replace("SignedHeaders=host;", "SignedHeaders=")
+    assert refused(changed(environ, HTTP_AUTHORIZATION=unsigned)) == "AccessDenied"
+
+
+def test_tokens_of_temporary_keys() -> None:
+    assert refused(sign(token="one"), token="another") == "InvalidToken"
+    assert refused(sign(), token="one") == "InvalidToken"
+    assert refused(sign(token="one")) == "InvalidToken"
+    check(sign(token="one", expires_s=60), token="one")
+
+
+@pytest.mark.parametrize(
+    ("expires_s", "later_s", "code"),
+    [
+        (None, 14 * 60, None), (None, -14 * 60, None), (None, 16 * 60, "RequestTimeTooSkewed"),
+        (None, -16 * 60, "RequestTimeTooSkewed"), (60, 50, None), (60, 62, "AccessDenied"), (604800, 604790, None),
+        (604800, 604810, "AccessDenied"), (604801, 0, "AuthorizationQueryParametersError"),
+        (60, -16 * 60, "RequestTimeTooSkewed"),
+    ],
+)  # fmt: skip
+def test_the_time_for_which_it_counts(expires_s: int | None, later_s: float, code: str | None) -> None:
+    environ = sign(expires_s=expires_s)
+    if code is None:
+        check(environ, later_s=later_s)
+    else:
+        assert refused(environ, later_s=later_s) == code
+
+
+@pytest.mark.parametrize(
+    "scope", ["20200101/us-east-1/s3/aws4_request", "{day}/us-east-1/s3", "{day}/us-east-1/s3/aws5"]
+)
+def test_the_scope_names_the_day_and_the_version(scope: str) -> None:
+    environ = sign()
+    day = environ["HTTP_X_AMZ_DATE"][:8]
+    header = environ["HTTP_AUTHORIZATION"].replace(f"{day}/us-east-1/s3/aws4_request", scope.format(day=day))
+    assert refused(changed(environ, HTTP_AUTHORIZATION=header)) == "SignatureDoesNotMatch"
