@@ -58,12 +58,17 @@ UNSET_PREFIX = "AWS_ENDPOINT_URL_"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxInfo:
-    """A running sandbox. `pid`: its daemon. `private_cidr`, `public_cidr`: ranges of its instances' addresses."""
+    """A running sandbox.
+
+    `pid`: its daemon. `aws_dir`: stands for the user's ~/.aws. `private_cidr`, `public_cidr`: ranges of its instances'
+    addresses.
+    """
 
     id: str
     pid: int
     endpoint_url: str
     ca_bundle: Path
+    aws_dir: Path
     region: str
     access_key_id: str
     secret_access_key: str
@@ -192,6 +197,7 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
         pid=status.pid,
         endpoint_url=endpoint_url,
         ca_bundle=place.ca_file,
+        aws_dir=place.aws_dir,
         region=settings.region,
         access_key_id=key.access_key_id,
         secret_access_key=key.secret_access_key,
@@ -335,8 +341,9 @@ def environment(info: SandboxInfo) -> dict[str, str]:
         "AWS_REGION": info.region,
         "AWS_DEFAULT_REGION": info.region,
         "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        # Some tools look for the files, and /dev/null is none to them.
+        "AWS_CONFIG_FILE": str(info.aws_dir / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(info.aws_dir / "credentials"),
         "CLUSTER_CHECKIP_URL": info.checkip_url,
     }
 
@@ -408,7 +415,11 @@ def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig,
     key_id = "AKIA" + "".join(secrets.choice(letters) for _ in range(16))
     key = AccessKey(access_key_id=key_id, secret_access_key=secrets.token_urlsafe(30))
     write_json(place.credentials_file, key, mode=0o600)
-    _give_to_caller(place.credentials_file)
+    place.aws_dir.mkdir()
+    for path in (place.credentials_file, place.aws_dir, place.aws_dir / "config", place.aws_dir / "credentials"):
+        if not path.exists():
+            path.touch()
+        _give_to_caller(path)
 
 
 def _give_to_caller(path: Path) -> None:
@@ -443,7 +454,8 @@ def _clean_environment(place: Place) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     if find_caller() is not None:
         kept["PYTHONDONTWRITEBYTECODE"] = "1"  # root's files in the user's folders
-    return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(place.objects_dir)}
+    return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(place.objects_dir),
+            "MOTO_IAM_LOAD_MANAGED_POLICIES": "true"}  # fmt: skip
 
 
 def remove_all(place: Place) -> None:

@@ -20,14 +20,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from sandbox.api.ec2 import Ec2Settings
 from sandbox.api.faults import ApiFaults
 from sandbox.api.log import ApiLog
 from sandbox.api.moto_setup import install
 from sandbox.api.prices import answer_pricing
-from sandbox.api.server import TlsServer, answer_checkip, catch_errors, make_tls_context, take_bodies_as_they_are
+from sandbox.api.server import (
+    TlsServer,
+    answer_checkip,
+    catch_errors,
+    create_app,
+    make_tls_context,
+    take_bodies_as_they_are,
+)
 from sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from sandbox.hosts.faults import HostFaults
 from sandbox.hosts.fleet import Fleet, PhantomFleet
@@ -113,7 +120,7 @@ def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
     """The server, on the sandbox's own address only."""
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)
-    moto = answer_pricing(take_bodies_as_they_are(DomainDispatcherApplication(create_backend_app)), settings.region)
+    moto = answer_pricing(take_bodies_as_they_are(DomainDispatcherApplication(create_app)), settings.region)
     guarded = catch_errors(Authorization(moto, settings.region))
     return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
 

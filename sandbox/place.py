@@ -69,6 +69,8 @@ class Place:
         # Written by `start`; the credentials are readable by their owner alone.
         self.settings_file = self.state_dir / "settings.json"
         self.credentials_file = self.state_dir / "credentials.json"
+        # In place of the user's own ~/.aws, which leads elsewhere; its files are empty.
+        self.aws_dir = self.state_dir / "aws"
         # Written by the daemon: its process, its port and its hosts, and the certificate of the sandbox's authority.
         self.status_file = self.state_dir / "status.json"
         self.ca_file = self.state_dir / "ca.pem"

@@ -21,6 +21,7 @@ from moto.ec2.exceptions import (
     MissingParameterError,
 )
 from moto.ec2.models import EC2Backend
+from moto.ec2.models.availability_zones_and_regions import Region
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Reservation
 from moto.ec2.models.spot_requests import SpotInstanceRequest
@@ -196,6 +197,12 @@ class SandboxEC2Backend(EC2Backend):
             granted=self.settings.config.quotas,
             book=self.settings.book,
         )
+
+    def describe_regions(self, region_names: list[str] | None = None) -> list[Region]:
+        """The sandbox's own. Raises EC2ClientError for others."""
+        if unknown := set(region_names or ()) - {self.settings.region}:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid region provided: {', '.join(sorted(unknown))}")
+        return [region for region in self.regions if region.name == self.settings.region]
 
     def describe_instance_type_offerings(
         self, location_type: str | None = None, filters: dict[str, Any] | None = None

@@ -22,6 +22,7 @@ from sandbox.config import Market
 from sandbox.faults import is_number
 
 PRICE_PAGE = 1000
+NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15"
 # Actions with these words in their names change the firewall at once.
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
 
@@ -36,7 +37,13 @@ class SandboxEC2Response(EC2Response):
             return super().dispatch(*args, **kwargs)
 
     def call_action(self) -> TYPE_RESPONSE:
-        """As moto's, with what applies to every action: ids that are not yet visible, client tokens, dry runs."""
+        """As moto's, with the namespace as EC2 writes it, which clients compare: with a slash, and none in errors."""
+        status, headers, body = self._call_action()
+        said = f' xmlns="{NAMESPACE}/"' if status < 400 else ""
+        return status, headers, str(body).replace(f' xmlns="{NAMESPACE}"', said, 1)
+
+    def _call_action(self) -> TYPE_RESPONSE:
+        """What applies to every action: ids that are not yet visible, client tokens, dry runs."""
         backend, action = self.sandbox_backend, self._get_action()
         token = self._get_param("ClientToken")
         repeatable = bool(token) and action != "RunInstances"  # which answers with the instances' current state

@@ -89,6 +89,8 @@ BROKEN = Refusal(
     status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
     json_code="InternalServerError", message="An internal error has occurred",
 )  # fmt: skip
+# A status of 500 or more would be tried again.
+UNSUPPORTED = Refusal(code="UnsupportedOperation", s3_code="NotImplemented", message="The sandbox cannot do this")
 SANDBOX_BROKEN = Refusal(
     status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
     json_code="InternalFailure", message="The sandbox broke here; see its daemon.log",
@@ -152,5 +154,7 @@ def refuse(
         code = refusal.query_code or refusal.code
         text = f"<ErrorResponse><Error><Code>{code}</Code>{message}</Error>{ending}</ErrorResponse>"
     body = (text if kind.endswith("json-1.1") else f'<?xml version="1.0" encoding="UTF-8"?>{text}').encode()
-    start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
+    # The JSON protocols without a target take the code from here.
+    names = [("x-amzn-ErrorType", refusal.json_code or refusal.code)] if service != "s3" else []
+    start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body))), *names])
     return [body]

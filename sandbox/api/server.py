@@ -9,17 +9,18 @@ import logging
 import ssl
 import traceback
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from socketserver import ThreadingMixIn
 from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import trustme
-from moto.moto_server.werkzeug_app import MotoRequestHandler
+from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
 from werkzeug.serving import BaseWSGIServer
 
 from sandbox.api.log import CALL_KEY
-from sandbox.api.refusals import SANDBOX_BROKEN, refuse
+from sandbox.api.refusals import SANDBOX_BROKEN, UNSUPPORTED, refuse
 from sandbox.place import CHECKIP_PATH, Place
 
 IDLE_TIMEOUT_S = 120.0
@@ -149,16 +150,29 @@ class TlsServer(ThreadingMixIn, BaseWSGIServer):
 
 
 def catch_errors(app: WSGIApplication) -> WSGIApplication:
-    """Answers 500 as AWS does when the application breaks; the traceback goes to the daemon's log."""
+    """Answers 500 as AWS does when the application breaks; the traceback goes to the daemon's log.
+
+    What moto does not have is refused in a way that clients do not try again.
+    """
 
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return list(app(environ, start_response))
+        except (NotImplementedError, ModuleNotFoundError) as error:  # of moto's parts, some need further packages
+            unsupported = replace(UNSUPPORTED, message=f"{UNSUPPORTED.message}: {error}")
+            return refuse(environ, start_response, environ[CALL_KEY]["service"], unsupported)
         except Exception:  # whatever broke, the client gets an answer
             log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
             return refuse(environ, start_response, environ[CALL_KEY]["service"], SANDBOX_BROKEN)
 
     return guarded
+
+
+def create_app(service: Any) -> Any:
+    """Moto's application for a service. Raises NotImplementedError for None: one that moto does not have."""
+    if service is None:
+        raise NotImplementedError("it has no such service")
+    return create_backend_app(service)
 
 
 def take_bodies_as_they_are(app: WSGIApplication) -> WSGIApplication:

@@ -214,5 +214,5 @@ def test_api_log_has_every_call(ec2: EC2Client, sandbox: RunningSandbox) -> None
         (False, 400, "InvalidKeyPair.NotFound"),
     ]
     assert ("s3", "ListBuckets") in {(call["service"], call["action"]) for call in calls}
-    assert {call["access_key_id"] for call in calls} == {sandbox.info.access_key_id}
+    assert {call["caller"] for call in calls} == {"arn:aws:iam::123456789012:user/operator"}
     assert sandbox.info.secret_access_key not in place.api_log.read_text()

@@ -2,7 +2,6 @@
 
 import http.client
 import ssl
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import boto3
@@ -12,24 +11,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from obstore.store import S3Store
 
-from foundation.progress import silent
-from sandbox import control
 from sandbox.place import place_of
-from sandbox_steps import REGION, RunningSandbox, enter, start_sandbox
+from sandbox_steps import REGION, RunningSandbox
 
 pytestmark = pytest.mark.sandbox
 NAMES = ("plain", "with space", "a+b", "ä/ö ü", "per%cent", "semi;colon", "a//b", "tilde~", "q?x=1&y", "(1)*'!")
-
-
-@pytest.fixture(scope="module")
-def phantom(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
-    """A sandbox without hosts, to which AWS clients are led."""
-    folder = tmp_path_factory.mktemp("signatures")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        running = start_sandbox(folder, hosts="none")
-        enter(running, monkeypatch)
-        yield running
-        control.reset(folder, report=silent)
 
 
 @pytest.mark.parametrize(

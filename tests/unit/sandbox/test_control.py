@@ -29,6 +29,7 @@ INFO = control.SandboxInfo(
     pid=1,
     endpoint_url="https://10.1.0.1:1234",
     ca_bundle=Path("/var/lib/cluster-sandbox/00ff00ff/ca.pem"),
+    aws_dir=Path("/var/lib/cluster-sandbox/00ff00ff/aws"),
     region="eu-west-1",
     access_key_id="AKIAEXAMPLE",
     secret_access_key="not a secret",
@@ -43,7 +44,8 @@ def test_environment_leads_every_client_to_the_sandbox() -> None:
     assert environment["AWS_ENDPOINT_URL"] == INFO.endpoint_url
     assert environment["AWS_CA_BUNDLE"] == str(INFO.ca_bundle)
     assert environment["AWS_REGION"] == environment["AWS_DEFAULT_REGION"] == "eu-west-1"
-    assert environment["AWS_CONFIG_FILE"] == environment["AWS_SHARED_CREDENTIALS_FILE"] == "/dev/null"
+    assert environment["AWS_CONFIG_FILE"] == str(INFO.aws_dir / "config")
+    assert environment["AWS_SHARED_CREDENTIALS_FILE"] == str(INFO.aws_dir / "credentials")
 
 
 def test_what_leads_past_the_sandbox_is_unset() -> None:

@@ -1,0 +1,93 @@
+"""What programs that nobody here wrote ask of AWS beyond what this project does, and how the sandbox answers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ClientError
+
+from sandbox.place import place_of
+from sandbox_steps import REGION, RunningSandbox
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "arguments"),
+    [
+        ("ec2", "describe_instance_event_windows", {}),
+        ("ec2", "monitor_instances", {"InstanceIds": ["i-0123456789abcdef0"]}),
+        ("iam", "simulate_principal_policy", {"PolicySourceArn": "arn:aws:iam::1:user/x", "ActionNames": ["s3:Get"]}),
+        ("sts", "decode_authorization_message", {"EncodedMessage": "x"}),
+        ("ssm", "list_associations", {}),
+        ("fsx", "describe_volumes", {}),
+        ("health", "describe_events", {}),
+        ("braket", "search_devices", {"filters": []}),
+    ],
+)
+def test_what_the_sandbox_cannot_do_it_says_at_once(
+    phantom: RunningSandbox, service: str, operation: str, arguments: dict[str, Any]
+) -> None:
+    log = place_of(phantom.project_dir).api_log
+    before = len(log.read_text().splitlines())
+    with pytest.raises(ClientError) as caught:
+        getattr(boto3.client(service), operation)(**arguments)
+    assert caught.value.response["Error"]["Code"] == "UnsupportedOperation"
+    assert "cannot do this" in caught.value.response["Error"]["Message"]
+    calls = [json.loads(line) for line in log.read_text().splitlines()[before:]]
+    assert [call["status"] for call in calls] == [400]
+
+
+def test_ec2s_answers_have_its_namespace_and_its_errors_have_none(phantom: RunningSandbox) -> None:
+    """Libcloud compares names with their namespaces, and AWS writes a slash after it."""
+    seen: list[bytes] = []
+
+    def keep(http_response: AWSResponse, **_: Any) -> None:
+        seen.append(http_response.content)
+
+    ec2 = boto3.client("ec2")
+    ec2.meta.events.register("after-call.ec2", keep)
+    ec2.describe_vpcs()
+    with pytest.raises(ClientError, match=r"InvalidVpcID\.NotFound"):
+        ec2.describe_vpcs(VpcIds=["vpc-0123456789abcdef0"])
+    assert b'<DescribeVpcsResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">' in seen[0]
+    assert b"<Response><Errors><Error>" in seen[1]
+
+
+def test_the_regions_are_those_that_the_sandbox_serves(phantom: RunningSandbox) -> None:
+    ec2 = boto3.client("ec2")
+    assert [one["RegionName"] for one in ec2.describe_regions()["Regions"]] == [REGION]
+    assert [one["RegionName"] for one in ec2.describe_regions(RegionNames=[REGION])["Regions"]] == [REGION]
+    with pytest.raises(ClientError, match="Invalid region provided: eu-west-3"):
+        ec2.describe_regions(RegionNames=["eu-west-3"])
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "denied"),
+    [
+        ("AmazonEC2FullAccess", ("ec2", "describe_vpcs"), ("s3", "list_buckets")),
+        ("AmazonS3FullAccess", ("s3", "list_buckets"), ("ec2", "describe_vpcs")),
+        ("AmazonS3ReadOnlyAccess", ("s3", "list_buckets"), ("iam", "list_users")),
+    ],
+)
+def test_policies_that_aws_manages_can_be_attached_and_count(
+    phantom: RunningSandbox, name: str, allowed: tuple[str, str], denied: tuple[str, str]
+) -> None:
+    iam = boto3.client("iam")
+    iam.create_user(UserName=name)
+    iam.attach_user_policy(UserName=name, PolicyArn=f"arn:aws:iam::aws:policy/{name}")
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    user = boto3.Session(key["AccessKeyId"], key["SecretAccessKey"])
+    getattr(user.client(allowed[0]), allowed[1])()
+    with pytest.raises(ClientError, match="is not authorized to perform"):
+        getattr(user.client(denied[0]), denied[1])()
+
+
+def test_tools_find_files_in_place_of_the_users_own(phantom: RunningSandbox) -> None:
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        path = Path(phantom.environment[name])
+        assert path.is_file()
+        assert path.read_bytes() == b""
