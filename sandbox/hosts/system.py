@@ -21,6 +21,7 @@ NOT_IN_ETC = frozenset({
 })  # fmt: skip
 EMPTY_IN_VAR = (("cache", 0o755), ("local", 0o755), ("log", 0o755), ("mail", 0o755), ("opt", 0o755), ("spool", 0o755),
                 ("tmp", 0o1777))  # fmt: skip
+LINKS_IN_VAR = {"lock": "/run/lock", "run": "/run"}
 # Of /var, only what belongs to the packages: the small parts are copied, the package database is shared.
 COPIED_OF_VAR_LIB = ("pam", "python", "ucf", "sgml-base", "xml-core", "man-db", "ca-certificates")
 SHARED_OF_VAR_LIB = ("dpkg", "apt")
@@ -55,6 +56,8 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
     copy_readable(Path("/etc"), target / "etc", NOT_IN_ETC)
     for name, mode in (*EMPTY_IN_VAR, ("lib", 0o755)):
         _make_folder(target / "var" / name, mode)
+    for name, leads_to in LINKS_IN_VAR.items():
+        (target / "var" / name).symlink_to(leads_to)
     for name in (*COPIED_OF_VAR_LIB, *(SHARED_OF_VAR_LIB if as_own else ())):
         if Path("/var/lib", name).is_dir():
             copy_readable(Path("/var/lib", name), target / "var/lib" / name)

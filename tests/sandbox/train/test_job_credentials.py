@@ -145,8 +145,8 @@ def find_access(max_duration_s: int | None = None) -> S3Access:
 
 def is_limited(access: S3Access) -> bool:
     """Whether its credentials, which are good ones, may not see a bucket that their owner may."""
-    keys = {"AccessKeyId": access.secrets["AWS_ACCESS_KEY_ID"], "SecretAccessKey": "x"}
-    s3 = client_of("s3", keys)
+    names = {"AccessKeyId": "ACCESS_KEY_ID", "SecretAccessKey": "SECRET_ACCESS_KEY", "SessionToken": "SESSION_TOKEN"}
+    s3 = client_of("s3", {key: access.secrets[f"AWS_{name}"] for key, name in names.items()})
     s3.list_objects_v2(Bucket="records", Prefix="digits/")
     try:
         s3.list_objects_v2(Bucket="records")
