@@ -6,6 +6,7 @@ Everything follows from the project's folder alone, so `reset` finds all of it e
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -274,6 +275,8 @@ def wait_for_loop_devices(path: Path, timeout_s: float) -> bool:
 # --- its addresses: ranges that are not in use on this machine and never on the Internet
 
 # RFC 1918; EC2 takes a VPC of at most a /16. 10/8 first, because Docker uses 172.17/16 and up.
+# Their servers may lie where only the default route leads. The second file has what systemd-resolved asks.
+RESOLV_CONFS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 PRIVATE_POOLS = (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"))
 PRIVATE_PREFIX = 16
 # RFC 2544: for benchmarks between networks; never routed on the Internet.
@@ -308,7 +311,7 @@ def _choose(pools: tuple[IPv4Network, ...], prefix: int, occupied: tuple[IPv4Net
 
 
 def describe_taken() -> tuple[IPv4Network, ...]:
-    """The ranges that this machine's addresses and routes cover.
+    """The ranges that this machine's addresses and routes cover, and the addresses of its name servers.
 
     Without default routes, and without the halves that VPN clients split them into (0.0.0.0/1 and 128.0.0.0/1): the
     sandbox's own routes are more specific.
@@ -319,8 +322,14 @@ def describe_taken() -> tuple[IPv4Network, ...]:
         for link in _ip_json("addr", "show")
         for address in link.get("addr_info", [])
     ]
-    found = [IPv4Network(text, strict=False) for text in (*routes, *addresses)]
+    servers = [server for path in RESOLV_CONFS if path.exists() for server in find_name_servers(path.read_text())]
+    found = [IPv4Network(text, strict=False) for text in (*routes, *addresses, *servers)]
     return tuple(network for network in found if network.prefixlen >= 8)
+
+
+def find_name_servers(text: str) -> list[str]:
+    """The IPv4 addresses that a resolv.conf(5) names. Pure."""
+    return re.findall(r"^nameserver\s+(\d+\.\d+\.\d+\.\d+)\s*$", text, re.MULTILINE)
 
 
 def _ip_json(*words: str) -> list[dict[str, Any]]:

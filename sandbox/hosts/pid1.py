@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # linux/mount.h, linux/sched.h, linux/prctl.h
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 1 << 14, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND = 1, 2, 4, 8, 4096
+MS_REC, MS_PRIVATE, MS_SHARED = 1 << 14, 1 << 18, 1 << 20
 MNT_DETACH = 2
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -359,6 +360,7 @@ def enter(root: Path) -> None:
     if libc.umount2(b".", MNT_DETACH) != 0:
         raise OSError(ctypes.get_errno(), "umount2 of the old root")
     os.chdir("/")
+    mount("none", Path("/"), "", MS_REC | MS_SHARED)  # for containers, as systemd does it
 
 
 def build_root(spec: dict[str, Any]) -> bool:

@@ -2,12 +2,14 @@
 
 import re
 from ipaddress import IPv4Network
+from pathlib import Path
 
 import pytest
 
 from foundation.errors import SandboxError
+from sandbox import place
 from sandbox.hosts.network import Cuts, Group, Port, Rule, mac_address_of, render_ruleset
-from sandbox.place import PRIVATE_POOLS, PUBLIC_POOLS, choose_ranges, describe_taken
+from sandbox.place import PRIVATE_POOLS, PUBLIC_POOLS, choose_ranges, describe_taken, find_name_servers
 
 
 def networks(*texts: str) -> list[IPv4Network]:
@@ -57,6 +59,26 @@ def test_this_machines_loopback_is_taken() -> None:
     taken = describe_taken()
     assert IPv4Network("127.0.0.0/8") in taken
     assert all(network.prefixlen >= 8 for network in taken)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("nameserver 10.255.255.53\n", ["10.255.255.53"]),
+        ("# nameserver 10.0.0.1\nsearch example.com\nnameserver\t10.0.0.2 \nnameserver fd00::1\n", ["10.0.0.2"]),
+        ("options timeout:1\nnameserver\n", []),
+        ("", []),
+    ],
+)
+def test_name_servers_of_a_machine(text: str, found: list[str]) -> None:
+    assert find_name_servers(text) == found
+
+
+def test_no_range_has_the_machines_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be in no route but the default one."""
+    monkeypatch.setattr(place, "RESOLV_CONFS", (tmp_path / "none", tmp_path / "resolv.conf"))
+    (tmp_path / "resolv.conf").write_text("nameserver 10.200.255.53\n")
+    assert IPv4Network("10.200.255.53") in describe_taken()
 
 
 def test_mac_address_follows_the_private_address() -> None:
