@@ -74,13 +74,10 @@ class SandboxConfig(Settings, frozen=True, kw_only=True):
 
     hosts: Annotated[
         Literal["real", "none"],
-        Meta(
-            description='"real": a Linux host for each instance; "none": instances without one, for the API alone',
-        ),
+        Meta(description='"real": a Linux host for each instance; "none": instances without one, for the API alone'),
     ] = "real"
     boot_delay_s: Annotated[
-        float,
-        Meta(ge=0, le=3600, description="seconds, 0 to 3600, that an instance is pending at least"),
+        float, Meta(ge=0, le=3600, description="seconds, 0 to 3600, that an instance is pending at least")
     ] = 0.0
     end_delay_s: Annotated[
         float,
@@ -93,10 +90,7 @@ class SandboxConfig(Settings, frozen=True, kw_only=True):
     link_mbit: Annotated[
         float,
         finite,
-        Meta(
-            ge=0,
-            description="bandwidth of each host's link in Mbit/s, in each direction; 0: unlimited",
-        ),
+        Meta(ge=0, description="bandwidth of each host's link in Mbit/s, in each direction; 0: unlimited"),
     ] = 0.0
     quotas: Annotated[
         dict[Annotated[str, _check_quota_code], Annotated[int, Meta(ge=0)]],
@@ -104,9 +98,7 @@ class SandboxConfig(Settings, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     faults: Annotated[
         tuple[Annotated[str, _check_fault], ...],
-        Meta(
-            description='faults that are armed from the start, such as "throttle action=RunInstances count=3"',
-        ),
+        Meta(description='faults that are armed from the start, such as "throttle action=RunInstances count=3"'),
     ] = ()
     packages: Annotated[
         tuple[Annotated[str, _check_package], ...],
@@ -116,6 +108,6 @@ class SandboxConfig(Settings, frozen=True, kw_only=True):
         str,
         Meta(
             description="a file with an IAM policy, from the folder of cluster.toml, that the sandbox's credentials "
-            'are limited to; "": they may do all',
+            'are limited to; "": they may do all'
         ),
     ] = ""

@@ -39,7 +39,7 @@ from sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from sandbox.hosts.faults import HostFaults
 from sandbox.hosts.fleet import Fleet, PhantomFleet
 from sandbox.hosts.metadata import MetadataServer, MetadataService
-from sandbox.hosts.names import Names, NameServer
+from sandbox.hosts.names import Names, serve_names
 from sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of, open_network
 from sandbox.iam.authorization import Authorization
 from sandbox.iam.principals import install_principals, name_caller
@@ -93,7 +93,7 @@ def main() -> None:
     network.call_inside(lambda: MetadataServer(MetadataService(backend))).start()
     names = Names(region=settings.region, private=ranges.private, public=ranges.public)
     name_servers = (name_server_of(ranges.private), NAME_SERVER_ADDRESS)
-    network.call_inside(lambda: NameServer(name_servers, names, backend.find_private_address)).start()
+    network.call_inside(lambda: serve_names(name_servers, names, backend.find_private_address))
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     published: DaemonStatus | None = None
     # The main thread starts all hosts: they die with the thread that started them.

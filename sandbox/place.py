@@ -305,8 +305,7 @@ def _choose(pools: tuple[IPv4Network, ...], prefix: int, occupied: tuple[IPv4Net
                 return candidate
     names = " and ".join(str(pool) for pool in pools)
     raise SandboxError(
-        f"The sandbox needs a free /{prefix} of {names}, but this machine's routes cover them all.",
-        hint="ip -4 route",
+        f"The sandbox needs a free /{prefix} of {names}, but this machine's routes cover them all.", hint="ip -4 route"
     )
 
 

@@ -1,6 +1,7 @@
 """EC2's actions: moto's, one at a time, and those that moto lacks or only pretends to have."""
 
 import datetime as dt
+import re
 from typing import Any, cast
 
 from moto.core.common_types import TYPE_RESPONSE
@@ -23,6 +24,7 @@ from sandbox.faults import is_number
 
 PRICE_PAGE = 1000
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15"
+NOTHING_ELSE = r"(Response xmlns=[^>]*>(?:<requestId>[^<]*</requestId>)?)(</\w+Response>$)"
 # Actions with these words in their names change the firewall at once.
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
 
@@ -37,10 +39,14 @@ class SandboxEC2Response(EC2Response):
             return super().dispatch(*args, **kwargs)
 
     def call_action(self) -> TYPE_RESPONSE:
-        """As moto's, with the namespace as EC2 writes it, which clients compare: with a slash, and none in errors."""
+        """As moto's, with two things that clients look for in EC2's answers.
+
+        The namespace has a slash at its end, and errors have none; what returns nothing else returns `true`.
+        """
         status, headers, body = self._call_action()
         said = f' xmlns="{NAMESPACE}/"' if status < 400 else ""
-        return status, headers, str(body).replace(f' xmlns="{NAMESPACE}"', said, 1)
+        answer = str(body).replace(f' xmlns="{NAMESPACE}"', said, 1)
+        return status, headers, re.sub(NOTHING_ELSE, r"\1<return>true</return>\2", answer)
 
     def _call_action(self) -> TYPE_RESPONSE:
         """What applies to every action: ids that are not yet visible, client tokens, dry runs."""
@@ -374,11 +380,7 @@ class SandboxEC2Response(EC2Response):
         instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
         output = self.ec2_backend.settings.read_console(instance.id)
         return ActionResult(
-            {
-                "InstanceId": instance.id,
-                "Timestamp": utcnow(),
-                "Output": Base64EncodedString.from_raw_string(output),
-            }
+            {"InstanceId": instance.id, "Timestamp": utcnow(), "Output": Base64EncodedString.from_raw_string(output)}
         )
 
 

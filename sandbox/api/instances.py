@@ -30,8 +30,7 @@ class IncorrectInstanceStateError(EC2ClientError):
 
     def __init__(self, instance_id: str, action: str) -> None:
         super().__init__(
-            "IncorrectInstanceState",
-            f"The instance '{instance_id}' is not in a state from which it can be {action}.",
+            "IncorrectInstanceState", f"The instance '{instance_id}' is not in a state from which it can be {action}."
         )
 
 

@@ -10,6 +10,7 @@ from moto.core.utils import utcnow
 from moto.ec2 import urls as ec2_urls
 from moto.ec2 import utils as ec2_utils
 from moto.ec2.models import ec2_backends, elastic_ip_addresses, elastic_network_interfaces, instances
+from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
 
 from sandbox.api import images
@@ -42,6 +43,9 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
     SandboxQuotasResponse.granted = settings.config.quotas
     quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
     install_uploads()
+    # Without a version, a policy is of the first one, as in IAM; moto would refuse it.
+    validator = policy_validation.BaseIAMPolicyValidator
+    validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
     remember_lookups()
     backend = ec2_backends[DEFAULT_ACCOUNT_ID][settings.region]
     assert isinstance(backend, SandboxEC2Backend)  # noqa: S101 -- made by the line above that names it

@@ -16,6 +16,8 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
+from sandbox.api.refusals import Refusal, RefusedError, refuse
+
 # In most families the price is proportional to the size, here in units of an xlarge.
 UNITS = {"large": 0.5, "xlarge": 1, "2xlarge": 2, "4xlarge": 4, "8xlarge": 8, "9xlarge": 9, "12xlarge": 12,
          "16xlarge": 16, "18xlarge": 18, "24xlarge": 24}  # fmt: skip
@@ -80,14 +82,6 @@ def _step_of(at: dt.datetime) -> int:
     return (at - EPOCH) // SPOT_STEP
 
 
-class PricingError(Exception):
-    """The price list cannot answer; `code` is AWS's."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def answer_pricing(app: WSGIApplication, region: str) -> WSGIApplication:
     """Adds the price list service to an application, with prices for the sandbox's region."""
 
@@ -97,22 +91,21 @@ def answer_pricing(app: WSGIApplication, region: str) -> WSGIApplication:
             return app(environ, start_response)
         asked = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
         try:
-            status, answer = "200 OK", answer_call(target.removeprefix(TARGET), asked, region)
-        except PricingError as error:
-            status, answer = "400 Bad Request", {"__type": error.code, "message": str(error)}
-        body = json.dumps(answer).encode()
-        start_response(status, [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))])
+            body = json.dumps(answer_call(target.removeprefix(TARGET), asked, region)).encode()
+        except RefusedError as error:
+            return refuse(environ, start_response, "pricing", error.refusal)
+        start_response("200 OK", [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))])
         return [body]
 
     return answering
 
 
 def answer_call(action: str, asked: dict[str, Any], region: str) -> dict[str, Any]:
-    """The answer to a call. Pure. Raises PricingError."""
+    """The answer to a call. Pure. Raises RefusedError, and NotImplementedError for other actions."""
     if action != "GetProducts":
-        raise PricingError("InvalidParameterException", f"The sandbox's price list has no {action}.")
+        raise NotImplementedError(f"its price list has no {action}")
     if asked.get("ServiceCode", "AmazonEC2") != "AmazonEC2":
-        raise PricingError("NotFoundException", "The sandbox's price list has AmazonEC2 only.")
+        raise RefusedError(Refusal(code="NotFoundException", message="The sandbox's price list has AmazonEC2 only."))
     products = [product for product in _products(region) if _matches(product, asked.get("Filters", []))]
     begin = int(asked.get("NextToken") or 0)
     end = begin + min(int(asked.get("MaxResults") or PAGE), PAGE)

@@ -7,7 +7,6 @@ accepts connections, where one silent client blocks all others.
 import io
 import logging
 import ssl
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from socketserver import ThreadingMixIn
@@ -17,7 +16,9 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import trustme
 from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+from werkzeug.exceptions import ClientDisconnected
 from werkzeug.serving import BaseWSGIServer
+from werkzeug.wsgi import LimitedStream
 
 from sandbox.api.log import CALL_KEY
 from sandbox.api.refusals import SANDBOX_BROKEN, UNSUPPORTED, refuse
@@ -36,29 +37,6 @@ def make_tls_context(place: Place, gateway: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(gateway, "localhost", "127.0.0.1").configure_cert(context)
     return context
-
-
-class _CountedInput(io.RawIOBase):
-    """A request's body of known length, which leaves the next request unread."""
-
-    def __init__(self, stream: Any, length: int) -> None:
-        super().__init__()
-        self._stream = stream
-        self.left = length
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self.left)
-        if wanted == 0:
-            return 0
-        data: bytes = self._stream.read1(wanted)
-        if not data:
-            raise ConnectionResetError("the client closed the connection within a request")
-        buffer[: len(data)] = data
-        self.left -= len(data)
-        return len(data)
 
 
 class KeepAliveHandler(MotoRequestHandler):
@@ -83,13 +61,14 @@ class KeepAliveHandler(MotoRequestHandler):
             if "wsgi.input_terminated" in environ:  # chunked: only its reader knows where it ends
                 body: io.BufferedIOBase = io.BytesIO(environ["wsgi.input"].read())
             else:
-                body = io.BufferedReader(_CountedInput(self.rfile, int(environ.get("CONTENT_LENGTH") or 0)))
+                limited: Any = LimitedStream(environ["wsgi.input"], int(environ.get("CONTENT_LENGTH") or 0))
+                body = io.BufferedReader(limited)
             environ["wsgi.input"] = body
             answer = self.server.app(environ, start)
             self._reply(status, headers, answer)
             while body.read(1 << 16):  # what the application left of it
                 pass
-        except OSError:  # the client is gone, or too slow
+        except (OSError, ClientDisconnected):  # the client is gone, or too slow
             self.close_connection = True
 
     def _reply(self, status: str, headers: list[tuple[str, str]], body: Iterable[bytes]) -> None:
@@ -142,11 +121,6 @@ class TlsServer(ThreadingMixIn, BaseWSGIServer):
             return
         with connection:
             super().finish_request(connection, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs an error in a connection's thread."""
-        del request
-        log.error("connection of %s: %s", client_address, traceback.format_exc())
 
 
 def catch_errors(app: WSGIApplication) -> WSGIApplication:

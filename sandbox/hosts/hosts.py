@@ -215,8 +215,7 @@ def check_machine() -> None:
         )
     if os.geteuid() != 0:
         raise SandboxError(
-            "The sandbox makes network namespaces and mounts, for which it must be root.",
-            hint=sudo_command(),
+            "The sandbox makes network namespaces and mounts, for which it must be root.", hint=sudo_command()
         )
     add_sbin()
     missing = [name for name in COMMANDS if shutil.which(name) is None]

@@ -9,11 +9,10 @@ Source: VPC user guide, "DNS attributes for your VPC" and "Understanding Amazon 
 import logging
 import socketserver
 import threading
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dns.exception
 import dns.flags
@@ -25,7 +24,6 @@ import dns.rrset
 
 PORT = 53
 TTL_S = 60
-IDLE_TIMEOUT_S = 10.0
 REVERSE = ".in-addr.arpa"
 
 log = logging.getLogger("sandbox.names")
@@ -100,25 +98,11 @@ def answer(query: bytes, names: Names, private_of: Callable[[str], str | None]) 
     return reply.to_wire()
 
 
-class _Server(socketserver.BaseServer):
+class _Server(socketserver.UDPServer):
     answer: Callable[[bytes], bytes | None]
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs an error of a request."""
-        del request
-        log.error("%s: %s", client_address[0], traceback.format_exc())
 
-
-class _UdpServer(_Server, socketserver.UDPServer):
-    pass
-
-
-class _TcpServer(_Server, socketserver.ThreadingMixIn, socketserver.TCPServer):
-    daemon_threads = True
-    block_on_close = False
-
-
-class _UdpHandler(socketserver.BaseRequestHandler):
+class _Handler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         """One question, one answer."""
         assert isinstance(self.server, _Server)  # noqa: S101 -- no other server uses it
@@ -127,34 +111,9 @@ class _UdpHandler(socketserver.BaseRequestHandler):
             connection.sendto(reply, self.client_address)
 
 
-class _TcpHandler(socketserver.StreamRequestHandler):
-    timeout = IDLE_TIMEOUT_S
-
-    def handle(self) -> None:
-        """Questions and answers, each behind its length, until the host closes the connection or is silent."""
-        assert isinstance(self.server, _Server)  # noqa: S101 -- no other server uses it
-        try:
-            while length := int.from_bytes(self.rfile.read(2)):
-                reply = self.server.answer(self.rfile.read(length))
-                if reply is None:
-                    return
-                self.wfile.write(len(reply).to_bytes(2) + reply)
-        except OSError as error:
-            log.info("%s: %s", self.client_address[0], error)
-
-
-class NameServer:
-    """Answers at some addresses by UDP and TCP."""
-
-    def __init__(self, addresses: Iterable[str], names: Names, private_of: Callable[[str], str | None]) -> None:
-        self._servers: list[_Server] = []
-        for address in addresses:
-            for make, handler in ((_UdpServer, _UdpHandler), (_TcpServer, _TcpHandler)):
-                server: _Server = make((address, PORT), handler)
-                server.answer = lambda query: answer(query, names, private_of)
-                self._servers.append(server)
-
-    def start(self) -> None:
-        """Serves in threads of its own."""
-        for server in self._servers:
-            threading.Thread(target=server.serve_forever, name="names", daemon=True).start()
+def serve_names(addresses: Iterable[str], names: Names, private_of: Callable[[str], str | None]) -> None:
+    """Answers at some addresses, in threads of its own. By UDP alone: no answer is too long for it."""
+    for address in addresses:
+        server = _Server((address, PORT), _Handler)
+        server.answer = lambda query: answer(query, names, private_of)
+        threading.Thread(target=server.serve_forever, name="names", daemon=True).start()

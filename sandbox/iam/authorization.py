@@ -16,15 +16,7 @@ from sandbox.api.log import CALL_KEY, CALLER_KEY, REFUSED_KEY
 from sandbox.api.refusals import Refusal, RefusedError, deny, forbid, refuse
 from sandbox.iam.permissions import Call, Ec2Asks, describe_asks, read_tree, s3_arn
 from sandbox.iam.policies import Ask, PolicyError
-from sandbox.iam.principals import (
-    Principal,
-    Trust,
-    check_session,
-    find_principal,
-    find_secret,
-    find_trust,
-    name_caller,
-)
+from sandbox.iam.principals import Principal, Trust, check_session, find_principal, find_secret, find_trust, name_caller
 from sandbox.iam.signatures import check_signature, read_signature
 
 # Services with an endpoint in each region; the others are global, or have one region for all.

@@ -22,7 +22,7 @@ from moto.sts.models import AssumedRole, STSBackend, sts_backends
 from moto.sts.responses import TokenResponse
 from moto.sts.utils import random_session_token
 
-from sandbox.api.refusals import EXPIRED, NO_KEY, NOT_FOR_IAM, UNKNOWN_KEY, RefusedError, deny, forbid
+from sandbox.api.refusals import EXPIRED, NOT_FOR_IAM, UNKNOWN_KEY, RefusedError, deny, forbid
 from sandbox.iam import policies
 from sandbox.iam.policies import Ask, PolicyError, Verdict, decide, matches, parse_policy
 
@@ -254,10 +254,8 @@ def find_secret(access_key_id: str) -> tuple[str, str | None]:
     return next((str(key.secret_access_key), None) for key in user.access_keys if key.access_key_id == access_key_id)
 
 
-def find_principal(access_key_id: str | None) -> Principal:
+def find_principal(access_key_id: str) -> Principal:
     """The owner of an access key. Raises RefusedError, and PolicyError when a policy of theirs is not understood."""
-    if access_key_id is None:
-        raise RefusedError(NO_KEY)
     role = _sts().get_assumed_role_from_access_key(access_key_id)
     if role is not None:
         _check_not_expired(role)

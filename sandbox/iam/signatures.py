@@ -69,14 +69,9 @@ def read_signature(environ: WSGIEnvironment) -> Signature:
         raise RefusedError(OLD_SIGNATURE if asked.keys() & {"Signature", "X-Amz-Algorithm"} else NO_KEY)
     key, _, scope = credential.partition("/")
     return Signature(
-        access_key_id=key,
-        scope=scope,
-        signed_headers=tuple(headers.split(";")),
-        signature=signature,
-        time=time,
-        token=token,
-        expires_s=expires_s,
-    )
+        access_key_id=key, scope=scope, signed_headers=tuple(headers.split(";")), signature=signature, time=time,
+        token=token, expires_s=expires_s,
+    )  # fmt: skip
 
 
 def _read_expires(text: str) -> int:

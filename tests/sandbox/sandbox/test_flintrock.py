@@ -53,7 +53,7 @@ launch:
 
 @pytest.fixture(scope="session")
 def installed_flintrock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install("flintrock==2.1.0", tmp_path_factory.mktemp("flintrock"))
+    return install(tmp_path_factory.mktemp("flintrock"), "flintrock==2.1.0")
 
 
 @pytest.fixture

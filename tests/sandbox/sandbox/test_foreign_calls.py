@@ -55,6 +55,9 @@ def test_ec2s_answers_have_its_namespace_and_its_errors_have_none(phantom: Runni
         ec2.describe_vpcs(VpcIds=["vpc-0123456789abcdef0"])
     assert b'<DescribeVpcsResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">' in seen[0]
     assert b"<Response><Errors><Error>" in seen[1]
+    ec2.delete_tags(Resources=["vpc-0123456789abcdef0"], Tags=[{"Key": "a"}])
+    assert seen[2].count(b"<return>true</return>") == 1  # what returns nothing else
+    assert b"<return>" not in seen[0]
 
 
 def test_the_regions_are_those_that_the_sandbox_serves(phantom: RunningSandbox) -> None:
@@ -84,6 +87,19 @@ def test_policies_that_aws_manages_can_be_attached_and_count(
     getattr(user.client(allowed[0]), allowed[1])()
     with pytest.raises(ClientError, match="is not authorized to perform"):
         getattr(user.client(denied[0]), denied[1])()
+
+
+def test_an_inline_policy_needs_no_version(phantom: RunningSandbox) -> None:
+    """SkyPilot's has none; it counts as one of 2008."""
+    iam = boto3.client("iam")
+    iam.create_user(UserName="old")
+    statement = {"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}
+    iam.put_user_policy(UserName="old", PolicyName="old", PolicyDocument=json.dumps({"Statement": [statement]}))
+    key = iam.create_access_key(UserName="old")["AccessKey"]
+    user = boto3.Session(key["AccessKeyId"], key["SecretAccessKey"])
+    assert user.client("ec2").describe_vpcs()["Vpcs"]
+    with pytest.raises(ClientError, match="UnauthorizedOperation"):
+        user.client("ec2").describe_subnets()
 
 
 def test_tools_find_files_in_place_of_the_users_own(phantom: RunningSandbox) -> None:

@@ -67,7 +67,7 @@ the end
 
 @pytest.fixture(scope="session")
 def aws_cli(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install("awscli>=1.40", tmp_path_factory.mktemp("aws-cli"))
+    return install(tmp_path_factory.mktemp("aws-cli"), "awscli>=1.40")
 
 
 def test_a_login_has_a_name_and_the_machines_disks_are_not_its_to_format(sandbox: RunningSandbox, ssh: Ssh) -> None:

@@ -43,21 +43,16 @@ class Tool:
         return done.stdout
 
 
-def install(requirement: str, directory: Path) -> Path:
-    """Makes a virtual environment with the requirement in it, of which its folder of programs is returned.
+def install(directory: Path, *requirements: str, python: str = sys.executable) -> Path:
+    """Makes a virtual environment with the requirements in it, of which its folder of programs is returned.
 
-    Skips the test where pip has no index with such a package.
+    Skips the test where pip has no index with such packages.
     """
-    subprocess.run((sys.executable, "-m", "venv", str(directory)), check=True, timeout=120)
-    pip = subprocess.run(
-        (str(directory / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    subprocess.run((python, "-m", "venv", str(directory)), check=True, timeout=120)
+    words = (str(directory / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    pip = subprocess.run((*words, *requirements), capture_output=True, text=True, timeout=900, check=False)
     if pip.returncode != 0 and any(words in pip.stderr for words in NO_INDEX):
-        pytest.skip(f"pip finds no {requirement} here: {pip.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"pip finds no {' '.join(requirements)} here: {pip.stderr.strip().splitlines()[-1]}")
     assert pip.returncode == 0, pip.stderr
     return directory / "bin"
 

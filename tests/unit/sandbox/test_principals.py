@@ -13,7 +13,7 @@ from moto.sts.models import sts_backends
 from sandbox.api.refusals import RefusedError
 from sandbox.iam import principals
 from sandbox.iam.policies import Ask
-from sandbox.iam.principals import SandboxStsBackend, find_principal, install_principals, name_caller
+from sandbox.iam.principals import SandboxStsBackend, find_principal, find_secret, install_principals, name_caller
 
 OPERATOR = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:user/operator"
 LOOK = '{"Statement": {"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}}'
@@ -60,13 +60,11 @@ def test_a_session_is_its_owners_until_it_ends(sts: SandboxStsBackend, monkeypat
     assert caught.value.refusal.query_code == "ExpiredToken"
 
 
-@pytest.mark.parametrize(
-    ("access_key_id", "code"), [(None, "MissingAuthenticationToken"), ("AKIAUNKNOWN", "InvalidClientTokenId")]
-)
-def test_nobody_and_strangers(sts: SandboxStsBackend, access_key_id: str | None, code: str) -> None:
-    with pytest.raises(RefusedError) as caught:
-        find_principal(access_key_id)
-    assert caught.value.refusal.query_code == code
+def test_strangers(sts: SandboxStsBackend) -> None:
+    for find in (find_principal, find_secret):
+        with pytest.raises(RefusedError) as caught:
+            find("AKIAUNKNOWN")
+        assert caught.value.refusal.query_code == "InvalidClientTokenId"
 
 
 def test_without_a_policy_the_operator_may_do_all(sts: SandboxStsBackend) -> None:
