@@ -1,5 +1,6 @@
 """What a stranger on the machine cannot do to a sandbox, and root in a host to the machine. Each as that user."""
 
+import datetime as dt
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from sandbox import control
 from sandbox.place import Place, place_of
-from sandbox_steps import RunningSandbox, Ssh, enter, launch, start_sandbox, wait_for
+from sandbox_steps import RunningSandbox, Ssh, enter, find_image, find_live, launch, start_sandbox, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -20,6 +21,19 @@ NOBODY = 65534
 LISTS = "import os, sys; print(os.listdir(sys.argv[1]))"
 READS = "import sys; print(open(sys.argv[1]).read())"
 CONNECTS = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+VERSION_4 = "AWS4-HMAC-SHA256"
+LAUNCHES = """
+import ssl, sys, urllib.error, urllib.request
+url, authorization, date, image = sys.argv[1:]
+body = f"Action=RunInstances&Version=2016-11-15&MinCount=1&MaxCount=1&ImageId={image}&UserData=aWQ="
+headers = {"Authorization": authorization, "X-Amz-Date": date} if authorization else {}
+try:
+    asked = urllib.request.Request(url, body.encode(), headers)
+    answer = urllib.request.urlopen(asked, context=ssl._create_unverified_context())
+except urllib.error.HTTPError as error:
+    answer = error
+print(answer.status, answer.read().decode())
+"""
 # What a host's root could change of the machine, each with a program that tries it there.
 SETTINGS = (
     "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/panic", "/proc/sys/vm/overcommit_memory",
@@ -69,6 +83,28 @@ def test_a_stranger_cannot_read_the_folder(place: Place, host: InstanceTypeDef) 
     for path in files:
         assert "PermissionError" in as_nobody(python, "-c", READS, str(path)).stderr, path
     assert "PermissionError" in as_nobody(python, "-c", CONNECTS, str(place.control_socket)).stderr
+
+
+@pytest.mark.parametrize(
+    ("authorization", "code"),
+    [
+        ("", "MissingAuthenticationToken"),
+        (f"{VERSION_4} Credential={{key}}/{{date}}/us-east-1/ec2/aws4_request, SignedHeaders=host, Signature=0a0a",
+         "AuthFailure"),
+        ("AWS {key}:c2lnbmF0dXJl", "Please use AWS4-HMAC-SHA256"),
+    ],
+    ids=["unsigned", "wrong", "old"],
+)  # fmt: skip
+def test_a_stranger_cannot_call_the_api(sandbox: RunningSandbox, authorization: str, code: str) -> None:
+    """Such a call would be enough to run a program as root in a host, by user data."""
+    before = find_live(boto3.client("ec2"))
+    now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
+    header = authorization.format(key=sandbox.info.access_key_id, date=now[:8])
+    python = sys.executable if as_nobody(sys.executable, "-c", "").returncode == 0 else "/usr/bin/python3"
+    done = as_nobody(python, "-c", LAUNCHES, sandbox.info.endpoint_url, header, now, find_image())
+    status, said = done.stdout.split(" ", 1)
+    assert (status in ("400", "403"), code in said) == (True, True), done
+    assert find_live(boto3.client("ec2")) == before
 
 
 def test_a_stranger_cannot_enter_a_host(
