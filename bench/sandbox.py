@@ -65,11 +65,17 @@ def states(ec2: Any, ids: list[str]) -> set[str]:
 
 
 def host_memory_mb(folder: Path) -> float:
-    """The proportional set size of all processes of a host, as the median over the hosts, in MB."""
-    sizes = []
-    for host in control.describe(folder).hosts:
+    """The proportional set size of all processes of a host, as the median over the hosts, in MB.
+
+    With the one outside of its namespaces that waits for its process 1, if that is not the daemon itself.
+    """
+    sizes, described = [], control.describe(folder)
+    for host in described.hosts:
         namespace = Path(f"/proc/{host.pid}/ns/pid").readlink()
-        sizes.append(sum(pss_kib(pid) for pid in all_pids() if in_namespace(pid, namespace)) / 1000)
+        fields = Path(f"/proc/{host.pid}/stat").read_text().rpartition(")")[2].split()
+        outside = [int(fields[1])] if int(fields[1]) != described.pid else []
+        inside = [pid for pid in all_pids() if in_namespace(pid, namespace)]
+        sizes.append(sum(pss_kib(pid) for pid in (*inside, *outside)) / 1000)
     return statistics.median(sizes)
 
 
