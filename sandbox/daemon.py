@@ -38,6 +38,7 @@ from sandbox.api.server import (
 from sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from sandbox.hosts.faults import HostFaults
 from sandbox.hosts.fleet import Fleet, PhantomFleet
+from sandbox.hosts.hosts import adopt_hosts
 from sandbox.hosts.metadata import MetadataServer, MetadataService
 from sandbox.hosts.names import Names, serve_names
 from sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of, open_network
@@ -57,6 +58,7 @@ def main() -> None:
     place = Place(id=sys.argv[1].rpartition(":")[2], state_dir=Path(sys.argv[2]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     settings = read_json(place.settings_file, Settings)
+    adopt_hosts()
     wake, stop = threading.Event(), threading.Event()
 
     def on_signal(*_: object) -> None:

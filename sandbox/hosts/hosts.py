@@ -1,5 +1,6 @@
-"""Starting and ending hosts, each a process of the machine's and, below it, process 1 of its namespaces (pid1.py)."""
+"""Starting and ending hosts, each the process 1 of its namespaces (pid1.py), and a child of the daemon."""
 
+import ctypes
 import json
 import os
 import select
@@ -18,7 +19,7 @@ from foundation.errors import SandboxError
 from sandbox.hosts import cgroups
 from sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
 from sandbox.hosts.network import CommandError, Network, run_quietly
-from sandbox.place import Place, wait_for_loop_devices
+from sandbox.place import Place, wait_for_loop_devices, wait_until
 
 PID1 = Path(__file__).with_name("pid1.py")
 PYTHON = "/usr/bin/python3"
@@ -32,6 +33,7 @@ ENDINGS: dict[int, Literal["power-off", "reboot"]] = {
     70: "power-off", 71: "reboot", -signal.SIGINT: "power-off", -signal.SIGHUP: "reboot",
 }  # fmt: skip
 POLL_S = 0.01
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class Folder:
@@ -53,29 +55,23 @@ class BootError(Exception):
 class Host:
     """A started host. `boot` and `end` may be called in any thread, `spawn` only in the main one."""
 
-    def __init__(self, folder: Folder, process: subprocess.Popen[bytes], ready_fd: int) -> None:
+    def __init__(self, folder: Folder, starter: subprocess.Popen[bytes], ready_fd: int) -> None:
         self.folder = folder
-        self._process = process
+        self._starter = starter
         self._ready_fd = ready_fd
+        self._first: ProcessOne | None = None
         self._ending = threading.Event()
         self._booting = threading.Lock()
 
     @property
     def pid(self) -> int | None:
         """The machine's pid of the host's process 1; None before it is started and after it has ended."""
-        parent = self._process.pid
-        try:
-            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        # While it boots, its parent has another child for a moment.
-        outside = _namespace_of(parent, "pid")
-        return next((int(pid) for pid in children if _namespace_of(pid, "pid") not in (outside, None)), None)
+        return self._first.pid if self._first and self._first.poll() is None else None
 
     @property
     def exit_code(self) -> int | None:
         """None while the host lives."""
-        return self._process.poll()
+        return self._first.poll() if self._first else self._starter.poll() or None
 
     @property
     def ending(self) -> Literal["power-off", "reboot"] | None:
@@ -90,21 +86,27 @@ class Host:
                 make_disk(self.folder, spec.disk_bytes)
                 if self.folder.cgroup:
                     cgroups.make(self.folder.cgroup, spec.first_uid or 0)
-                self._describe(spec)
-                while _namespace_of(self._process.pid, "net") in (_namespace_of("self", "net"), None):
-                    self._still_booting(deadline)
-                network.plug_in(number, self._process.pid, mac_address, addresses)
-            except (OSError, CommandError) as error:
+                self._tell(json.dumps(asdict(spec)))
+                self._wait_for_word(deadline)
+                pid = int(os.read(self._ready_fd, 32))
+                self._starter.wait(END_TIMEOUT_S)
+                self._first = ProcessOne(pid)  # the daemon's child, from now on
+                self._tell("")
+                network.plug_in(number, self._first.pid, mac_address, addresses)
+            except (OSError, ValueError, CommandError, subprocess.TimeoutExpired) as error:
                 raise BootError(f"the host could not be started: {error}") from error
-            ready = select.poll()
-            ready.register(self._ready_fd, select.POLLIN)
-            while not ready.poll(POLL_S * 1000):
-                self._still_booting(deadline)
+            self._wait_for_word(deadline)
 
-    def _describe(self, spec: HostSpec) -> None:
-        assert self._process.stdin is not None  # noqa: S101 -- tells mypy what PIPE means
-        self._process.stdin.write(json.dumps(asdict(spec)).encode() + b"\n")
-        self._process.stdin.flush()
+    def _tell(self, line: str) -> None:
+        assert self._starter.stdin is not None  # noqa: S101 -- tells mypy what PIPE means
+        self._starter.stdin.write(line.encode() + b"\n")
+        self._starter.stdin.flush()
+
+    def _wait_for_word(self, deadline: float) -> None:
+        ready = select.poll()
+        ready.register(self._ready_fd, select.POLLIN)
+        while not any(event & select.POLLIN for _, event in ready.poll(POLL_S * 1000)):
+            self._still_booting(deadline)
 
     def _still_booting(self, deadline: float) -> None:
         if self._ending.wait(POLL_S):
@@ -120,35 +122,70 @@ class Host:
         SIGKILL to process 1 is enough: the kernel ends the rest of its pid namespace before it is reaped.
         """
         self._ending.set()
-        _kill(self.pid or self._process.pid)
+        self._starter.kill()
+        if self._first:
+            self._first.send(signal.SIGKILL)
 
     def shut_down(self) -> None:
         """Asks the host to shut down, as EC2 does before it stops an instance; then as `end`."""
         self._ending.set()
-        first = self.pid
-        if first is not None:
-            _kill(first, POWER_OFF_SIGNAL)
-            try:
-                self._process.wait(SHUTDOWN_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                pass  # `end` kills it
+        if self._first:
+            self._first.send(POWER_OFF_SIGNAL)
+            self._first.wait(SHUTDOWN_TIMEOUT_S)
         self.end()
 
     def end(self) -> None:
         """Kills the host and waits until its namespaces and its loop device are gone."""
         self.kill()
-        self._process.wait(END_TIMEOUT_S)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._starter.wait(END_TIMEOUT_S)
+        if self._starter.stdin is not None:
+            self._starter.stdin.close()
         with self._booting:
+            self.kill()  # what was started meanwhile
+            if self._first and self._first.wait(END_TIMEOUT_S) is None:
+                raise TimeoutError(f"process 1 does not end ({self._first.pid})")
             os.close(self._ready_fd)
             if self.folder.cgroup:
                 cgroups.remove(self.folder.cgroup)
         wait_for_loop_devices(self.folder.path, END_TIMEOUT_S)
 
 
+class ProcessOne:
+    """A host's process 1. All threads may ask how it ended; the first one that does reaps it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._fd = os.pidfd_open(pid)
+        self._code: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it lives."""
+        with self._lock:
+            if self._code is None and (found := os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG)):
+                self._code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+                os.close(self._fd)
+            return self._code
+
+    def wait(self, timeout_s: float) -> int | None:
+        """As `poll`, when it has ended or the time is over."""
+        wait_until(lambda: self.poll() is not None, timeout_s)
+        return self.poll()
+
+    def send(self, number: int) -> None:
+        """Sends it a signal unless it has ended."""
+        if self.poll() is None:
+            _kill(self.pid, number)
+
+
+def adopt_hosts() -> None:
+    """Makes this process the parent of each process 1 whose own parent has ended (prctl(2))."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
 def spawn(place: Place, instance_id: str) -> Host:
-    """Starts an instance's process 1 in namespaces of its own, where it waits for `Host.boot`.
+    """Starts the process that makes an instance's namespaces, and process 1 in them, when `Host.boot` says so.
 
     Call it in the main thread: the host must end with the daemon, and the kernel's signal for that comes when the
     *thread* that started a process ends.
@@ -158,13 +195,13 @@ def spawn(place: Place, instance_id: str) -> Host:
         path.mkdir(parents=True, exist_ok=True)
     ready_read, ready_write = os.pipe()
     with folder.console.open("ab") as console:
-        process = subprocess.Popen(
+        starter = subprocess.Popen(
             (PYTHON, "-I", "-S", "-B", str(PID1), f"{place.mark}:{instance_id}", str(ready_write)),
             stdin=subprocess.PIPE, stdout=console, stderr=console, start_new_session=True, cwd="/",
             env={"PATH": PATH, "LANG": "C.UTF-8"}, pass_fds=(ready_write,),
         )  # fmt: skip
     os.close(ready_write)
-    return Host(folder, process, ready_read)
+    return Host(folder, starter, ready_read)
 
 
 def make_disk(folder: Folder, disk_bytes: int) -> None:
@@ -178,14 +215,6 @@ def make_disk(folder: Folder, disk_bytes: int) -> None:
     run_quietly(("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal",
                  "-E", "lazy_itable_init=1,nodiscard", str(fresh)))  # fmt: skip
     fresh.rename(folder.disk)
-
-
-def _namespace_of(pid: int | str, kind: str) -> Path | None:
-    """A process's namespace; None when it has ended."""
-    try:
-        return Path(f"/proc/{pid}/ns/{kind}").readlink()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 def _kill(pid: int, number: int = signal.SIGKILL) -> None:

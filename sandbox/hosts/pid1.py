@@ -212,8 +212,8 @@ def build_outside(spec: dict[str, Any]) -> None:
         mount(str(STAGE / "fuse"), Path("/dev/fuse"), "", MS_BIND)
 
 
-def start_building(spec: dict[str, Any]) -> int:
-    """Starts a process that mounts what is outside, while namespaces are made; returns a descriptor for `await_built`.
+def start_building(spec: dict[str, Any]) -> tuple[int, int]:
+    """Starts a process that mounts what is outside, while namespaces are made: its pid, and what `await_built` wants.
 
     They share this mount namespace, of which process 1 makes its own.
     """
@@ -222,12 +222,13 @@ def start_building(spec: dict[str, Any]) -> int:
     # From here on paths are relative to it: the host's root may not pass through the folders above it.
     os.chdir(spec["folder"])
     built_read, built_write = os.pipe()
-    if os.fork() == 0:
+    builder = os.fork()
+    if builder == 0:
         build_outside(spec)
         os.write(built_write, b"+")
         os._exit(0)  # what is below is for the others
     os.close(built_write)
-    return built_read
+    return builder, built_read
 
 
 def await_built(built: int) -> None:
@@ -258,21 +259,19 @@ def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
         os.setresuid(0, 0, 0)
         # The change of ids has cleared both.
         check(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
-        check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     return first
 
 
-def wait_for(first: int) -> NoReturn:
-    """Waits for process 1 and ends as it did."""
-    ended, status = os.waitpid(-1, 0)
-    while ended != first:
-        ended, status = os.waitpid(-1, 0)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(os.waitstatus_to_exitcode(status))  # there is nothing to clean up, and the host is gone only after it
+def end_with_parent() -> None:
+    """Lets the kernel kill this process when the one that is its parent now ends."""
+    check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def hand_over(first: int, builder: int, ready_fd: int) -> NoReturn:
+    """Tells the daemon process 1's pid and ends, so that process 1 becomes the daemon's own child."""
+    os.write(ready_fd, f"{first}\n".encode())
+    os.waitpid(builder, 0)
+    os._exit(0)
 
 
 # --- in the host, as its root
@@ -383,16 +382,15 @@ def build_root(spec: dict[str, Any]) -> bool:
     return first_boot
 
 
-def read_spec() -> dict[str, Any]:
-    """The host's description: the first and only line of standard input."""
+def read_line() -> bytes:
+    """What the daemon says at standard input: the host's description, and later an empty line."""
     line = bytearray()
     while not line.endswith(b"\n"):
         chunk = os.read(0, 65536)
         if not chunk:
-            sys.exit("the daemon went away before the host was described")
+            sys.exit("the daemon went away before the host had booted")
         line += chunk
-    spec: dict[str, Any] = json.loads(line)
-    return spec
+    return bytes(line)
 
 
 def configure_network(commands: str) -> None:
@@ -559,7 +557,7 @@ def try_kernel() -> None:
     show(Path("/usr"), lower, open_shift(spec), MOUNT_ATTR_RDONLY)
     first = enter_namespaces(open_users(spec), "", "")
     if first:
-        wait_for(first)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]))
     unshare(CLONE_NEWNS)
     mount("tmpfs", upper, "tmpfs")
     for path in (upper / "upper", upper / "work"):
@@ -574,14 +572,15 @@ def main() -> NoReturn:
     """Builds the host's namespaces, and, in them, boots the host and stays."""
     ready_fd = int(sys.argv[2])
     os.set_inheritable(ready_fd, False)  # noqa: FBT003 -- takes it by position only
-    check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-    spec = read_spec()
+    end_with_parent()
+    spec = json.loads(read_line())
     say(f"{spec['instance_id']}: booting {spec['hostname']}")
-    built = start_building(spec)
+    builder, built = start_building(spec)
     first = enter_namespaces(open_users(spec), spec["cgroup"], spec["outer_cgroup"])
     if first:
-        os.close(ready_fd)
-        wait_for(first)
+        hand_over(first, builder, ready_fd)
+    read_line()  # the daemon is the parent now; should it end before the next line, `stay` notices
+    end_with_parent()
     await_built(built)
     boot(spec)
     log_in("ubuntu")
