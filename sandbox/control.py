@@ -193,18 +193,10 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
         ) from error
     endpoint_url = _endpoint_url(settings, status)
     return SandboxInfo(
-        id=place.id,
-        pid=status.pid,
-        endpoint_url=endpoint_url,
-        ca_bundle=place.ca_file,
-        aws_dir=place.aws_dir,
-        region=settings.region,
-        access_key_id=key.access_key_id,
-        secret_access_key=key.secret_access_key,
-        checkip_url=endpoint_url + CHECKIP_PATH,
-        private_cidr=settings.private,
-        public_cidr=settings.public,
-    )
+        id=place.id, pid=status.pid, endpoint_url=endpoint_url, ca_bundle=place.ca_file, aws_dir=place.aws_dir,
+        region=settings.region, access_key_id=key.access_key_id, secret_access_key=key.secret_access_key,
+        checkip_url=endpoint_url + CHECKIP_PATH, private_cidr=settings.private, public_cidr=settings.public,
+    )  # fmt: skip
 
 
 @as_root()
@@ -319,16 +311,10 @@ def describe(project_dir: Path) -> SandboxStatus:
     except (OSError, ValueError):
         return SandboxStatus(id=place.id, state="crashed", state_dir=place.state_dir, pid=status.pid)
     return SandboxStatus(
-        id=place.id,
-        state="running",
-        state_dir=place.state_dir,
-        pid=status.pid,
-        endpoint_url=_endpoint_url(settings, status),
-        region=settings.region,
-        private_cidr=settings.private,
-        public_cidr=settings.public,
-        hosts=status.hosts,
-    )
+        id=place.id, state="running", state_dir=place.state_dir, pid=status.pid,
+        endpoint_url=_endpoint_url(settings, status), region=settings.region, private_cidr=settings.private,
+        public_cidr=settings.public, hosts=status.hosts,
+    )  # fmt: skip
 
 
 def environment(info: SandboxInfo) -> dict[str, str]:
@@ -403,13 +389,9 @@ def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig,
     place.packages_dir.mkdir()
     place.objects_dir.mkdir(mode=0o700)
     settings = Settings(
-        project_dir=str(project_dir.resolve()),
-        region=region,
-        private=str(ranges.private),
-        public=str(ranges.public),
-        config=config,
-        policy=policy,
-    )
+        project_dir=str(project_dir.resolve()), region=region, private=str(ranges.private),
+        public=str(ranges.public), config=config, policy=policy,
+    )  # fmt: skip
     write_json(place.settings_file, settings)
     letters = string.ascii_uppercase + "234567"
     key_id = "AKIA" + "".join(secrets.choice(letters) for _ in range(16))

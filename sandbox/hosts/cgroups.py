@@ -33,9 +33,9 @@ def make(path: Path, owner: int) -> None:
 
 def remove(path: Path) -> None:
     """Kills what runs in a control group, and removes it with those below it. Raises OSError if that takes long."""
-    (path / "cgroup.kill").write_text("1")
     deadline = time.monotonic() + END_TIMEOUT_S
     while "populated 1" in (path / "cgroup.events").read_text() and time.monotonic() < deadline:
+        (path / "cgroup.kill").write_text("1")
         time.sleep(POLL_S)
     for folder, _, _ in os.walk(path, topdown=False):
         Path(folder).rmdir()

@@ -19,7 +19,7 @@ from foundation.errors import SandboxError
 from sandbox.hosts import cgroups
 from sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
 from sandbox.hosts.network import CommandError, Network, run_quietly
-from sandbox.place import Place, wait_for_loop_devices, wait_until
+from sandbox.place import Place, wait_for_loop_devices
 
 PID1 = Path(__file__).with_name("pid1.py")
 PYTHON = "/usr/bin/python3"
@@ -142,8 +142,8 @@ class Host:
             self._starter.stdin.close()
         with self._booting:
             self.kill()  # what was started meanwhile
-            if self._first and self._first.wait(END_TIMEOUT_S) is None:
-                raise TimeoutError(f"process 1 does not end ({self._first.pid})")
+            if self._first:
+                self._first.reap(END_TIMEOUT_S)
             os.close(self._ready_fd)
             if self.folder.cgroup:
                 cgroups.remove(self.folder.cgroup)
@@ -164,18 +164,27 @@ class ProcessOne:
         with self._lock:
             if self._code is None and (found := os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG)):
                 self._code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-                os.close(self._fd)
             return self._code
 
     def wait(self, timeout_s: float) -> int | None:
         """As `poll`, when it has ended or the time is over."""
-        wait_until(lambda: self.poll() is not None, timeout_s)
+        if self.poll() is None:
+            ended = select.poll()
+            ended.register(self._fd, select.POLLIN)
+            ended.poll(timeout_s * 1000)
         return self.poll()
+
+    def reap(self, timeout_s: float) -> None:
+        """Waits for its end and lets go of it. Raises TimeoutError."""
+        if self.wait(timeout_s) is None:
+            raise TimeoutError(f"process 1 does not end ({self.pid})")
+        os.close(self._fd)
 
     def send(self, number: int) -> None:
         """Sends it a signal unless it has ended."""
-        if self.poll() is None:
-            _kill(self.pid, number)
+        with self._lock:
+            if self._code is None:
+                signal.pidfd_send_signal(self._fd, number)
 
 
 def adopt_hosts() -> None:
@@ -215,13 +224,6 @@ def make_disk(folder: Folder, disk_bytes: int) -> None:
     run_quietly(("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal",
                  "-E", "lazy_itable_init=1,nodiscard", str(fresh)))  # fmt: skip
     fresh.rename(folder.disk)
-
-
-def _kill(pid: int, number: int = signal.SIGKILL) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 # --- what the machine must have for it
@@ -271,12 +273,9 @@ def sudo_command() -> str:
 def check_kernel() -> None:
     """Raises SandboxError when the kernel refuses what hosts are made of, as it does in most containers."""
     done = subprocess.run(
-        (PYTHON, "-I", "-S", "-B", str(PID1), "try"),
-        capture_output=True,
-        text=True,
-        check=False,
+        (PYTHON, "-I", "-S", "-B", str(PID1), "try"), capture_output=True, text=True, check=False,
         timeout=TRIAL_TIMEOUT_S,
-    )
+    )  # fmt: skip
     if done.returncode != 0:
         reason = done.stderr.strip().rpartition("\n")[2]
         raise SandboxError(

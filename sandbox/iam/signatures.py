@@ -17,17 +17,8 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from sandbox.api.refusals import (
-    BAD_EXPIRES,
-    BAD_SIGNATURE,
-    BAD_TOKEN,
-    EXPIRED_URL,
-    NO_KEY,
-    NOT_SIGNED,
-    OLD_SIGNATURE,
-    SKEWED,
-    RefusedError,
-)
+from sandbox.api import refusals
+from sandbox.api.refusals import RefusedError
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 HEADER = re.compile(rf"{ALGORITHM} +Credential=([^,]+), *SignedHeaders=([^,]+), *Signature=([0-9a-f]+)$")
@@ -58,7 +49,7 @@ def read_signature(environ: WSGIEnvironment) -> Signature:
     if header:
         found = HEADER.match(header)
         if found is None:
-            raise RefusedError(OLD_SIGNATURE)
+            raise RefusedError(refusals.OLD_SIGNATURE)
         credential, headers, signature = found.groups()
         time, token, expires_s = environ.get("HTTP_X_AMZ_DATE", ""), environ.get("HTTP_X_AMZ_SECURITY_TOKEN"), None
     elif asked.get("X-Amz-Algorithm") == ALGORITHM:
@@ -66,7 +57,9 @@ def read_signature(environ: WSGIEnvironment) -> Signature:
         signature, time = asked.get("X-Amz-Signature", ""), asked.get("X-Amz-Date", "")
         token, expires_s = asked.get("X-Amz-Security-Token"), _read_expires(asked.get("X-Amz-Expires", ""))
     else:
-        raise RefusedError(OLD_SIGNATURE if asked.keys() & {"Signature", "X-Amz-Algorithm"} else NO_KEY)
+        raise RefusedError(
+            refusals.OLD_SIGNATURE if asked.keys() & {"Signature", "X-Amz-Algorithm"} else refusals.NO_KEY
+        )
     key, _, scope = credential.partition("/")
     return Signature(
         access_key_id=key, scope=scope, signed_headers=tuple(headers.split(";")), signature=signature, time=time,
@@ -76,7 +69,7 @@ def read_signature(environ: WSGIEnvironment) -> Signature:
 
 def _read_expires(text: str) -> int:
     if not re.fullmatch(r"\d{1,6}", text) or int(text) > MAX_EXPIRES_S:
-        raise RefusedError(BAD_EXPIRES)
+        raise RefusedError(refusals.BAD_EXPIRES)
     return int(text)
 
 
@@ -89,32 +82,32 @@ def check_signature(
     """
     date, region, service, ending = (*found.scope.split("/"), "", "", "")[:4]
     if found.token != token:
-        raise RefusedError(BAD_TOKEN)
+        raise RefusedError(refusals.BAD_TOKEN)
     if ending != "aws4_request" or not found.time.startswith(date) or not date:
-        raise RefusedError(BAD_SIGNATURE)
+        raise RefusedError(refusals.BAD_SIGNATURE)
     _check_time(found, now)
     present = {name for name in environ if name.startswith("HTTP_X_AMZ_")}
     names = {f"HTTP_{name.upper().replace('-', '_')}" for name in found.signed_headers}
     if "host" not in found.signed_headers or (service == "s3" and not present <= names):
-        raise RefusedError(NOT_SIGNED)
+        raise RefusedError(refusals.NOT_SIGNED)
     request = AWSRequest(method=environ["REQUEST_METHOD"])
     request.context["timestamp"] = found.time
     signer = SigV4Auth(Credentials("", secret), service, region)
     digest = hashlib.sha256(describe_request(environ, found, service)).hexdigest()
     expected = signer.signature(f"{ALGORITHM}\n{found.time}\n{found.scope}\n{digest}", request)
     if not hmac.compare_digest(expected, found.signature):
-        raise RefusedError(BAD_SIGNATURE)
+        raise RefusedError(refusals.BAD_SIGNATURE)
 
 
 def _check_time(found: Signature, now: dt.datetime) -> None:
     try:
         signed = dt.datetime.strptime(found.time, TIME).replace(tzinfo=dt.UTC)
     except ValueError:
-        raise RefusedError(BAD_SIGNATURE) from None
+        raise RefusedError(refusals.BAD_SIGNATURE) from None
     if found.expires_s is not None and now > signed + dt.timedelta(seconds=found.expires_s):
-        raise RefusedError(EXPIRED_URL)
+        raise RefusedError(refusals.EXPIRED_URL)
     if signed - now > MAX_SKEW or (found.expires_s is None and now - signed > MAX_SKEW):
-        raise RefusedError(SKEWED)
+        raise RefusedError(refusals.SKEWED)
 
 
 def describe_request(environ: WSGIEnvironment, found: Signature, service: str) -> bytes:
