@@ -132,6 +132,7 @@ def test_after_a_kill_of_everything_nothing_is_left(user: User) -> None:
     until(lambda: not user.processes(), "a process outlived the kill")
     until(lambda: not _owned_processes(), "a process of a host outlived the kill")
     assert "crashed" in user.cluster("sandbox", "status").stdout
+    until(lambda: not user.processes(), "the namespaces stay for what has crashed")
     user.cluster("sandbox", "reset")
     until(lambda: not user.processes(), "the user's namespaces stay")
     assert not (user.home / ".local/state/cluster/sandbox").exists()
