@@ -18,10 +18,10 @@ from typing import Any
 from botocore.exceptions import BotoCoreError
 
 from foundation.errors import AwsError, ClusterError, NotFoundError
-from foundation.thread_pool import Check, StoppedError, map_in_threads, run_in_thread
+from foundation.thread_pool import Check, map_in_threads
 from train.s3.client import DamagedBodyError, explain
 from train.s3.connection import Connection, UnsureError
-from train.s3.content import verify_open
+from train.s3.content import RangeDigests, find_digests, verify_open
 from train.s3.partial_file import PartialFile, PartialFiles
 from train.s3.plan import Download, Upload
 
@@ -187,59 +187,61 @@ class _Job:
 
     def _fetch_verified(self, download: Download, file: PartialFile, tier: Tier, check: Check) -> bool | None:
         """Fetch it, again where it arrives damaged; None where S3 keeps nothing that it can be compared with."""
+        ask = partial(self._find_headers, download)
+        # The ETag of what was sent in parts says little, and a small file is not worth a request of its own.
+        told = ask() if is_in_parts(download) else None
+        compared = find_digests(told or {}, download.size_bytes, PART_BYTES)
         for _ in range(_TRIES):
-            arrived = Arrived()
-            verify = partial(self._verify, download, file, arrived)
-            verifying = run_in_thread(verify) if is_in_parts(download) else None  # a large file while it arrives
-            try:
-                self._fetch(download, file, tier, check, arrived)
-            except BaseException:
-                arrived.stop()
-                raise
-            verified = verifying.result() if verifying else verify()
+            digests = self._fetch(download, file, tier, check, compared)
+            verified = compared and compared.match(digests)
+            if not verified:  # with what is told otherwise, and of parts of another size
+                verified = verify_open(
+                    file.descriptor,
+                    size_bytes=download.size_bytes,
+                    etag=download.etag,
+                    find_headers=ask,
+                    go_on=check,
+                    told=told,
+                )
             if verified is not False:
                 return verified
         raise AwsError(
             "what came from S3 is not what S3 says that it keeps: nothing was written", hint="run the command again"
         )
 
-    def _verify(self, download: Download, file: PartialFile, arrived: "Arrived") -> bool | None:
-        ask = partial(self._find_headers, download)
-        return verify_open(
-            file.descriptor,
-            size_bytes=download.size_bytes,
-            etag=download.etag,
-            find_headers=ask,
-            ready=arrived.wait,
-            told=ask() if is_in_parts(download) else None,  # the ETag of what was sent in parts says little
-        )
-
     def _find_headers(self, download: Download, part: int | None = None) -> Any:
         return self._connection.find_headers(download.source, etag=None if part else download.etag, part=part)
 
-    def _fetch(self, download: Download, file: PartialFile, tier: Tier, check: Check, arrived: "Arrived") -> None:
-        begins = range(0, download.size_bytes, PART_BYTES)
+    def _fetch(
+        self, download: Download, file: PartialFile, tier: Tier, check: Check, compared: RangeDigests | None
+    ) -> Sequence[bytes]:
+        """The digests of its ranges, if they are compared."""
 
-        def fetch(begin: int, stop: Check) -> None:
+        def fetch(begin: int, stop: Check) -> bytes:
             def both() -> None:
                 check()
                 stop()
 
-            self._fetch_range(download, file, begin, min(PART_BYTES, download.size_bytes - begin), both)
-            arrived.add(begin)
+            return self._fetch_range(download, file, begin, both, compared)
 
+        begins = range(0, download.size_bytes, PART_BYTES)
         if len(begins) == 1:
-            fetch(0, check)
-        else:
-            map_in_threads(fetch, begins, threads=tier.parts_at_once)
+            return (fetch(0, check),)
+        return map_in_threads(fetch, begins, threads=tier.parts_at_once)
 
-    def _fetch_range(self, download: Download, file: PartialFile, begin: int, length: int, check: Check) -> None:
+    def _fetch_range(
+        self, download: Download, file: PartialFile, begin: int, check: Check, compared: RangeDigests | None
+    ) -> bytes:
+        length = min(PART_BYTES, download.size_bytes - begin)
         for attempt in range(1, _TRIES + 1):
             at = begin
+            digest = compared and compared.begin()
             try:
                 for block in self._read_range(download, begin, length, surely=attempt > 1):
                     check()
                     file.write(block, at)
+                    if digest:
+                        digest.update(block)
                     at += len(block)
             except BrokenReadError as error:
                 if attempt == _TRIES:
@@ -248,7 +250,7 @@ class _Job:
                 continue
             if at == begin + length:
                 self._moved(length)
-                return
+                return digest.digest() if digest else b""
         raise AwsError(f"S3 sent {at - begin} bytes where {length} were asked for", hint="run the command again")
 
     def _read_range(self, download: Download, begin: int, length: int, *, surely: bool) -> Iterator[memoryview]:
@@ -269,35 +271,6 @@ class _Job:
         except (BotoCoreError, OSError) as error:
             raise BrokenReadError from error
         yield content
-
-
-class Arrived:
-    """Which parts of a download are in its file, for a thread that verifies them."""
-
-    def __init__(self) -> None:
-        self._begins: set[int] = set()
-        self._stopped = False
-        self._changed = threading.Condition()
-
-    def add(self, begin: int) -> None:
-        """All bytes of the part that begins here are there."""
-        with self._changed:
-            self._begins.add(begin)
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        """No more will come."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
-    def wait(self, begin: int, length: int) -> None:
-        """Until these bytes are there. Raises StoppedError."""
-        wanted = range(begin // PART_BYTES * PART_BYTES, begin + length, PART_BYTES)
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._begins.issuperset(wanted))
-            if self._stopped:
-                raise StoppedError
 
 
 class Source(io.RawIOBase):

@@ -1,0 +1,57 @@
+"""train/s3/content.py: what arrives in ranges is compared with what S3 says of the whole object."""
+
+import base64
+import hashlib
+import random
+import zlib
+
+import pytest
+
+from train.s3.content import find_digests
+
+RANGE_BYTES = 8 * 2**20
+CONTENT = random.Random(7).randbytes(2 * RANGE_BYTES + 12_345)
+
+
+def in_base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
+
+
+def sha256_of_parts(part_bytes: int) -> str:
+    parts = [CONTENT[begin : begin + part_bytes] for begin in range(0, len(CONTENT), part_bytes)]
+    whole = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts))
+    return f"{in_base64(whole.digest())}-{len(parts)}"
+
+
+CRC32 = {"x-amz-checksum-crc32": in_base64(zlib.crc32(CONTENT).to_bytes(4, "big"))}
+
+
+@pytest.mark.parametrize("headers", [CRC32, {"x-amz-checksum-sha256": sha256_of_parts(RANGE_BYTES)}])
+@pytest.mark.parametrize("wrong", [None, 0, RANGE_BYTES, len(CONTENT) - 1], ids=str)
+def test_one_wrong_byte_is_noticed(headers: dict[str, str], wrong: int | None) -> None:
+    compared = find_digests(headers, len(CONTENT), RANGE_BYTES)
+    assert compared is not None
+    came = bytearray(CONTENT)
+    if wrong is not None:
+        came[wrong] ^= 1
+    digests = []
+    for begin in range(0, len(came), RANGE_BYTES):
+        digest = compared.begin()
+        content = came[begin : begin + RANGE_BYTES]
+        digest.update(memoryview(content)[:1000])
+        digest.update(memoryview(content)[1000:])
+        digests.append(digest.digest())
+    assert compared.match(digests) is (wrong is None)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-amz-checksum-sha256": sha256_of_parts(RANGE_BYTES // 2)},
+        {"etag": f'"{hashlib.md5(CONTENT).hexdigest()}"'},  # all bytes in their order
+        {"x-amz-checksum-crc64nvme": "AAAAAAAAAAA="},
+    ],
+)
+def test_what_ranges_do_not_tell_is_not_compared_by_them(headers: dict[str, str]) -> None:
+    assert find_digests(headers, len(CONTENT), RANGE_BYTES) is None
