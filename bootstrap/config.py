@@ -119,12 +119,12 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = ()
     sync: Annotated[
-        tuple[Annotated[str, check_sync_entry], ...],
+        Literal["auto"] | tuple[Annotated[str, check_sync_entry], ...],
         Meta(
             description="a list of files and folders of your own for every node, from the folder of cluster.toml: "
-            '"NAME/"',
+            '"NAME/"; "auto": the folder of your script, without what .gitignore names',
         ),
-    ] = ()
+    ] = "auto"
     exclude: Annotated[
         tuple[Annotated[str, check_pattern], ...],
         Meta(

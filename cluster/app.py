@@ -133,11 +133,16 @@ class App:
         else:
             self.print(text)
 
+    @staticmethod
+    def is_interactive() -> bool:
+        """Whether there is somebody to ask."""
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask the user, unless `yes`. Raises UsageError, which names --yes, when there is no terminal."""
         if yes:
             return True
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not self.is_interactive():
             raise UsageError(f"{question} Without a terminal this needs --yes.")
         return click.confirm(escape(question), err=True)
 

@@ -3,8 +3,11 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rich.filesize import decimal
 
 from bootstrap.apply import ReadyNode, Trees, bootstrap
 from bootstrap.ssh.connections import Connections
@@ -12,20 +15,21 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from cluster.app import App
 from cluster.other_hosts import OtherHosts
-from foundation.errors import ClusterError, NotFoundError
+from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.files import one_at_a_time
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients, make_clients
 from provision.describe import describe_nodes
 from provision.membership import describe_untrusted, no_nodes
-from provision.model import ClusterState, Node
+from provision.model import ClusterState, Node, count
 from provision.resources.console import find_host_fingerprints, find_last_console_lines
 from train.job.payload import collect_trees
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 15.0
 
@@ -59,12 +63,14 @@ def ready_nodes(
     *,
     wait_s: float = ANSWER_TIMEOUT_S,
     hostfile: Sequence[str] = (),
+    command: Sequence[str] = (),
 ) -> Iterator[tuple[tuple[ReadyNode, ...], str]]:
     """Connect to a cluster's nodes and bring them up to date; the nodes, head first, and the script's path on each.
 
     state: or a function that returns it; then connecting starts meanwhile, at the addresses of the last time.
     wait_s: how long nodes may take to answer, in seconds. hostfile: lines that may name hosts of the user's own, which
-    are set up as well, and come last. The connections are closed with the block.
+    are set up as well, and come last. command: what a job runs in place of [train] script. The connections are closed
+    with the block.
     Raises NotFoundError when there is no cluster, ConfigError for a line that names no host, ClusterError for what goes
     wrong on the nodes.
     """
@@ -87,7 +93,7 @@ def ready_nodes(
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
             if callable(state):
                 connections.begin(_last_hosts(app), python=config.bootstrap.python)
-            nodes, script = _prepare(app, state, connections, others)
+            nodes, script = _prepare(app, state, connections, others, command)
         yield nodes, script
 
 
@@ -96,6 +102,7 @@ def _prepare(
     state: ClusterState | Callable[[], ClusterState],
     connections: Connections,
     others: OtherHosts | None,
+    command: Sequence[str],
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
     hosts = find_hosts(app, state() if callable(state) else state)
@@ -105,6 +112,8 @@ def _prepare(
         exclude=config.bootstrap.exclude,
         project_dir=app.project_dir,
         report=app.report,
+        command=command,
+        approve=partial(_approve, app),
     )
     connections.pins.keep_only(host.instance_id for host in hosts)
     nodes = bootstrap(
@@ -122,6 +131,22 @@ def _prepare(
         app.files.keep_addresses({host.instance_id: host.address for host in hosts})
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"
+
+
+def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
+    """Say what of the user's is sent; ask where it is much. Raises UsageError."""
+    what = f"{count(files, 'file')} ({decimal(size_bytes)}) of {folder}"
+    if size_bytes <= ASK_ABOVE_BYTES:
+        app.report(Event(kind="info", what=f"files for the job: {what}"))
+        return
+    hint = (
+        'leave out what the job does not need, by .gitignore or [bootstrap] exclude; [bootstrap] sync = ["."] sends '
+        "all of it without asking"
+    )
+    if not app.is_interactive():
+        raise UsageError(f"{what} would be sent to every node: that is more than is sent without asking", hint=hint)
+    if not app.confirm(f"Send {what} to every node?", yes=False):
+        raise UsageError("nothing was sent", hint=hint)
 
 
 def _last_hosts(app: App) -> tuple[Host, ...]:

@@ -25,6 +25,7 @@ BELOW = "ps_d"
 RESERVED = ".complete"
 SHOWN = 5
 WORTH_TELLING_BYTES = 200_000_000
+GIT_IGNORE = ".gitignore"
 EXCLUDE_HINT = "leave it out with [bootstrap] exclude"
 
 
@@ -52,6 +53,24 @@ def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]
     for entry in sorted({os.path.normpath(entry) for entry in sync}):
         walk.check_entry(entry)
         walk.visit(entry, walk.root / entry, ())
+    return walk.found
+
+
+def find_beside(script: Path, *, project_dir: Path, exclude: Sequence[str]) -> Found:
+    """The script's folder, as far as it can be sent, without what .gitignore files and `exclude` name.
+
+    script: a file below project_dir. Left out as well: cluster.toml, virtual environments, and, where the folder holds
+    the user's home folder, all but the script.
+    """
+    root = project_dir.resolve()
+    path = Path(os.path.relpath(script, project_dir))
+    walk = _Walk(root=root, patterns=Patterns(exclude), ignores=GitIgnores(root), is_lenient=True)
+    folder = str(path.parent)
+    if home_folder().resolve().is_relative_to((root / folder).resolve()):
+        walk.found.left_out.append("the other files of your home folder: put the script into a folder of its own")
+        walk.visit(str(path), root / path, ())
+    else:
+        walk.visit(folder, root / folder, ())
     return walk.found
 
 
@@ -101,13 +120,36 @@ class Patterns:
     def __init__(self, lines: Sequence[str]) -> None:
         self._patterns = _read(lines) if lines else ()
 
-    def leave_out(self, path: str, *, is_folder: bool) -> bool:
-        """Whether the last pattern that matches this path itself, not one above it, leaves it out."""
-        name = path.rpartition("/")[2]
-        if any(fnmatchcase(name, pattern) for pattern in ALWAYS_LEFT_OUT):
-            return True
+    def decide(self, path: str, *, is_folder: bool) -> bool | None:
+        """What the last pattern says that matches this path itself, not one above it; None where none does."""
         last = next((p for p in reversed(self._patterns) if _matches(p, path, is_folder=is_folder)), None)
-        return last is not None and bool(last.include)
+        return None if last is None else bool(last.include)
+
+
+class GitIgnores:
+    """What the .gitignore files of a folder leave out: those in it, and those above it in the same repository."""
+
+    def __init__(self, root: Path) -> None:
+        """root: absolute, without links."""
+        self._top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+        self._found: dict[Path, Patterns] = {}
+
+    def decide(self, place: Path, *, is_folder: bool) -> bool | None:
+        """As Patterns.decide: the file that is nearest counts. Files that cannot be read, or mean nothing, do not."""
+        for folder in place.parents:
+            decision = self._patterns_of(folder).decide(place.relative_to(folder).as_posix(), is_folder=is_folder)
+            if decision is not None or folder == self._top:
+                return decision
+        return None
+
+    def _patterns_of(self, folder: Path) -> Patterns:
+        if folder not in self._found:
+            try:
+                lines = (folder / GIT_IGNORE).read_text(encoding="utf-8", errors="replace").splitlines()
+                self._found[folder] = Patterns(lines)
+            except (OSError, ValueError):
+                self._found[folder] = Patterns(())
+        return self._found[folder]
 
 
 def _read(lines: Sequence[str]) -> "tuple[RegexPattern, ...]":
@@ -134,10 +176,15 @@ def _matches(pattern: "RegexPattern", path: str, *, is_folder: bool) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Walk:
-    """One walk over what is to be sent. root: absolute, without links."""
+    """One walk over what is to be sent. root: absolute, without links.
+
+    is_lenient: nobody has named what is found; what cannot be sent is left out, and is no error.
+    """
 
     root: Path
     patterns: Patterns
+    ignores: GitIgnores | None = None
+    is_lenient: bool = False
     found: Found = field(default_factory=Found)
 
     def check_entry(self, entry: str) -> None:
@@ -162,9 +209,22 @@ class _Walk:
         parts = place.relative_to(self.root).parts
         for count in range(1, len(parts) + 1):
             above = "/".join(parts[:count])
-            if self.patterns.leave_out(above, is_folder=(self.root / above).is_dir()):
+            if self.leave_out(above, is_folder=(self.root / above).is_dir()):
                 return above
         return None
+
+    def leave_out(self, path: str, *, is_folder: bool) -> bool:
+        """Whether this path itself, not one above it, is left out."""
+        name = path.rpartition("/")[2]
+        if any(fnmatchcase(name, pattern) for pattern in ALWAYS_LEFT_OUT):
+            return True
+        decision = self.patterns.decide(path, is_folder=is_folder)
+        if decision is not None or self.ignores is None:
+            return bool(decision)
+        place = self.root / path
+        if name == "cluster.toml" or (is_folder and (place / "pyvenv.cfg").exists()):
+            return True
+        return bool(self.ignores.decide(place, is_folder=is_folder))
 
     def visit(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
         """Add a path and everything below it.
@@ -199,11 +259,20 @@ class _Walk:
         empty = True
         for name, is_folder in names:
             child = name if path == "." else f"{path}/{name}"
-            if not self.patterns.leave_out(child, is_folder=is_folder):
+            if not self.leave_out(child, is_folder=is_folder):
                 empty = False
-                self.visit(child, place / name, above)
+                self.visit_child(child, place / name, above)
         if empty and path != ".":
             self.found.folders.add(path)
+
+    def visit_child(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
+        """As visit. Raises ClusterError, unless the walk is lenient."""
+        try:
+            self.visit(path, place, above)
+        except ClusterError as error:
+            if not self.is_lenient:
+                raise
+            self.found.left_out.append(error.message)
 
     def follow(self, path: str, link: Path) -> Path | None:
         """The target of a link; None, noted in left_out, where it cannot be sent. Raises ClusterError."""

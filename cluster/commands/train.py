@@ -3,8 +3,10 @@
 launch.py's own option names work: -n, -s, -H, --launcher, --sync-dst-dir, --env-server, --env-worker, --p3.
 """
 
+import difflib
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from msgspec import structs
 
 from cluster.app import App, pass_app
 from cluster.attach import attend, start
-from cluster.config import load_job_file
+from cluster.config import load_config, load_job_file
 from cluster.jobs import head_of
 from cluster.other_hosts import note_job
 from cluster.session import describe, ready_nodes, warn_untrusted
@@ -29,8 +31,9 @@ from provision.model import ClusterState
 from provision.status import find_differences
 from train.follow.run import open_submission
 from train.job.defaults import render_settings
-from train.job.payload import find_shadowed, read_program
+from train.job.payload import find_shadowed, shipped_scripts
 from train.job.plan import Job, new_job_id, plan_job
+from train.job.program import read_program
 from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore, Launcher
 from train.job.reading import find_scope, render_access
 from train.job.survey import Surveyor
@@ -39,9 +42,26 @@ from train.s3.environment import find_s3_access
 _GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
 
 
+class _TrainCommand(click.Command):
+    """Options end where the script is named: what follows it is the script's. Notes whether `--` stood there."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        words = ctx.params["words"]
+        ctx.params["is_command"] = bool(words) and given[: -len(words)][-1:] == ["--"]
+        return rest
+
+
 @click.command(
     "train",
-    epilog='What follows -- is passed on word for word. One word with blanks, "python my.py", is a line for the shell.',
+    cls=_TrainCommand,
+    context_settings={"allow_interspersed_args": False},
+    epilog="""\b
+    cluster train                        the script of cluster.toml
+    cluster train my.py --epochs 1       your script, with its arguments
+    cluster train -- --num-epochs 1      more arguments for cluster.toml's script
+    cluster train -- python -m my.job    any command, word for word""",
 )
 @click.option("-n", "--workers", "--num-workers", type=int, metavar="W", help="Workers; default: one for each node.")
 @click.option("-s", "--servers", "--num-servers", type=int, metavar="S", help="Servers; default: as many as workers.")
@@ -75,17 +95,24 @@ _GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
 @click.option("--job", type=click.Path(path_type=Path), metavar="FILE", help="A job file: [train]'s keys, in TOML.")
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id, and leave it running.")
 @click.option("--plain", is_flag=True, help="On a terminal, too: every line as it comes, and no view.")
-@click.argument("command_words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", metavar="[SCRIPT [ARGS...] | -- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
-def train(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str, ...], **options: Any) -> int:
+def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_command: bool, **options: Any) -> int:
     """Run a training job on the cluster, to its end.
 
-    Without COMMAND it runs [train] script with [train] args. The exit code is that of the first process that failed,
-    and 0 when all of them went well. The job needs this machine no more once it runs: Ctrl-C asks whether to stop it
-    or to leave it running, and without a terminal leaves it; `cluster logs -f` goes on with its output.
+    Without SCRIPT and COMMAND it runs [train] script with [train] args. The exit code is that of the first process
+    that failed, and 0 if all went well. Once it runs, the job no longer needs this machine: Ctrl-C asks whether to
+    stop it or to leave it running, and without a terminal leaves it; `cluster logs -f` shows its further output.
     """
-    request = read(options, command_words)
+    asked = read_words(words, is_command=is_command, here=Path.cwd(), project_dir=app.project_dir)
+    request = read(options, asked.command)
+    if request.command and (asked.script or asked.args):
+        raise UsageError(f"{options['job']} has a command: no script and no arguments can stand beside it")
     app.overrides |= request.overrides
+    if asked.script is not None:
+        app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
+    elif asked.args:
+        app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
     config = app.config
     app.enter_cloud()
     provision = config.provision
@@ -116,7 +143,7 @@ def train(app: App, /, *, detach: bool, plain: bool, command_words: tuple[str, .
         return state
 
     with (
-        ready_nodes(app, find_state, hostfile=config.train.hosts) as (nodes, script),
+        ready_nodes(app, find_state, hostfile=config.train.hosts, command=request.command) as (nodes, script),
         closing(head_of(app, nodes)) as head,
         # Python starts on the head while AWS is waited for and the job is planned.
         closing(open_submission(head, follow=not detach)) as talk,
@@ -159,6 +186,48 @@ def _tell(app: App, job: Job) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """What the words of the command line name. command: what is run in place of a script; empty for none.
+
+    script: a path from the folder of cluster.toml, or the name of one that ships; None: [train] script. args: its
+    arguments; without a script, they come after [train] args.
+    """
+
+    command: tuple[str, ...] = ()
+    script: str | None = None
+    args: tuple[str, ...] = ()
+
+
+def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_dir: Path) -> Words:
+    """Tell a script with its arguments, arguments for [train] script, and a command apart.
+
+    is_command: `--` stood before the words. here: the current folder. Raises UsageError where there is no such script.
+    """
+    if not words:
+        return Words()
+    if is_command:
+        return Words(args=tuple(words)) if words[0].startswith("-") else Words(command=as_command(words))
+    name, args = words[0], tuple(words[1:])
+    path = here / name
+    if path.is_file():
+        return Words(script=os.path.relpath(path.absolute(), project_dir), args=args)
+    if name in shipped_scripts():
+        return Words(script=name, args=args)
+    if not args and len(name.split()) > 1:
+        return Words(command=as_command(words))
+    raise UsageError(f"{name}: there is no such script in {here}", hint=_suggest(words, here))
+
+
+def _suggest(words: Sequence[str], here: Path) -> str:
+    """What was perhaps meant by a first word that is no script."""
+    if not words[0].endswith(".py") and "/" not in words[0]:
+        return f"a command follows --: cluster train -- {shlex.join(words)}"
+    known = [*(path.name for path in sorted(here.glob("*.py"))), *shipped_scripts()]
+    near = difflib.get_close_matches(words[0], known, n=1)
+    return f"cluster train {near[0]}" if near else f"one of: {', '.join(known)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
     """What a command line asks for.
 
@@ -174,12 +243,12 @@ class TrainRequest:
 
 
 def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
-    """The request that the options make; `command` is what follows --.
+    """The request that the options make; `command` is what is run in place of a script.
 
     Reads the job file, the hostfile and the environment. Raises UsageError, ConfigError for a mistake in the job file.
     """
     of_file: dict[str, Any] = {}
-    words = as_command(command)
+    words = tuple(command)
     if options["job"] is not None:
         of_file, of_command = load_job_file(options["job"])
         words = words or of_command

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from bootstrap.ssh.connections import on_all
 from foundation.decode import decode
-from foundation.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError
+from foundation.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError, UsageError
 from train.follow.events import Event, EventReader
 from train.follow.head import LOOK_EVERY_S, SILENCE_S, WITHOUT_ANSWER_S, AnswerError, Head, Look, Talk, never
 from train.job.protocol import (
@@ -94,6 +94,8 @@ def _hand_over(talk: Talk, order: Order, look: Look, *, head: str, silence_s: fl
             f"job {other.id} ({other.name}) is {other.state} on this cluster, which runs one job at a time",
             hint=f"cluster train --queue ..., or cluster stop {other.id}",
         )
+    if said.unrunnable is not None:
+        raise UsageError(f"no job was begun: {said.unrunnable}")
     if said.job != order.job or said.state is None:
         why = shorten(said.error) if said.error else "it did not answer"
         raise ClusterError(f"{head} did not take job {order.job}: {why}", hint="cluster jobs")

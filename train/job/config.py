@@ -25,7 +25,7 @@ FOLDER_URL_PATTERN = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
 FolderUrl = Annotated[str, Shape(FOLDER_URL_PATTERN)]
 HOST_PATTERN = r"([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?"
 # An option's name; "" is none.
-OPTION_PATTERN = r"(--?[A-Za-z][A-Za-z0-9_-]*)?"
+OPTION_PATTERN = r"auto|(--?[A-Za-z][A-Za-z0-9_-]*)?"
 # A folder of the nodes; "" is none. Not /: what is copied there would lie over the system.
 FOLDER_PATTERN = r"((/|~/)[^/\x00][^\x00]*)?"
 # MXNet's readers take ; # and ? in a path for something else.
@@ -90,9 +90,10 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         str,
         Shape(OPTION_PATTERN),
         Meta(
-            description='the option that your own script gets kv_store by: "--kv-store", "--kvstore"; "": it gets none'
+            description='the option that your own script gets kv_store by: "--kv-store", "--kvstore"; "auto": the one '
+            'of these that its text names; "": it gets none'
         ),
-    ] = "--kv-store"
+    ] = "auto"
     gc_type: Annotated[
         GcType, Meta(description='"2bit": gradients are compressed on their way; given to the script as --gc-type')
     ] = "none"

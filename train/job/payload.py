@@ -1,16 +1,16 @@
 """The files that a job needs on every node: node-side code, the scripts that ship with us, the user's own script."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
-from bootstrap.transfer.sync import Found, find_files, read_found
+from bootstrap.transfer.sync import Found, find_beside, find_files, read_found
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 from foundation.errors import ConfigError
 from foundation.progress import Report
-from train.job.defaults import find_program
 
 SCRIPTS_DIR = "train/scripts"
 """Of the code tree, which has the same folders as this project."""
@@ -30,6 +30,11 @@ CODE = (
     "train/scripts",
 )
 """What the nodes get of this project: files, and folders with all Python files in them."""
+
+
+LONGEST_PATH = 4096
+Approve = Callable[[Path, int, int], None]
+"""Takes a folder, and how many files and bytes of it are sent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,20 +70,44 @@ def find_script(script: str, *, project_dir: Path) -> Path | None:
 
 
 def collect_trees(
-    script: str, *, sync: Sequence[str], exclude: Sequence[str], project_dir: Path, report: Report
+    script: str,
+    *,
+    sync: Sequence[str] | Literal["auto"],
+    exclude: Sequence[str],
+    project_dir: Path,
+    report: Report,
+    command: Sequence[str] = (),
+    approve: Approve = lambda _folder, _files, _size_bytes: None,
 ) -> Payload:
     """Read all that the nodes get beside the library; project_dir is the folder of cluster.toml.
 
-    A script from outside of that folder lies at its base name. `exclude` does not count for it.
-    Raises ConfigError, ClusterError as bootstrap.sync does.
+    A script from outside of that folder lies at its base name. `exclude` does not count for it. command: what is run
+    in place of the script, if anything is. approve: called with what sync = "auto" has found, before it is read.
+    Raises ConfigError, ClusterError as bootstrap.sync does, and as approve does.
     """
     own = find_script(script, project_dir=project_dir)
-    found = find_files(project_dir, sync=sync, exclude=exclude)
+    if sync == "auto":
+        found = _find_beside(own, command, project_dir=project_dir, exclude=exclude, approve=approve)
+    else:
+        found = find_files(project_dir, sync=sync, exclude=exclude)
     path = f"{SCRIPTS_DIR}/{script}" if own is None else _add_script(found, own, project_dir)
     project = None
     if found.files or found.folders:
         project = read_found(found, project_dir=project_dir, report=report)
     return Payload(code=_read_code(), project=project, script=path, is_own=own is not None)
+
+
+def _find_beside(
+    script: Path | None, command: Sequence[str], *, project_dir: Path, exclude: Sequence[str], approve: Approve
+) -> Found:
+    """The folder of the user's own program; of a command's, where one of its words is a file of the project."""
+    words = [project_dir / word for word in command if word and len(word) < LONGEST_PATH and "\0" not in word]
+    program = next((word for word in words if word.is_file()), None) if command else script
+    if program is None or not program.resolve().is_relative_to(project_dir.resolve()):
+        return Found()
+    found = find_beside(program, project_dir=project_dir, exclude=exclude)
+    approve(program.parent, len(found.files), sum(status.st_size for _, status in found.files.values()))
+    return found
 
 
 def find_shadowed(script: str, *, project_dir: Path) -> str | None:
@@ -89,17 +118,6 @@ def find_shadowed(script: str, *, project_dir: Path) -> str | None:
         f'train.script = "{script}": your own {project_dir / script} is run, and not the script of that name that '
         "ships with cluster (rename yours to run that one)"
     )
-
-
-def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> str:
-    """The text of the user's own Python program that a job runs; "" where it is none, or not known.
-
-    command: what is run in place of [train] script; empty where that is run.
-    """
-    path = project_dir / (find_program(command) or script)
-    if path.suffix != ".py" or not path.is_file():
-        return ""
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def code_digest() -> str:

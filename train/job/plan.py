@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from msgspec import structs
+
 from bootstrap.apply import ReadyNode
 from bootstrap.environment.target import choose_mxnet
 from train.engines import ENGINES
@@ -12,6 +14,7 @@ from train.job.checks import Wanted, check
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import Threads, choose_gpus, choose_servers, choose_threads, job_name, script_options
 from train.job.placement import Placement, describe_hosts, find_hosts, other_warnings, place, rebase
+from train.job.program import choose_kv_store_option
 from train.job.protocol import DataCheck, Order, copy_settings
 from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.job.survey import Survey
@@ -64,6 +67,7 @@ def plan_job(
     """
     head = nodes[0]
     survey = survey or Survey()
+    config = structs.replace(config, kv_store_option=choose_kv_store_option(config.kv_store_option, program))
     placement = _place(config, nodes)
     is_shipped = not command and script.startswith(f"{head.code_dir}/")
 

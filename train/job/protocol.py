@@ -285,6 +285,7 @@ class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: Optional[JobId] = None
     state: Optional[JobState] = None
     refused: Optional[Refused] = None
+    unrunnable: Optional[str] = None
     error: Optional[str] = None
 
 

@@ -5,8 +5,8 @@
     jobs list
     jobs stop ID [INSTANCE ...]      of these instances it is known that they do not run
 Answers are lines of JSON on stdout, and the exit code is 0 whenever there was one:
-    submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue; with --follow it
-             goes on as `follow ID 0`
+    submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
+             why} when its command cannot run; with --follow it goes on as `follow ID 0`
     follow   the job's log from byte OFFSET on as it comes, and {"alive": true} every 2 s, which does not count; ends
              after its last line, the result, or with --no-wait at the present end of the log
     list     {"jobs": [record, ...]}, the newest first; of a record that is damaged its id alone, last
@@ -17,6 +17,7 @@ or {"error": text}. Whatever is asked: what a killed supervisor has left behind 
 
 import os
 import pwd
+import re
 import select
 import shutil
 import signal
@@ -37,6 +38,7 @@ from train.node.wire import Ended, Message
 
 SUBMIT_TIMEOUT_S = 60.0  # for another order
 STOP_TIMEOUT_S = 30.0
+FILES_ARE_SENT = "[bootstrap] sync says which files are sent"
 
 
 def main() -> int:
@@ -87,6 +89,9 @@ def submit(order: Order) -> Submitted:
     """Start the job of an order, or have it wait for its turn; the answer to whoever asked for it. Raises OSError."""
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.job
+    unrunnable = find_unrunnable(order)
+    if unrunnable is not None:
+        return Submitted(unrunnable=unrunnable)
     with recovery.jobs_lock() as held:
         if not held.take(SUBMIT_TIMEOUT_S):
             return Submitted(error="another job is being submitted, and does not come to an end")
@@ -115,6 +120,30 @@ def submit(order: Order) -> Submitted:
                 raise OSError(error.errno, error.strerror, job_folder.path(job)) from error
             raise
         return Submitted(job=job, state=record.state)
+
+
+def find_unrunnable(order: Order) -> Optional[str]:
+    """Why the order's command cannot run on this node; None where it can, or where set-up commands may yet change that.
+
+    The last of these find another PATH, or make files.
+    """
+    if order.setup or order.job_setup or not order.command:
+        return None
+    word = order.command[0]
+    if "/" in word:
+        path = os.path.join(order.cwd, word)
+        if not os.path.exists(path):
+            return f"{word}: there is no such file on the nodes ({FILES_ARE_SENT})"
+        if not os.access(path, os.X_OK) or os.path.isdir(path):
+            return f"{word}: not an executable file (chmod +x {word})"
+    elif shutil.which(word, path=order.env.get("PATH")) is None:
+        return f"{word}: there is no such program on the nodes ([bootstrap] packages and setup install programs)"
+    if re.fullmatch(r"python[0-9.]*", os.path.basename(word)):
+        script = next((other for other in order.command[1:] if not other.startswith("-")), "")
+        is_first = order.command[1:2] == (script,) or order.command[1:3] == ("-u", script)
+        if is_first and script.endswith(".py") and not os.path.exists(os.path.join(order.cwd, script)):
+            return f"{script}: there is no such file on the nodes ({FILES_ARE_SENT})"
+    return None
 
 
 def start_supervisor(order: Order) -> None:

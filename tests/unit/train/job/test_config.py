@@ -29,7 +29,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
         requests: list[train.TrainRequest] = []
 
         def command(**options: Any) -> None:
-            requests.append(train.read(options, options["command_words"]))
+            requests.append(train.read(options, train.as_command(options["words"])))
 
         done = CliRunner().invoke(click.Command("train", params=train.train.params, callback=command), words)
         if isinstance(done.exception, ClusterError):

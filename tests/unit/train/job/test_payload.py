@@ -6,7 +6,7 @@ import pytest
 
 from foundation.errors import ConfigError
 from foundation.progress import silent
-from train.job.payload import Payload, collect_trees, find_shadowed, read_program, shipped_scripts
+from train.job.payload import Payload, collect_trees, find_shadowed, shipped_scripts
 
 OWN = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
 
@@ -87,19 +87,3 @@ def test_a_file_of_the_users_hides_one_of_ours(tmp_path: Path) -> None:
     said = find_shadowed("train_mnist.py", project_dir=tmp_path)
     assert said is not None
     assert str(tmp_path / "train_mnist.py") in said
-
-
-@pytest.mark.parametrize(
-    ("script", "command", "text"),
-    [
-        ("own.py", (), OWN),
-        ("train_mnist.py", (), ""),  # it ships with the project
-        ("train_mnist.py", ("python3", "-u", "own.py", "--lr", "1"), OWN),
-        ("own.py", ("python", "-m", "own"), ""),
-        ("own.py", ("bash", "own.py.txt"), ""),
-    ],
-)
-def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, ...], text: str) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "own.py.txt").write_text("other")
-    assert read_program(script, command=command, project_dir=tmp_path) == text

@@ -43,6 +43,33 @@ def test_one_who_came_for_an_order_and_gets_none_makes_no_job(job_host: JobHost)
     assert job_host.ask("list") == [{"jobs": []}]
 
 
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("no-such-program", "x"), "no-such-program: there is no such program on the nodes ("),
+        (("./gone.sh",), "./gone.sh: there is no such file on the nodes ("),
+        (("./plain.sh",), "./plain.sh: not an executable file (chmod +x ./plain.sh)"),
+        (("python3", "gone.py"), "gone.py: there is no such file on the nodes ("),
+        (("python3", "-u", "gone.py"), "gone.py: there is no such file on the nodes ("),
+        (("python3", "there.py"), ""),
+        (("python3", "-W", "ignore.py"), ""),
+        (("python3", "-m", "json.tool"), ""),
+        (("sh", "-c", "no-such-program"), ""),
+    ],
+)
+def test_what_cannot_run_makes_no_job(job_host: JobHost, tmp_path: Path, command: tuple[str, ...], why: str) -> None:
+    (tmp_path / "plain.sh").touch()
+    (tmp_path / "there.py").touch()
+    more: dict[str, Any] = {"job": job_id(1), "workers": 1, "servers": 0, "cwd": str(tmp_path)}
+    (answer,) = job_host.ask("submit", order=job_host.order(*command, **more))
+    assert answer.get("unrunnable", "").startswith(why)
+    assert ("job" in answer) == (not why)
+    assert len(job_host.ask("list")[0]["jobs"]) == (not why)
+    if why:
+        (answer,) = job_host.ask("submit", order=job_host.order(*command, **more, job_setup=("true",)))
+        assert answer["job"] == job_id(1)
+
+
 def test_a_job_of_one_worker_and_its_record(job_host: JobHost) -> None:
     order = alone(job_host, "echo $CLUSTER_OUTPUT_DIR; exit 3", env={"A_TOKEN": "hush"}, owner="me", code="abc")
     result, log = job_host.run(order)

@@ -1,0 +1,84 @@
+"""`cluster train`: a script with its arguments, arguments for cluster.toml's script, and a command."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import pytest
+
+from cluster.commands.train import Words, read_words, train
+from foundation.errors import UsageError
+
+
+def parse(*words: str) -> Mapping[str, object]:
+    return train.make_context("train", list(words)).params
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "is_command"),
+    [
+        ((), (), False),
+        (("-n", "2"), (), False),
+        (("own.py", "--epochs", "1", "-n", "5"), ("own.py", "--epochs", "1", "-n", "5"), False),
+        (("-n", "2", "own.py"), ("own.py",), False),
+        (("--", "python", "x.py"), ("python", "x.py"), True),
+        (("-n", "2", "--", "--epochs", "1"), ("--epochs", "1"), True),
+        (("own.py", "--", "x"), ("own.py", "--", "x"), False),
+        (("--",), (), False),
+    ],
+)
+def test_options_end_where_the_script_is_named(
+    line: tuple[str, ...], words: tuple[str, ...], *, is_command: bool
+) -> None:
+    params = parse(*line)
+    assert (params["words"], params["is_command"]) == (words, is_command)
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(click.NoSuchOption, match="--epochs"):
+        parse("--epochs", "1")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_command", "expected"),
+    [
+        ((), False, Words()),
+        (("own.py", "--epochs", "1"), False, Words(script="sub/own.py", args=("--epochs", "1"))),
+        (("../top.py",), False, Words(script="top.py")),
+        (("my own.py", "x"), False, Words(script="sub/my own.py", args=("x",))),
+        (("train_mnist.py",), False, Words(script="train_mnist.py")),
+        (("python own.py",), False, Words(command=("bash", "-c", "python own.py"))),
+        (("python", "own.py"), True, Words(command=("python", "own.py"))),
+        (("own.py",), True, Words(command=("own.py",))),
+        (("--num-epochs", "1"), True, Words(args=("--num-epochs", "1"))),
+    ],
+)
+def test_what_the_words_name(tmp_path: Path, words: tuple[str, ...], *, is_command: bool, expected: Words) -> None:
+    here = make_files(tmp_path)
+    assert read_words(words, is_command=is_command, here=here, project_dir=tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("python", "own.py"), "a command follows --: cluster train -- python own.py"),
+        (("onw.py",), "cluster train own.py"),
+        (("train_minst.py",), "cluster train train_mnist.py"),
+        (("nothing/like/it.py",), "one of: my own.py, own.py, train_"),
+        (("python x", "y"), "a command follows --: cluster train -- 'python x' y"),
+    ],
+)
+def test_a_script_that_is_not_there(tmp_path: Path, words: tuple[str, ...], hint: str) -> None:
+    here = make_files(tmp_path)
+    with pytest.raises(UsageError, match="there is no such script in ") as raised:
+        read_words(words, is_command=False, here=here, project_dir=tmp_path)
+    assert (raised.value.hint or "").startswith(hint)
+
+
+def make_files(folder: Path) -> Path:
+    (folder / "top.py").touch()
+    here = folder / "sub"
+    here.mkdir()
+    for name in ("own.py", "my own.py"):
+        (here / name).touch()
+    return here

@@ -1,0 +1,74 @@
+"""What can be known of the user's own program from its text: what it imports from beside it, how it takes kv_store."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from train.job.defaults import KV_STORE_OPTION, find_program
+
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+([^\n#]+)|import[ \t]+([\w., \t]+))", re.MULTILINE
+)
+_TAKES_KV_STORE = re.compile(r"""["'](--kv[-_]?store)["'=]""")
+_LONGEST_BYTES = 1_000_000
+
+
+def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> str:
+    """The text of the user's own Python program that a job runs, and of the modules that it imports from its folder.
+
+    command: what is run in place of [train] script; empty where that is run. "" where it is no Python program of the
+    user's, or not known.
+    """
+    path = project_dir / (find_program(command) or script)
+    if path.suffix != ".py" or not path.is_file():
+        return ""
+    return "\n".join(_read(path, folder=path.parent))
+
+
+def _read(path: Path, *, folder: Path) -> Iterator[str]:
+    """The texts of a program and of its modules, each once."""
+    seen: set[Path] = set()
+    left = [path]
+    while left:
+        path = left.pop(0)
+        if path in seen or not path.is_file() or path.stat().st_size > _LONGEST_BYTES:
+            continue
+        seen.add(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        yield text
+        for base, name in _find_imports(text, at=path.parent, folder=folder):
+            module = base.joinpath(*name.split("."))
+            left += [module.with_suffix(".py"), module / "__init__.py"]
+
+
+def _find_imports(text: str, *, at: Path, folder: Path) -> Iterator[tuple[Path, str]]:
+    """(folder, dotted name) of all that may be a module: "from a import b" may name a.py and a/b.py. Pure.
+
+    at: the folder of the file that the text is of; folder: the program's, where absolute names are looked for.
+    """
+    for origin, names, modules in _IMPORT.findall(text):
+        for module in filter(None, (word.split()[0] for word in modules.split(",") if word.split())):
+            yield folder, module
+        if not origin:
+            continue
+        plain = origin.lstrip(".")
+        dots = len(origin) - len(plain)
+        base = folder if not dots else (at, *at.parents)[min(dots, len(at.parents)) - 1]
+        imported = [word.split()[0] for word in names.strip("() \t\\").split(",") if word.split()]
+        if plain:
+            yield base, plain
+        for name in imported:
+            if name.isidentifier():
+                yield base, f"{plain}.{name}" if plain else name
+
+
+def choose_kv_store_option(option: str, program: str) -> str:
+    """The option that a program of the user's own gets kv_store by; "" for none. Pure.
+
+    option: [train] kv_store_option; "auto" takes the one that the program's text names. program: its text, "" where it
+    is not known: then the one of MXNet's own examples.
+    """
+    if option != "auto" or not program:
+        return KV_STORE_OPTION if option == "auto" else option
+    found = _TAKES_KV_STORE.search(program)
+    return found[1] if found is not None else ""
