@@ -1,5 +1,7 @@
-"""A host as ssh sees it, the output of a command there, and the ssh command for a shell."""
+"""A host as ssh sees it, the output of a command there, and the commands of OpenSSH that reach it."""
 
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +35,25 @@ class Output:
     exit_code: int
 
 
-def render_ssh_command(host: Host, *, private_key: Path, known_hosts: Path) -> tuple[str, ...]:
-    """The words of the ssh command; the user's own ssh configuration is not used. Pure.
+ACTIVATE = """\
+ready=$(ls -dt ~/.cluster/env/*/.complete 2>/dev/null | head -n 1)
+if [ -n "$ready" ]; then
+    folder=${ready%/.complete}
+    export PATH="$folder/bin:$PATH"
+    for libraries in "$folder"/lib/python3*/site-packages/nvidia/*/lib; do
+        [ -d "$libraries" ] && export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    done
+fi
+"""
+"""The shell's part of what node/exec_command.py does: the newest environment first in PATH, with its CUDA libraries."""
+
+
+def find_ssh_options(host: Host, *, private_key: Path, known_hosts: Path) -> dict[str, str]:
+    """The options of ssh for a node, which take nothing from the user's own ssh configuration. Pure.
 
     The file of pins has the instance id where a host name would stand (keys.py): hence HostKeyAlias.
     """
-    options = {
+    return {
         "IdentityFile": quote_path(private_key),
         "IdentitiesOnly": "yes",
         "IdentityAgent": "none",
@@ -58,8 +73,49 @@ def render_ssh_command(host: Host, *, private_key: Path, known_hosts: Path) -> t
         "ServerAliveInterval": str(KEEPALIVE_S),
         "ServerAliveCountMax": "4",
     }
-    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    return ("ssh", "-F", "none", *words, "-l", host.user, "--", host.address)
+
+
+def render_ssh_command(
+    host: Host, words: Sequence[str] = (), *, options: Mapping[str, str], is_terminal: bool
+) -> tuple[str, ...]:
+    """The words of an ssh command that runs `words` on a node, or a shell, with the environment active. Pure.
+
+    options: as find_ssh_options has them. is_terminal: the command gets a terminal there.
+    """
+    run = 'exec "$@"' if words else 'exec "${SHELL:-bash}" -i'
+    line = shlex.join(["bash", "-lc", ACTIVATE + run, "bash", *words])
+    terminal = ("-t",) if is_terminal else ("-T",)
+    return ("ssh", "-F", "none", *_render(options), *terminal, "-l", host.user, "--", host.address, line)
+
+
+def render_scp_command(
+    host: Host, sources: Sequence[str], target: str, *, to_node: bool, options: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The words of an scp command that copies files and folders to a node, or from it. Pure.
+
+    sources, target: paths on this machine or, those of the other side, on the node.
+    """
+    there = f"{host.user}@{host.address}:"
+    if to_node:
+        paths = [*map(_local, sources), f"{there}{target}"]
+    else:
+        paths = [*(f"{there}{source}" for source in sources), _local(target)]
+    return ("scp", "-F", "none", *_render(options), "-r", "-p", "--", *paths)
+
+
+def render_ssh_config(alias: str, host: Host, *, options: Mapping[str, str]) -> str:
+    """A section of an ssh configuration file, for ssh, scp, rsync and editors. Pure."""
+    lines = [f"HostName {host.address}", f"User {host.user}", *(f"{name} {value}" for name, value in options.items())]
+    return "\n".join([f"Host {alias}", *(f"    {line}" for line in lines)])
+
+
+def _render(options: Mapping[str, str]) -> list[str]:
+    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+
+
+def _local(path: str) -> str:
+    """A path of this machine that scp does not take for one of a host: `a:b` would be b on a."""
+    return path if path.startswith(("/", "./", "../")) else f"./{path}"
 
 
 def quote_path(path: Path) -> str:

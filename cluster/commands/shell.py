@@ -1,4 +1,4 @@
-"""`cluster exec` and `ssh`: a command, or a shell, on the nodes."""
+"""`cluster exec`: a command on all nodes side by side."""
 
 import os
 import select
@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from bootstrap.ssh.execute import Ending, Sink, Stream, choose_exit_code, execute
-from bootstrap.ssh.host import Host, render_ssh_command
+from bootstrap.ssh.host import Host
 from cluster.app import App, pass_app
 from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
 from cluster.views.terminal import escape_line, escape_output
@@ -171,33 +171,3 @@ class Collector:
     def _cut_off(self, node: str, stream: Stream) -> None:
         del self._kept[node, stream][:-KEPT_BYTES]
         self._cut.add((node, stream))
-
-
-@click.command("ssh")
-@click.argument("node", required=False)
-@click.argument("words", metavar="", nargs=-1, type=click.UNPROCESSED)
-@pass_app
-def ssh(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
-    """Open a shell on a node, the head by default.
-
-    It is OpenSSH's own ssh, with the cluster's key and the node's pinned host key, and nothing of ~/.ssh.
-    """
-    if words:
-        raise UsageError(
-            "cluster ssh opens a shell, and runs no command", hint=f"cluster exec --node {node} -- {' '.join(words)}"
-        )
-    app.enter_cloud()
-    state = describe_and_warn(app)
-    host = find_host(app, choose_nodes(state, [node] if node else [])[0])
-    with open_connections(app, state) as connections:
-        connections.get(host)  # verifies and pins the host key, with better errors than ssh's
-    line = render_ssh_command(host, private_key=app.files.private_key, known_hosts=app.files.known_hosts)
-    app.close()
-    sys.stdout.flush()
-    try:
-        os.execvp(line[0], line)  # noqa: S606 - the words go to ssh as they are
-    except FileNotFoundError:
-        raise ClusterError(
-            "there is no `ssh` on this machine, which `cluster ssh` needs",
-            hint="install OpenSSH's client: apt install openssh-client, dnf install openssh-clients",
-        ) from None

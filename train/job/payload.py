@@ -32,7 +32,6 @@ CODE = (
 """What the nodes get of this project: files, and folders with all Python files in them."""
 
 
-LONGEST_PATH = 4096
 Approve = Callable[[Path, int, int], None]
 """Takes a folder, and how many files and bytes of it are sent."""
 
@@ -101,13 +100,20 @@ def _find_beside(
     script: Path | None, command: Sequence[str], *, project_dir: Path, exclude: Sequence[str], approve: Approve
 ) -> Found:
     """The folder of the user's own program; of a command's, where one of its words is a file of the project."""
-    words = [project_dir / word for word in command if word and len(word) < LONGEST_PATH and "\0" not in word]
-    program = next((word for word in words if word.is_file()), None) if command else script
+    program = next((project_dir / word for word in command if _is_file(project_dir, word)), None) if command else script
     if program is None or not program.resolve().is_relative_to(project_dir.resolve()):
         return Found()
     found = find_beside(program, project_dir=project_dir, exclude=exclude)
     approve(program.parent, len(found.files), sum(status.st_size for _, status in found.files.values()))
     return found
+
+
+def _is_file(folder: Path, word: str) -> bool:
+    """Whether a word of a command is a file's path: it may be anything, such as a whole program."""
+    try:
+        return bool(word) and (folder / word).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def find_shadowed(script: str, *, project_dir: Path) -> str | None:

@@ -62,6 +62,40 @@ def test_ssh_opens_a_shell_on_the_head_or_on_the_node_that_is_named(two_nodes: P
     assert pins.read_text() == before
 
 
+def test_ssh_runs_a_command_in_the_environment(two_nodes: Project) -> None:
+    done = two_nodes.run("ssh", "node-1", "python", "-c", "import mxnet, sys; print('it is', sys.argv[1])", "a  'b'")
+    assert done.stdout == "it is a  'b'\n"
+    assert two_nodes.run("ssh", "node-0", "--", "sh", "-c", "hostname -I; exit 7", code=7).stdout.strip()
+    piped = subprocess.run([CLUSTER, "ssh", "node-0", "cat"], cwd=two_nodes.directory, env=two_nodes.environment(),
+                           input=b"in\0out", capture_output=True, check=True)  # fmt: skip
+    assert piped.stdout == b"in\0out"
+
+
+def test_files_are_copied_to_a_node_and_back(two_nodes: Project, tmp_path: Path) -> None:
+    (tmp_path / "to" / "below").mkdir(parents=True)
+    (tmp_path / "to" / "a b:c").write_text("text")
+    (tmp_path / "to" / "below" / "x").write_bytes(bytes(range(256)))
+    two_nodes.run("cp", str(tmp_path / "to"), "node-1:copied")
+    assert two_nodes.run("exec", "--node", "node-1", "--", "cat", "copied/a b:c").stdout == "[node-1] text\n"
+    two_nodes.run("cp", "node-1:copied/a b:c", "node-1:copied/below", str(tmp_path))
+    assert (tmp_path / "a b:c").read_text() == "text"
+    assert (tmp_path / "below" / "x").read_bytes() == bytes(range(256))
+    missing = two_nodes.run("cp", "node-1:no-such-file", str(tmp_path), code=1)
+    assert "No such file" in missing.stderr
+    two_nodes.run("exec", "--", "rm", "-rf", "copied")
+
+
+def test_ssh_config_is_for_every_program(two_nodes: Project, tmp_path: Path) -> None:
+    config = tmp_path / "ssh config"
+    config.write_text(two_nodes.run("ssh-config").stdout)
+    for name in ("demo-node-0", "demo-node-1"):
+        done = subprocess.run(["ssh", "-F", str(config), name, "id -un"], capture_output=True, text=True, check=True)
+        assert done.stdout == "ubuntu\n"
+    (tmp_path / "file").write_text("text")
+    subprocess.run(["scp", "-F", str(config), str(tmp_path / "file"), "demo-node-1:file"], check=True)
+    assert two_nodes.run("ssh", "node-1", "cat", "file").stdout == "text"
+
+
 def test_a_machine_without_ssh_is_told_what_to_install(two_nodes: Project, tmp_path: Path) -> None:
     other = Project(two_nodes.directory, env={"PATH": str(tmp_path)})
     done = other.run("ssh", code=1)

@@ -91,9 +91,10 @@ def test_training_reads_record_shards_and_saves_its_model_to_s3(with_data: Proje
 
 
 def test_a_script_of_the_users_own_runs_on_all_nodes(with_data: Project) -> None:
+    (with_data.directory / "mymod.py").write_text("NAME = 'mine'")
     (with_data.directory / "mine.py").write_text(
-        "import os, sys\n"
-        "if os.environ['DMLC_ROLE'] == 'worker': print('mine', sys.argv[1:], os.environ['CLUSTER_DATA_URL'])\n"
+        "import os, sys, mymod\n"
+        "if os.environ['DMLC_ROLE'] == 'worker': print(mymod.NAME, sys.argv[1:], os.environ['CLUSTER_DATA_URL'])\n"
         "import mxnet as mx\n"
         "kv = mx.kv.create('dist_sync')\n"
         "print(kv.num_workers)\n"
@@ -105,8 +106,12 @@ def test_a_script_of_the_users_own_runs_on_all_nodes(with_data: Project) -> None
         done = with_data.run("train")
     finally:
         with_data.write(before)
-    wanted = r"\[worker . node-\d\] mine \['a b', '\$\(id\)', '--kv-store', 'dist_sync'\] s3://cluster-demo/digits/"
+    wanted = r"\[worker . node-\d\] mine \['a b', '\$\(id\)'\] s3://cluster-demo/digits/"
     assert len(re.findall(wanted, done.stdout)) == 2
+    (with_data.directory / "mine.py").open("a").write("# takes '--kvstore'\n")
+    done = with_data.run("train", "mine.py", "--epochs", "1")
+    assert done.stdout.count(" mine ['--epochs', '1', '--kvstore', 'dist_sync'] ") == 2
+    (with_data.directory / "mine.py").unlink()
 
 
 def toml_with_args(project: Project, words: list[str]) -> str:

@@ -25,6 +25,21 @@ SOURCES = (
 )
 
 
+OWN = """
+import argparse
+import os
+import mxnet
+import mymod
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+epochs = parser.parse_args().epochs
+if os.environ["DMLC_ROLE"] == "worker":
+    mymod.MODEL.write_text(f"{epochs} epochs")
+mxnet.kv.create(os.environ["CLUSTER_KV_STORE"])
+"""
+
+
 def copy_sources(folder: Path) -> Path:
     """A copy of the checkout, in which pip may leave what it builds."""
     folder.mkdir()
@@ -65,6 +80,11 @@ def test_an_installed_project_needs_no_checkout(tmp_path: Path) -> None:
         project.run("data", "demo", "demo-data")
         project.run("data", "put", "--create-bucket", "demo-data/", "s3://cluster-demo/digits/")
         project.run("train")
+        (project.directory / "own.py").write_text(OWN)
+        (project.directory / "mymod.py").write_text("from pathlib import Path\nMODEL = Path.home() / 'model.txt'\n")
+        project.run("train", "own.py", "--epochs", "1")
+        project.run("cp", "node-0:model.txt", ".")
+        assert (project.directory / "model.txt").read_text() == "1 epochs"
         project.run("down", "--yes")
         project.run("sandbox", "stop")
     finally:

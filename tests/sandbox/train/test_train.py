@@ -70,9 +70,13 @@ def test_the_command_lines_environment_goes_over_the_files(two_nodes: Project) -
     assert two_nodes.run("-c", "other.toml", "train", *words).stdout == "[worker 0 node-0] line file\n"
 
 
-def test_a_command_that_does_not_exist_is_named(two_nodes: Project) -> None:
-    done = two_nodes.run("train", "--", "no-such-program", code=127)
-    assert "cannot start 'no-such-program'" in done.stdout
+def test_what_cannot_run_begins_no_job(two_nodes: Project) -> None:
+    before = json.loads(two_nodes.run("jobs", "--json").stdout)
+    done = two_nodes.run("train", "--", "no-such-program", code=2)
+    assert "no-such-program: there is no such program on the nodes" in done.stderr
+    done = two_nodes.run("train", "no-such-script.py", code=2)
+    assert "no-such-script.py: there is no such script in " in done.stderr
+    assert json.loads(two_nodes.run("jobs", "--json").stdout) == before
 
 
 def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:

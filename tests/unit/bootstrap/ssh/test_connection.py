@@ -25,7 +25,7 @@ from bootstrap.ssh.explain import (
     find_accepted_user,
     may_be_booting,
 )
-from bootstrap.ssh.host import Host, Output, render_ssh_command
+from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_command
 from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins, load_private_key
 from foundation.errors import ClusterError, ConnectError
 from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
@@ -299,7 +299,8 @@ def test_ssh_reads_its_words_as_they_are_meant(tmp_path: Path) -> None:
     folder = tmp_path / 'a "b" %h \\ c'
     folder.mkdir()
     pins, private_key = folder / "known_hosts", folder / "id"
-    words = render_ssh_command(HOST, private_key=private_key, known_hosts=pins)
+    given = find_ssh_options(HOST, private_key=private_key, known_hosts=pins)
+    words = render_ssh_command(HOST, options=given, is_terminal=True)
     shown = subprocess.run([words[0], "-G", *words[1:]], capture_output=True, text=True, check=True).stdout
     options = dict(line.split(" ", 1) for line in shown.splitlines() if " " in line)
     wanted = {

@@ -1,0 +1,118 @@
+"""`cluster ssh`, `cp` and `ssh-config`: OpenSSH's own programs, with the cluster's key and pinned host keys."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+
+from bootstrap.ssh.host import Host, find_ssh_options, render_scp_command, render_ssh_command, render_ssh_config
+from cluster.app import App, pass_app
+from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
+from foundation.errors import ClusterError, UsageError
+
+_ON_NODE = re.compile(r"([A-Za-z][A-Za-z0-9-]*):(.*)", re.DOTALL)
+
+
+@click.command("ssh", context_settings={"allow_interspersed_args": False})
+@click.argument("node", required=False)
+@click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@pass_app
+def ssh(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
+    """Open a shell on a node, or run a command there.
+
+    Without NODE it is the head. The nodes' Python environment is active, as in `cluster exec`. This is OpenSSH's own
+    ssh, with the cluster's key and the node's pinned host key, and nothing of ~/.ssh.
+    """
+    words = words[1:] if words[:1] == ("--",) else words
+    [host] = _find_hosts(app, [node] if node else None)
+    is_terminal = not words or (sys.stdin.isatty() and sys.stdout.isatty())
+    _run(app, render_ssh_command(host, words, options=_options(app, host), is_terminal=is_terminal))
+
+
+_CP_EXAMPLES = """\b
+    cluster cp node-0:model.params .
+    cluster cp settings.json data/ node-1:/tmp/"""
+_SSH_CONFIG_EXAMPLES = """\b
+    cluster ssh-config > ~/.ssh/cluster.conf
+    rsync -e "ssh -F ~/.ssh/cluster.conf" -a demo-node-0:results/ ."""
+
+
+@click.command("cp", epilog=_CP_EXAMPLES)
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.argument("target", metavar="TARGET")
+@pass_app
+def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
+    """Copy files to a node, or from a node.
+
+    NODE:PATH names a file or folder on a node; PATH is relative to the home folder there. This is OpenSSH's own scp.
+    """
+    name, there, to_node = read_paths(sources, target)
+    [host] = _find_hosts(app, [name])
+    options = _options(app, host)
+    if to_node:
+        _run(app, render_scp_command(host, sources, there[0], to_node=True, options=options))
+    else:
+        _run(app, render_scp_command(host, there, target, to_node=False, options=options))
+
+
+def read_paths(sources: Sequence[str], target: str) -> tuple[str, tuple[str, ...], bool]:
+    """(node, paths on it, whether they are the target) for the words of `cluster cp`. Pure. Raises UsageError."""
+    from_nodes = [found for found in map(_ON_NODE.fullmatch, sources) if found is not None]
+    to_node = _ON_NODE.fullmatch(target)
+    if to_node is not None and not from_nodes:
+        return to_node[1], (to_node[2],), True
+    names = {found[1] for found in from_nodes}
+    if to_node is None and len(from_nodes) == len(sources) and len(names) == 1:
+        return names.pop(), tuple(found[2] or "." for found in from_nodes), False
+    if to_node is None and not from_nodes:
+        raise UsageError("neither SOURCE nor TARGET is on a node", hint="cluster cp node-0:PATH . copies from node-0")
+    raise UsageError(
+        "all files must be copied from this machine to one node, or from one node to this machine",
+        hint="copy to this machine first, or use S3: cluster data put",
+    )
+
+
+@click.command("ssh-config", epilog=_SSH_CONFIG_EXAMPLES)
+@pass_app
+def ssh_config(app: App) -> None:
+    """Print the nodes' sections for ~/.ssh/config.
+
+    With them ssh, scp, rsync and editors reach the nodes. The sections are right until a node gets another address, as
+    after `cluster stop --nodes` and `start`.
+    """
+    hosts = _find_hosts(app, None, all_nodes=True)
+    sections = [
+        render_ssh_config(f"{app.config.name}-{host.name}", host, options=_options(app, host)) for host in hosts
+    ]
+    app.print("\n\n".join(sections))
+
+
+def _find_hosts(app: App, names: Sequence[str] | None, *, all_nodes: bool = False) -> tuple[Host, ...]:
+    """The nodes of these names, or the head, or all; their host keys are verified and pinned. Raises ClusterError."""
+    app.enter_cloud()
+    state = describe_and_warn(app)
+    nodes = choose_nodes(state, names or ())
+    hosts = tuple(find_host(app, node) for node in (nodes if all_nodes else nodes[:1]))
+    with open_connections(app, state) as connections:
+        for host in hosts:
+            connections.get(host)  # with better errors than ssh's
+    return hosts
+
+
+def _options(app: App, host: Host) -> dict[str, str]:
+    return find_ssh_options(host, private_key=app.files.private_key, known_hosts=app.files.known_hosts)
+
+
+def _run(app: App, line: tuple[str, ...]) -> None:
+    """Become this program. Raises ClusterError where it is not installed."""
+    app.close()
+    sys.stdout.flush()
+    try:
+        os.execvp(line[0], line)  # noqa: S606 - the words go to ssh as they are
+    except FileNotFoundError:
+        raise ClusterError(
+            f"there is no `{line[0]}` on this machine, which this command needs",
+            hint="install OpenSSH's client: apt install openssh-client, dnf install openssh-clients",
+        ) from None
