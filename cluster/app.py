@@ -4,11 +4,13 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from cluster.config import ClusterConfig, load_config
@@ -154,14 +156,34 @@ def sandbox_files_dir(project_dir: Path) -> Path:
     return state_folder() / f"sandbox-{place_of(project_dir).id}"
 
 
+def find_above(path: Path) -> Path | None:
+    """The cluster.toml of a folder above this one, where this one has none; None where no folder has.
+
+    What belongs to somebody else is not taken: in a folder such as /tmp anybody could put one above others' projects.
+    """
+    if path.exists():
+        return None
+    for folder in Path.cwd().parents:
+        found = folder / path.name
+        with suppress(OSError):
+            if found.stat().st_uid in (os.getuid(), 0):
+                return found
+    return None
+
+
 def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
     """Pass the App of this run to a command. It is made on first use and closed when the command ends."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         root = click.get_current_context().find_root()
         if root.obj is None:
-            root.obj = App(config_path=root.params["config_path"])
+            path: Path = root.params["config_path"]
+            is_default = root.get_parameter_source("config_path") is ParameterSource.DEFAULT
+            found = find_above(path) if is_default and root.invoked_subcommand != "init" else None
+            root.obj = App(config_path=found or path)
             root.call_on_close(root.obj.close)
+            if found is not None:
+                root.obj.say(f"using {found}")
         return command(root.obj, *args, **kwargs)
 
     return update_wrapper(call, command)

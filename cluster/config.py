@@ -1,5 +1,6 @@
 """Reads cluster.toml into a ClusterConfig, and rejects mistakes with what is allowed."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -58,7 +59,7 @@ def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
     except FileNotFoundError:
         hint = "cluster init" if path.name == FILE_NAME else None
         raise ConfigError(f"{path}: there is no such file", hint=hint) from None
@@ -67,9 +68,29 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:  # a TOMLDecodeError, or Python's own for a number of thousands of digits
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+        raise _explain_toml(path, text, str(error)) from error
     except RecursionError:
         raise ConfigError(f"{path}: not valid TOML: tables and lists are nested too deeply") from None
+
+
+_PLACE = re.compile(r" \(at line (\d+), column \d+\)")
+_BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)?")
+
+
+def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
+    """The error for a file that is not valid TOML, with the line that is wrong. said: tomllib's words."""
+    place = _PLACE.search(said)
+    if place is None:
+        return ConfigError(f"{path}: not valid TOML: {said}")
+    number = int(place[1])
+    line = text.splitlines()[number - 1] if number <= len(text.splitlines()) else ""
+    where, what = f"{path}, line {number}: {line.strip()[:80]}", said.replace(place[0], "")
+    bare = _BARE_WORD.fullmatch(line)
+    if bare is not None and what == "Invalid value":
+        return ConfigError(f"{where}: text needs quotes", hint=f'{bare[1]} = "{bare[2]}"')
+    if what == "Cannot overwrite a value":
+        return ConfigError(f"{where}: this key is there twice", hint="remove one of the two lines")
+    return ConfigError(f"{where}: not valid TOML: {what}")
 
 
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

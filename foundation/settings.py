@@ -231,7 +231,9 @@ class _Reader:
             said = f"must be {shape.words}"
         elif shape is not None and isinstance(value, str):
             # The description says more to a reader than a regular expression.
-            said = f"not allowed; allowed: {place.description}"
+            most = _find_longest(value, shape.pattern)
+            many = f"it has {len(value)} characters, and {most} are allowed" if most else "not allowed"
+            said = f"{many}; allowed: {place.description}"
         else:
             said = f"must be {name_allowed(place.annotation)} ({place.description})"
         self._say(value, said, place)
@@ -239,6 +241,14 @@ class _Reader:
     def _say(self, value: Any, said: str, place: _Place) -> None:
         shown = place.shown if place.hidden else f"{place.shown} = {show(value)}"
         self.mistakes.append((place.key, f"{shown}: {said}"))
+
+
+def _find_longest(text: str, pattern: str) -> int | None:
+    """How many characters a text may have that only has too many of them; None where something else is wrong. Pure."""
+    most = next((count for count in range(len(text) - 1, 0, -1) if re.fullmatch(pattern, text[:count])), None)
+    if most is None or not all(re.fullmatch(pattern, text[: most - 1] + one) for one in set(text[most:])):
+        return None
+    return most
 
 
 def _find_shape(annotation: Any) -> Shape | None:

@@ -134,7 +134,7 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
 
 
 def _install(key: str, directory: Path) -> Path:
-    command = [sys.executable, "-m", "uv", "python", "install", "--no-progress", "--no-bin"]
+    command = [sys.executable, "-P", "-m", "uv", "python", "install", "--no-progress", "--no-bin"]
     result = subprocess.run(
         [*command, "--install-dir", str(directory), key], capture_output=True, text=True, check=False
     )

@@ -73,7 +73,7 @@ def parse_report(report: dict[str, Any]) -> tuple[FoundWheel, ...]:
 
 def _run_pip(words: Sequence[str], target: WheelTarget, requirements: Sequence[str]) -> str:
     python = ".".join(map(str, target.python_version))
-    command = [sys.executable, "-m", "pip", *words, "--quiet", "--disable-pip-version-check", "--no-input"]
+    command = [sys.executable, "-P", "-m", "pip", *words, "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--retries", str(RETRIES)]
     command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
     for tag in platform_tags(target):

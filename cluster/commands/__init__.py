@@ -2,9 +2,11 @@
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 # Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3 and Fabric.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -29,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "down": ("cluster.commands.down:down", "Delete everything that `up` made, and prove it."),
     "data": ("cluster.commands.data:data", "Datasets to S3 and from S3."),
     "oracle": ("cluster.commands.oracle:oracle", "Show which MXNet wheel runs on which GPU."),
-    "iam-policy": ("cluster.commands.init:iam_policy", "Print the least IAM policy that these commands need."),
+    "iam-policy": ("cluster.commands.init:iam_policy", "Print the minimal IAM policy that these commands need."),
     "sandbox": ("cluster.commands.sandbox:sandbox", "The local stand-in for EC2 and S3."),
 }
 
@@ -57,4 +59,27 @@ class LazyGroup(click.Group):
         if name is not None:
             module, _, attribute = self.table[name][0].partition(":")
             command = getattr(importlib.import_module(module), attribute)
+            if not isinstance(command, click.Group):
+                _take_config(command)
         return name, command, rest
+
+
+def _take_config(command: click.Command) -> None:
+    """Let a command take the option -c after its name as well as before it."""
+
+    def keep(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+        if value is not None:
+            root = ctx.find_root()
+            root.params["config_path"] = value
+            root.set_parameter_source("config_path", ParameterSource.COMMANDLINE)
+
+    option = click.Option(
+        ["-c", "--config", "config_path"],
+        type=click.Path(path_type=Path),
+        expose_value=False,
+        hidden=True,
+        is_eager=True,
+        callback=keep,
+    )
+    if not any(set(option.opts) & set(other.opts) for other in command.params):
+        command.params.append(option)

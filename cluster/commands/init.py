@@ -1,19 +1,39 @@
 """`cluster init` and `iam-policy`: what is needed before the first `cluster up`."""
 
+import getpass
+import json
+import re
+import secrets
+import tomllib
 from importlib.resources import files
 
 import click
 
 from cluster.app import App, pass_app
+from cluster.config import parse_config
 from foundation.errors import ClusterError
 from provision.aws.operator_policy import render_operator_policy
 
+LONGEST_WORD = 15
+"""Of a folder or a user in a cluster's name, which has 32 characters at most."""
+
 
 @click.command("init")
+@click.option("--name", metavar="NAME", help="The cluster's name; default: after this folder and you.")
+@click.option("--cloud", type=click.Choice(["sandbox", "aws"]), help="Where it runs; default: sandbox.")
+@click.option("--instance-type", metavar="TYPE", help="The type of the nodes, such as g5.xlarge.")
 @pass_app
-def init(app: App) -> None:
+def init(app: App, *, name: str | None, cloud: str | None, instance_type: str | None) -> None:
     """Write an annotated cluster.toml here."""
     text = files("cluster").joinpath("default.toml").read_text(encoding="utf-8")
+    text = render_settings(
+        text,
+        name=name or choose_name(app.project_dir.name, find_user()),
+        cloud=cloud,
+        instance_type=instance_type,
+        suffix=secrets.token_hex(3),
+    )
+    written = parse_config(tomllib.loads(text), source="cluster init")  # before it is written: names have rules
     try:
         with app.config_path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -23,17 +43,51 @@ def init(app: App) -> None:
         ) from None
     except OSError as error:
         raise ClusterError(f"{app.config_path} cannot be written: {error}") from error
-    app.say(f"{app.config_path} is written: read it, then run cluster up")
+    app.say(
+        f"wrote {app.config_path}: cluster {written.name}, {written.provision.instance_type}, cloud {written.cloud}"
+    )
+    app.say("next: read it, then run cluster up")
+
+
+def find_user() -> str:
+    """Who runs this; "" where that has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        return ""
+
+
+def choose_name(folder: str, user: str) -> str:
+    """A cluster's name after a folder and its user: "mnist-alice". Pure."""
+    words = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in (folder, user)]
+    name = "-".join(word[:LONGEST_WORD].strip("-") for word in words if word).lstrip("0123456789-")
+    return name or "cluster"
+
+
+def render_settings(text: str, *, name: str, cloud: str | None, instance_type: str | None, suffix: str) -> str:
+    """default.toml with these settings. Pure.
+
+    suffix: makes the bucket's name one that nobody else has: buckets of all accounts share their names.
+    """
+    text = text.replace("s3://cluster-demo/", f"s3://cluster-{name}-{suffix}/")
+    given = {"name": name, "cloud": cloud, "instance_type": instance_type}
+    lines = text.splitlines(keepends=True)
+    for key, value in given.items():
+        for number, line in enumerate(lines):
+            if value is not None and line.startswith(f"{key} = "):
+                old = line.partition(" = ")[2].partition('"')[2].partition('"')[0]
+                lines[number] = line.replace(f'"{old}"', json.dumps(value), 1)
+    return "".join(lines)
 
 
 @click.command("iam-policy")
 @click.option("--all-clusters", is_flag=True, help="For clusters of any name in the region, not for this one alone.")
 @pass_app
 def iam_policy(app: App, *, all_clusters: bool) -> None:
-    """Print the least IAM policy that these commands need.
+    """Print the minimal IAM policy that these commands need.
 
     It allows what this program does in AWS for the cluster, the region and the buckets of cluster.toml, and nothing
-    else; it is meant for whoever runs these commands, not for the nodes. AWS is not asked.
+    else. It is for the person who runs these commands, not for the nodes. No call to AWS is made.
     """
     config = app.config
     profile = config.provision.instance_profile

@@ -47,7 +47,17 @@ class _TrainCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = [option for parameter in self.params for option in parameter.opts]
+            if difflib.get_close_matches(error.option_name, known, n=1, cutoff=0.8):
+                raise  # with click's suggestion
+            at = next((place for place, word in enumerate(given) if word.startswith(error.option_name)), 0)
+            raise UsageError(
+                f"cluster train has no option {error.option_name}",
+                hint=f"arguments of the script follow its name or --: cluster train {shlex.join(['--', *given[at:]])}",
+            ) from None
         words = ctx.params["words"]
         ctx.params["is_command"] = bool(words) and given[: -len(words)][-1:] == ["--"]
         return rest

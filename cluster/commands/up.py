@@ -1,6 +1,7 @@
 """`cluster up`, `resize` and `start`: show the plan, ask, carry it out, and make the nodes ready."""
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -69,8 +70,21 @@ def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bo
     )
 
 
+class NodeCount(click.ParamType[int]):
+    """How many nodes a cluster is to have."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Raises BadParameter."""
+        text = str(value)
+        if not text.isdecimal() or int(text) > MAX_NODES:
+            self.fail(f"{text!r} is not a number of nodes, 0 to {MAX_NODES}", param, ctx)
+        return int(text)
+
+
 @click.command("resize")
-@click.argument("nodes", type=click.IntRange(0, MAX_NODES), metavar="N")
+@click.argument("nodes", type=NodeCount(), metavar="N")
 @click.option("--dry-run", is_flag=True, help="Print what was found out and what would be done, and do nothing.")
 @click.option("--keep-failed", is_flag=True, help="Leave what was launched as it is when the launch fails.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before instances are launched or ended.")

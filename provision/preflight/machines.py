@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,13 +51,25 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
     found = {str(info["InstanceType"]): info for page in pages for info in page["InstanceTypes"]}
     for name in types:
         if name not in found:
-            raise type_error(config, name, f"{config.region} has no such instance type", hint=HINT_TYPES)
+            hint = _suggest(ec2, name) or HINT_TYPES
+            raise type_error(config, name, f"{config.region} has no such instance type", hint=hint)
     for name in types:
         architectures = found[name]["ProcessorInfo"]["SupportedArchitectures"]
         if not {"x86_64", "arm64"} & set(architectures):  # Macs: x86_64_mac and arm64_mac, on Dedicated Hosts alone
             problem = f"is for {', '.join(architectures)}; no image of Linux runs there"
             raise type_error(config, name, problem, hint='take another type, such as "c5.xlarge" or "g5.xlarge"')
     return {name: _facts(name, found[name]) for name in types}
+
+
+def _suggest(ec2: EC2Client, name: str) -> str | None:
+    """What was perhaps meant by a type that does not exist: one of the same family. Raises boto3's errors."""
+    family = name.partition(".")[0]
+    pages = ec2.get_paginator("describe_instance_types").paginate(
+        Filters=[{"Name": "instance-type", "Values": [f"{family}.*"]}]
+    )
+    known = [str(info["InstanceType"]) for page in pages for info in page["InstanceTypes"]]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f'did you mean "{near[0]}"?' if near else None
 
 
 def describe_offered_zones(ec2: EC2Client, types: Sequence[str]) -> Mapping[str, frozenset[str]]:

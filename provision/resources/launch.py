@@ -271,6 +271,10 @@ def _plan_tries(step: LaunchNodes, context: Context) -> tuple[Try, ...]:
     return tuple(sorted(tries, key=lambda attempt: attempt.digest not in begun))
 
 
+# AWS names the zone that was asked for, as the line does already.
+_ZONE_AGAIN = re.compile(r" in the Availability Zone you requested \([a-z0-9-]+\)")
+
+
 def _search(step: LaunchNodes, tries: tuple[Try, ...], context: Context) -> list[str] | None:
     """Tries until nodes are launched, and returns None; else a line for each place that had no room.
 
@@ -294,7 +298,7 @@ def _search(step: LaunchNodes, tries: tuple[Try, ...], context: Context) -> list
                 words = error.message.partition("\n")[0].removeprefix("AWS says: ")
             if words is None:
                 return None
-            refused.append(f"{_name(step, attempt)}: {words}")
+            refused.append(f"{_name(step, attempt)}: {_ZONE_AGAIN.sub('', words)}")
             context.report(Event(kind="info", what=f"no room for {refused[-1]}"))
         if over_quota and all(attempt.bucket in over_quota for attempt in tries) and step.least > 0:
             raise next(iter(over_quota.values()))

@@ -180,12 +180,14 @@ class Talk:
         if code == 0:
             return
         if code < 0 or code > 128:  # as shells report signals
-            raise self._lost("the connection broke, or jobs.py was killed")
+            raise self._lost("the connection broke, or the program that answered there was killed")
         said = self._read_stderr().splitlines()
         if "Traceback (most recent call last):" in said:
             said = said[-1:]  # the error; the rest is our program's traceback
         last = "".join(f"\n  {shorten(line)}" for line in said[-LAST_LINES:])
-        raise ClusterError(f"{self._where}: jobs.py failed with exit code {code}:{last}", hint="cluster up")
+        raise ClusterError(
+            f"{self._where}: the program that answers there failed with exit code {code}:{last}", hint="cluster up"
+        )
 
     def _read_stderr(self) -> str:
         said = b""

@@ -172,7 +172,9 @@ class LogStream:
                 self._ended += 1
                 if self._ended == MOST_ENDS:
                     raise self._give_up(f"has ended that {MOST_ENDS} times without a line of it")
-                self._tolerate(ConnectError(f"{self._head.name}: jobs.py ended before job {self._job} did"))
+                self._tolerate(
+                    ConnectError(f"{self._head.name}: the program that follows there ended before job {self._job} did")
+                )
             except (ConnectError, AwsError) as error:
                 self._tolerate(error)
             finally:

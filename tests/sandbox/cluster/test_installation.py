@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ SOURCES = (
     "pyproject.toml",
     "README.md",
     "LICENSE",
+    "mxnet_cluster.py",
     "cluster",
     "train",
     "bootstrap",
@@ -73,12 +75,16 @@ def test_an_installed_project_needs_no_checkout(tmp_path: Path) -> None:
     install(copy_sources(tmp_path / "source"), environment, pip="pip==23.0.1")  # Debian 12's
     shutil.rmtree(tmp_path / "source")
     (tmp_path / "empty").mkdir()
-    project = Project(tmp_path / "empty", command=str(environment / "bin" / "cluster"))
+    for name in ("train", "sandbox", "cluster", "json"):  # the user's own modules are no part of the command
+        (tmp_path / "empty" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
+    command = str(environment / "bin" / "cluster")
+    project = Project(tmp_path / "empty", command=command, env={"PYTHONPATH": str(tmp_path / "empty")})
     try:
         project.run("init")
+        url = tomllib.loads((project.directory / "cluster.toml").read_text())["data"]["url"]
         project.run("up")
         project.run("data", "demo", "demo-data")
-        project.run("data", "put", "--create-bucket", "demo-data/", "s3://cluster-demo/digits/")
+        project.run("data", "put", "--create-bucket", "demo-data/", url)
         project.run("train")
         (project.directory / "own.py").write_text(OWN)
         (project.directory / "mymod.py").write_text("from pathlib import Path\nMODEL = Path.home() / 'model.txt'\n")

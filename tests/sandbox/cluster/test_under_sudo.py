@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,9 +138,10 @@ def find_python(user: User) -> str:
 
 
 def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
-    user.sudo("init")
+    user.sudo("init", "--name", "demo")
     description = user.project / "cluster.toml"
     description.write_text(description.read_text().replace("nodes = 2", "nodes = 1"))
+    bucket = tomllib.loads(description.read_text())["data"]["url"].removesuffix("digits/")
     # What an earlier release kept there under sudo is accepted, and given back.
     shutil.copytree(cache_folder(), user.home / CACHE, symlinks=True)
     user.leave_to_root(Path(".cache"))
@@ -157,8 +159,8 @@ def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
     user.compile_code()
     user.sudo("up")
     user.sudo("data", "demo", "demo-data")
-    user.sudo("data", "put", "--create-bucket", "demo-data/", "s3://cluster-demo/digits/")
-    user.sudo("data", "get", "s3://cluster-demo/digits/train/", "got/")
+    user.sudo("data", "put", "--create-bucket", "demo-data/", f"{bucket}digits/")
+    user.sudo("data", "get", f"{bucket}digits/train/", "got/")
     assert (user.project / "got" / "part-00000.rec").exists()
     assert user.root_owned() == []
 
@@ -168,7 +170,7 @@ def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
     assert json.loads(user.sudo("status", "--json", keeps_home=False).stdout)["nodes"] == nodes
     user.run("up")
     user.run("list")
-    user.run("data", "ls", "s3://cluster-demo/digits/")
+    user.run("data", "ls", f"{bucket}digits/")
     user.run("train", "--", "true")
 
     # What an earlier release left: one command is named, and it helps.

@@ -58,7 +58,7 @@ def test_every_command_and_option_is_documented(name: str, command: click.Comman
     assert f"\n## cluster {name}\n" in COMMAND_LINE
     text = section(COMMAND_LINE, f"## cluster {name}\n")
     for parameter in command.params:
-        if isinstance(parameter, click.Option):
+        if isinstance(parameter, click.Option) and parameter.name != "config_path":  # which all of them take
             assert f"`{parameter.opts[-1]}" in text or f"`{parameter.opts[0]}" in text, parameter.opts
 
 

@@ -124,7 +124,7 @@ def test_a_program_that_closes_its_output_and_goes_on_is_lost(monkeypatch: pytes
     monkeypatch.setattr(head_module, "END_TIMEOUT_S", 0.01)
     goes_on = channel(b"")
     goes_on.status_event.clear()
-    with pytest.raises(ConnectError, match=r"the connection broke, or jobs\.py was killed"):
+    with pytest.raises(ConnectError, match=r"the connection broke, or the program that answered there was killed"):
         list(Talk(goes_on, where="node-0").lines(never))
 
 

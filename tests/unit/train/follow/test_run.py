@@ -140,7 +140,7 @@ def test_each_trouble_with_the_connection_is_said_once() -> None:
     fake.refuse = []
     follower.run()
     assert [words.partition(";")[0] for words in said] == [
-        "the connection to node-0 was lost: the connection broke, or jobs.py was killed",
+        "the connection to node-0 was lost: the connection broke, or the program that answered there was killed",
         "node-0: no answer on port 22",
         "connected to node-0 again",
     ]

@@ -1,0 +1,81 @@
+"""`cluster init`, and where cluster.toml is looked for."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cluster.app import find_above
+from cluster.commands.init import choose_name
+from cluster.config import load_config
+from cluster.main import cli
+from foundation.errors import ConfigError
+
+
+def run(*words: str) -> str:
+    done = CliRunner().invoke(cli, words)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("folder", "user", "name"),
+    [
+        ("mnist", "alice", "mnist-alice"),
+        ("My Project!", "Bob.Smith", "my-project-bob-smith"),
+        ("a" * 40, "b" * 40, f"{'a' * 15}-{'b' * 15}"),
+        ("2nd", "", "nd"),
+        ("", "", "cluster"),
+        ("7", "9", "cluster"),
+    ],
+)
+def test_names_come_from_the_folder_and_the_user(folder: str, user: str, name: str) -> None:
+    assert choose_name(folder, user) == name
+
+
+def test_what_is_written_is_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("init", "--name", "mine", "--cloud", "aws", "--instance-type", "g5.xlarge")
+    run("-c", "other.toml", "init")
+    run("init", "-c", "third.toml", "--name", "mine")
+    mine, other, third = (load_config(Path(name)) for name in ("cluster.toml", "other.toml", "third.toml"))
+    assert (mine.name, mine.cloud, mine.provision.instance_type) == ("mine", "aws", "g5.xlarge")
+    assert (other.cloud, other.provision.instance_type) == ("sandbox", "c5.xlarge")
+    assert mine.data.url is not None
+    assert mine.data.url.startswith("s3://cluster-mine-")
+    assert len({mine.data.url, other.data.url, third.data.url}) == 3
+
+
+def test_a_name_that_is_not_allowed_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match='name = "My Cluster"'):
+        run("init", "--name", "My Cluster")
+    assert not Path("cluster.toml").exists()
+
+
+def test_the_nearest_cluster_toml_above_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert find_above(Path("cluster.toml")) is None
+    (tmp_path / "cluster.toml").write_text('name = "top"')
+    assert find_above(Path("cluster.toml")) == tmp_path / "cluster.toml"
+    (tmp_path / "a" / "cluster.toml").write_text('name = "near"')
+    assert find_above(Path("cluster.toml")) == tmp_path / "a" / "cluster.toml"
+    assert f"using {tmp_path / 'a' / 'cluster.toml'}" in run("iam-policy")
+    run("init", "--name", "own")
+    assert load_config(Path("cluster.toml")).name == "own"
+    assert find_above(Path("cluster.toml")) is None
+
+
+@pytest.mark.parametrize("words", [("-c", "other.toml", "iam-policy"), ("iam-policy", "-c", "other.toml")])
+def test_the_file_is_named_before_or_after_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.toml").write_text('name = "one"')
+    Path("other.toml").write_text('name = "other"')
+    assert "other" in run(*words)
+    assert "other" not in run("iam-policy")
