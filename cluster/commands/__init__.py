@@ -32,6 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("cluster.commands.data:data", "Datasets to S3 and from S3."),
     "oracle": ("cluster.commands.oracle:oracle", "Show which MXNet wheel runs on which GPU."),
     "iam-policy": ("cluster.commands.init:iam_policy", "Print the minimal IAM policy that these commands need."),
+    "completion": (
+        "cluster.commands.completion:completion",
+        "Print the script that completes commands in your shell.",
+    ),
     "sandbox": ("cluster.commands.sandbox:sandbox", "The local stand-in for EC2 and S3."),
 }
 

@@ -14,6 +14,7 @@ import click
 from bootstrap.ssh.execute import Ending, Sink, Stream, choose_exit_code, execute
 from bootstrap.ssh.host import Host
 from cluster.app import App, pass_app
+from cluster.commands.completion import complete_nodes
 from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
 from cluster.views.terminal import escape_line, escape_output
 from foundation.errors import ClusterError, UsageError
@@ -27,7 +28,14 @@ SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
 @click.command("exec", epilog="What follows -- is passed on word for word; for what a shell does: -- sh -c '...'")
-@click.option("--node", "names", multiple=True, metavar="NAME", help="Only on this node; repeatable.")
+@click.option(
+    "--node",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_nodes,
+    help="Only on this node; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON array, at the end.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @pass_app

@@ -9,6 +9,7 @@ import click
 
 from bootstrap.ssh.host import Host, find_ssh_options, render_scp_command, render_ssh_command, render_ssh_config
 from cluster.app import App, pass_app
+from cluster.commands.completion import complete_nodes
 from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
 from foundation.errors import ClusterError, UsageError
 
@@ -16,7 +17,7 @@ _ON_NODE = re.compile(r"([A-Za-z][A-Za-z0-9-]*):(.*)", re.DOTALL)
 
 
 @click.command("ssh", context_settings={"allow_interspersed_args": False})
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=complete_nodes)
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
 def ssh(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
