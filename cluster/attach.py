@@ -107,6 +107,8 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
         app.say(f"job {started.id}: done, but see the warning above", style="yellow")
     else:
         app.say(f"job {started.id}: done", style="green")
+    if order.output_url is not None:
+        app.say(f"what it left in its output folder: cluster data ls {order.output_url}")
     return 0
 
 

@@ -252,7 +252,7 @@ def _add_switch(add: Callable[..., Any], name: str, text: str) -> None:
 
 
 def settings_of_network(options: argparse.Namespace) -> List[Tuple[str, object]]:
-    """The options that a saved model depends on: with others, it cannot be gone on with."""
+    """The options that a saved model depends on: with others, training cannot be resumed from it."""
     names = ("network", "num_layers", "num_classes", "image_shape", "dtype")
     return [(name, getattr(options, name)) for name in names]
 

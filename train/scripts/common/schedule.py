@@ -46,7 +46,7 @@ def whole_updates(batches: int, steps: int) -> int:
 class LearningRate:
     """The learning rate as MXNet's optimizers ask for it: called with the number of updates done, from 1 up.
 
-    It depends on that number alone, counted from the very first epoch, so that a training that is gone on with has
+    It depends on that number alone, counted from the very first epoch, so that a training that is resumed has
     the rates that it would have had. Servers make an object of this class too: they are given the optimizer.
     """
 
