@@ -102,7 +102,6 @@ def test_a_cluster_that_is_set_up_has_its_python_first(two_nodes: Project) -> No
         (["exec", "--", "no-such-program"], 127, "[node-1] cannot start 'no-such-program': No such file or directory"),
         (["exec", "--", "/etc/passwd"], 126, "[node-0] cannot start '/etc/passwd': Permission denied"),
         (["ssh", "node-7"], 1, "has no node node-7"),
-        (["ssh", "node-1", "--", "id"], 2, "cluster exec --node node-1 -- id"),
     ],
 )
 def test_what_cannot_be_run_is_said(two_nodes: Project, words: list[str], code: int, said: str) -> None:

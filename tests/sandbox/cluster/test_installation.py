@@ -75,10 +75,13 @@ def test_an_installed_project_needs_no_checkout(tmp_path: Path) -> None:
     install(copy_sources(tmp_path / "source"), environment, pip="pip==23.0.1")  # Debian 12's
     shutil.rmtree(tmp_path / "source")
     (tmp_path / "empty").mkdir()
-    for name in ("train", "sandbox", "cluster", "json"):  # the user's own modules are no part of the command
+    (tmp_path / "theirs").mkdir()
+    for name in ("train", "sandbox", "cluster"):  # the user's own modules are no part of the command
         (tmp_path / "empty" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
+    for name in ("train", "sandbox", "cluster", "json", "click"):
+        (tmp_path / "theirs" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
     command = str(environment / "bin" / "cluster")
-    project = Project(tmp_path / "empty", command=command, env={"PYTHONPATH": str(tmp_path / "empty")})
+    project = Project(tmp_path / "empty", command=command, env={"PYTHONPATH": f"{tmp_path / 'theirs'}:."})
     try:
         project.run("init")
         url = tomllib.loads((project.directory / "cluster.toml").read_text())["data"]["url"]
