@@ -16,7 +16,7 @@ _HOURS_A_MONTH = 730
 def render_plan(plan: Plan) -> str:
     """The plan as `--dry-run` prints it: what was found out, then what would be done."""
     if not plan:
-        return "\n".join([f"cluster {plan.cluster}: nothing to change", *_render_left_alone(plan)]) + "\n"
+        return "\n".join([f"cluster {plan.cluster}: no resources to change", *_render_left_alone(plan)]) + "\n"
     lines = [f"cluster {plan.cluster}:"]
     if plan.wanted is not None and plan.wanted.preflight is not None:
         lines += [*(f"  {line}" for line in render_preflight(plan.wanted, plan.wanted.preflight)), ""]

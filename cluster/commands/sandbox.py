@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -111,7 +112,8 @@ def _list_kinds() -> str:
     lines = []
     for kind in KINDS.values():
         words = [f"{p.name}=" if p.required else f"[{p.name}=]" for p in kind.parameters]
-        lines.append(f"  {' '.join([kind.name, *words])}\n      {kind.summary}")
+        lines.append(f"  {' '.join([kind.name, *words])}")
+        lines += textwrap.wrap(kind.summary, width=72, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\b\n" + "\n".join(lines)
 
 

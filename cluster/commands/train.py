@@ -83,7 +83,12 @@ class _TrainCommand(click.Command):
     help="Only on these hosts, one a line: nodes, or hosts of your own.",
 )
 @click.option("--launcher", type=click.Choice(get_args(Launcher)), help="How launch.py starts processes.")
-@click.option("--kv-store", type=click.Choice(get_args(KvStore)), help="How gradients are exchanged.")
+@click.option(
+    "--kv-store",
+    type=click.Choice(get_args(KvStore)),
+    metavar="STORE",
+    help=f"How gradients are exchanged: {', '.join(get_args(KvStore))}.",
+)
 @click.option("--gc-type", type=click.Choice(["none", "2bit"]), help="Gradient compression.")
 @click.option("--gc-threshold", type=float, metavar="X", help="Its threshold; default: 0.5.")
 @click.option("--p3", is_flag=True, help="Send parameters by priority (MXNet 1.7 and later).")

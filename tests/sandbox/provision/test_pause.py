@@ -45,7 +45,7 @@ def test_a_cluster_rests_and_trains_again(two_nodes: Project) -> None:
     assert ran == [node["running_s"] for node in status_of(project)["cost"]["nodes"].values()]  # time stands still
     assert "(stopped)" in project.run("train", code=1).stderr
     again = project.run("stop", "--nodes")
-    assert "nothing to change" in again.stderr
+    assert "no resources to change" in again.stderr
     assert again.stdout == stopped.stdout
 
     project.run("start")

@@ -101,7 +101,7 @@ def test_from_nothing_to_everything() -> None:
 def test_nothing_to_do() -> None:
     whole = whole_plan(state())
     assert not whole
-    assert render_plan(whole) == "cluster demo: nothing to change\n"
+    assert render_plan(whole) == "cluster demo: no resources to change\n"
 
 
 @pytest.mark.parametrize(

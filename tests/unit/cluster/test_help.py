@@ -1,0 +1,27 @@
+"""Help screens in a terminal of 80 columns."""
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cluster.main import cli
+
+
+def paths(group: click.Group = cli, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command, as its words."""
+    yield above
+    for name in group.list_commands(click.Context(group)):
+        _, command, _ = group.resolve_command(click.Context(group), [name])
+        if isinstance(command, click.Group):
+            yield from paths(command, (*above, name))
+        else:
+            yield (*above, name)
+
+
+@pytest.mark.parametrize("words", list(paths()), ids=" ".join)
+def test_no_line_is_longer_than_the_screen(words: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(cli, [*words, "--help"], terminal_width=80).output
+    assert shown.startswith("Usage: ")
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
