@@ -83,3 +83,19 @@ def test_the_readme_names_the_commands_that_matter() -> None:
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:
+    """A message that was reworded is to be reworded there, too; "..." stands for what differs."""
+    sources = "".join(
+        path.read_text()
+        for package in ("bootstrap", "cluster", "foundation", "provision", "sandbox", "train")
+        for path in (REPOSITORY / package).rglob("*.py")
+    )
+    page = (REPOSITORY / "docs" / "troubleshooting.md").read_text()
+    symptoms = re.findall(r"^\*\*(.+?)\*\*", page, re.MULTILINE)
+    quoted = [words for symptom in symptoms for words in re.findall(r"`(.+?)`", symptom)]
+    messages = [part for words in quoted for part in words.split("...")]
+    assert len(messages) > 20
+    for message in messages:
+        assert message.strip() in sources, message
