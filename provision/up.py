@@ -142,12 +142,17 @@ def _without_leaving(config: ProvisionConfig, state: ClusterState) -> ClusterSta
     return replace(state, nodes=tuple(node for node in state.nodes if node.index < config.nodes))
 
 
-def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState) -> None:
-    """Raises ConfigError, ClusterError when no launch can make the cluster what it is to be."""
+def refuse_no_nodes(config: ProvisionConfig) -> None:
+    """Raises ConfigError."""
     if config.nodes == 0:
         raise ConfigError(
             "[provision] nodes = 0: `up` needs at least 1 node", hint="set nodes, or: cluster up --nodes N"
         )
+
+
+def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState) -> None:
+    """Raises ConfigError, ClusterError when no launch can make the cluster what it is to be."""
+    refuse_no_nodes(config)
     for node in state.nodes:
         where = f"{node.name} ({node.instance_id}) of cluster {name}"
         if node.state in {"stopping", "stopped"}:

@@ -22,7 +22,7 @@ from provision.plan import Plan
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.resources.launch import LaunchNodes
-from provision.up import Wishes, prepare_resize, prepare_up
+from provision.up import Wishes, prepare_resize, prepare_up, refuse_no_nodes
 from provision.up import up as carry_out
 from train.job.payload import find_script, find_shadowed
 
@@ -48,6 +48,7 @@ def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bo
     if nodes is not None:
         override_nodes(app, nodes)
     config = app.config
+    refuse_no_nodes(config.provision)  # before a sandbox is started
     find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money
     for instance_type in all_types(config.provision):
         for warning in check_mxnet(

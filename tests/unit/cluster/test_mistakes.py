@@ -13,6 +13,7 @@ from foundation.errors import ClusterError
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTER_CONFIG", raising=False)
+    monkeypatch.setattr("sandbox.control.start", None)  # each of these mistakes is told before a sandbox is started
 
 
 TOML = 'name = "demo"\n'

@@ -255,7 +255,8 @@ def test_the_set_up_counts_for_the_longest_time(job_host: JobHost) -> None:
 
 
 def test_what_the_wrapper_has_to_say_of_the_end_stands_in_the_error(job_host: JobHost) -> None:
-    order = job_host.order("no-such-program", workers=1, servers=0)
+    # A set-up command could have installed the program, so the job is not refused.
+    order = job_host.order("no-such-program", workers=1, servers=0, job_setup=["true"])
     result, _ = job_host.run(order)
     assert result["exit_code"] == 127
     assert result["error"].startswith("worker 0 on node-0 ended with exit code 127: cannot start 'no-such-program': ")
