@@ -63,7 +63,7 @@ class App:
             return
         from sandbox import control, rootless  # noqa: PLC0415 - who has no sandbox saves 40 ms
 
-        rootless.enter(self.project_dir, start=start_sandbox)
+        rootless.enter(self.project_dir, start=start_sandbox, report=self.report)
         region = self.config.provision.region
         info = control.find_running(self.project_dir)
         if info is None:
@@ -72,6 +72,7 @@ class App:
                     "the sandbox of this folder is not running, so there is no cluster",
                     hint="cluster up (it starts the sandbox), or cluster sandbox start",
                 )
+            rootless.become_root(self.project_dir, report=self.report)
             info = control.start(self.project_dir, region=region, report=self.report, config=self.config.sandbox)
         if info.region != region:
             raise SandboxError(

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from foundation.errors import SandboxError
+from foundation.progress import Event, Report
 from foundation.user_folders import state_folder
 from sandbox.hosts.hosts import PYTHON, add_sbin
 from sandbox.place import USERS_MARK, find_processes, place_of, read_arguments
@@ -24,6 +25,7 @@ TUN = Path("/dev/net/tun")
 LEAST_IDS = 65536
 NAMESPACES = ("--user", "--mount", "--pid", "--net")
 READY_TIMEOUT_S = 30
+WITH_SUDO = "sudo -E cluster up"
 # Settings with which distributions keep ordinary users from making user namespaces, and what allows it.
 SYSCTLS = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
@@ -32,11 +34,12 @@ SYSCTLS = (
 )
 
 
-def enter(project_dir: Path, *, start: bool) -> None:
+def enter(project_dir: Path, *, start: bool, report: Report) -> None:
     """Starts this command anew in the user's namespaces; returns where that is not needed, or there are none.
 
     Root needs none, nor does who started the folder's sandbox under sudo. start: makes them if there are none, and
-    raises SandboxError, with the command that helps, where the machine does not let this user make them.
+    runs the command under sudo where the machine does not let this user make them. Raises SandboxError, with the
+    command that helps, where sudo cannot be used, either.
     """
     if not _is_ordinary_user() or place_of(project_dir).state_dir.exists():
         return
@@ -46,7 +49,11 @@ def enter(project_dir: Path, *, start: bool) -> None:
     if holder is None:
         if not start and not (state_root / place_of(project_dir).id).exists():  # what a crashed one has left is there
             return
-        check_user()
+        try:
+            check_user()
+        except SandboxError as error:
+            _run_under_sudo(error, report)
+            raise
         holder = _start_holder(state_root)
     # Left over from a shell that sudo opened, they would say that root is somebody else here.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
@@ -54,6 +61,35 @@ def enter(project_dir: Path, *, start: bool) -> None:
              "env", f"--chdir={Path.cwd()}", *sys.orig_argv)  # fmt: skip
     sys.stdout.flush()
     os.execvpe("nsenter", words, environment)  # noqa: S606 - no shell is wanted
+
+
+def become_root(project_dir: Path, *, report: Report) -> None:
+    """Starts this command anew under sudo if it is about to do what only root can do with a sandbox of root's.
+
+    Returns where that is not needed, and where sudo cannot be used.
+    """
+    if _is_ordinary_user() and place_of(project_dir).state_dir.exists():
+        _run_under_sudo(SandboxError("The sandbox of this folder runs as root."), report)
+
+
+def _run_under_sudo(reason: SandboxError, report: Report) -> None:
+    """Says so, and starts this command anew under sudo; there, only the sandbox is root's (foundation/sudo.py).
+
+    Returns where there is no sudo, or where it would ask for a password and nobody is there to type it.
+    """
+    if shutil.which("sudo") is None:
+        return
+    interactive = sys.stdin.isatty() and sys.stderr.isatty()
+    if not interactive and subprocess.run(("sudo", "-n", "true"), capture_output=True, check=False).returncode != 0:
+        return
+    report(Event(kind="warn", what=reason.message))
+    if reason.hint not in (None, WITH_SUDO):
+        report(Event(kind="info", what=f"to run the sandbox without root: {reason.hint}"))
+    report(Event(kind="info", what="running this command with sudo; only the sandbox is root's, your files stay yours"))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The interpreter's path: sudo has a PATH of its own.
+    os.execvp("sudo", ("sudo", "-E", "--", sys.executable, *sys.orig_argv[1:]))  # noqa: S606 - no shell is wanted
 
 
 def _is_ordinary_user() -> bool:
@@ -100,7 +136,7 @@ def find_setting(found: Mapping[str, str]) -> str:
     for name, forbids, allows in SYSCTLS:
         if found.get(name) == forbids:
             return f"sudo sysctl {allows}"
-    return "sudo -E cluster up"
+    return WITH_SUDO
 
 
 def _find_holder() -> int | None:

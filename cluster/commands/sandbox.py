@@ -25,14 +25,15 @@ def sandbox(app: App) -> None:
 
     Its instances are real Linux hosts on this machine. It belongs to the folder of cluster.toml.
     """
-    rootless.enter(app.project_dir, start=False)
+    rootless.enter(app.project_dir, start=False, report=app.report)
 
 
 @sandbox.command("start")
 @pass_app
 def start(app: App) -> None:
     """Start this folder's sandbox; `cluster up` does so by itself."""
-    rootless.enter(app.project_dir, start=True)
+    rootless.enter(app.project_dir, start=True, report=app.report)
+    rootless.become_root(app.project_dir, report=app.report)
     info = control.start(
         app.project_dir, region=app.config.provision.region, report=app.report, config=app.config.sandbox
     )
@@ -43,6 +44,7 @@ def start(app: App) -> None:
 @pass_app
 def stop(app: App) -> None:
     """End the sandbox with all its instances and objects."""
+    rootless.become_root(app.project_dir, report=app.report)
     if not control.stop(app.project_dir, report=app.report):
         app.say("no sandbox is running in this folder")
     _forget_clusters(app)
@@ -52,6 +54,7 @@ def stop(app: App) -> None:
 @pass_app
 def reset(app: App) -> None:
     """Remove all of the sandbox from this machine, in whatever state it is."""
+    rootless.become_root(app.project_dir, report=app.report)
     if not control.reset(app.project_dir, report=app.report):
         app.say("there is nothing of a sandbox of this folder on this machine")
     _forget_clusters(app)
@@ -86,6 +89,7 @@ def install(app: App, *, packages: tuple[str, ...]) -> None:
     They come from this machine's own package sources; on the machine itself they are not installed. There is no systemd
     in hosts: start a daemon with `service NAME start`.
     """
+    rootless.become_root(app.project_dir, report=app.report)
     hosts = control.install(app.project_dir, packages, report=app.report)
     app.say(f"{', '.join(packages)}: installed on {hosts} hosts; hosts that start later install them when they boot")
 

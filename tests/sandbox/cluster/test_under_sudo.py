@@ -1,7 +1,7 @@
 """Commands under sudo: what they write belongs to the user who called sudo, and that user can go on without it.
 
-The user is a real one. sudo is not run, which would need a change of this machine's sudoers: root runs the command with
-the environment that sudo makes.
+The user is a real one. Most tests do not run sudo: root runs the command with the environment that sudo makes. Where
+sudo itself runs, sudoers is another file in a mount namespace of the test's own.
 """
 
 import json
@@ -17,12 +17,14 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from foundation import sudo
 from foundation.user_folders import cache_folder
 from project import REPOSITORY
+from terminal import Terminal
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -198,6 +200,76 @@ def test_roots_own_shell_is_not_taken_for_the_caller(user: User, tmp_path: Path)
     tmp_path.chmod(0o700)
     user.sudo("init", cwd=tmp_path)
     assert (tmp_path / "cluster.toml").stat().st_uid == 0
+
+
+# A machine on which this user may use sudo, with a password, and cannot run the sandbox without root.
+SUDOERS = """
+mount -t tmpfs tmpfs /mnt
+printf 'Defaults secure_path="/usr/sbin:/usr/bin:/sbin:/bin"\n%s ALL=(ALL:ALL) ALL\n' {name} >/mnt/sudoers
+chmod 440 /mnt/sudoers
+touch /mnt/none /etc/subuid
+mount --bind /mnt/sudoers /etc/sudoers
+mount --bind /mnt/none /etc/subuid
+exec setpriv --reuid={uid} --regid={gid} --init-groups -- "$@"
+"""
+
+
+def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
+    """With a password, at a terminal; without one, the error names the command. Only the sandbox is root's."""
+    subprocess.run(["chpasswd"], input=f"{user.name}:correct horse\n", text=True, check=True)
+    command = install(user)
+    setup = SUDOERS.format(name=user.name, uid=user.uid, gid=user.gid)
+    program = ("unshare", "--mount", "--", "/bin/sh", "-euc", setup, "sh")
+    environment = {key: value for key, value in user.environment().items() if key != "PYTHONPATH"}
+
+    def start(*words: str, **streams: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen((*program, *command, *words), cwd=user.project, env=environment, text=True, **streams)
+
+    user.run("init", "--name", "demo")
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start("sandbox", "start", **pipes) as refused:
+        _, said = refused.communicate(timeout=60)
+    assert refused.returncode == 1, said
+    assert "belong to" in said
+    assert "try: sudo " in said
+
+    terminal = Terminal(columns=200)
+    try:
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.theirs)
+        script = " && ".join(
+            shlex.join([*command, *words])
+            for words in (["sandbox", "start"], ["list"], ["status"], ["sandbox", "stop"])
+        )
+        with subprocess.Popen(
+            [*program, "setsid", "--ctty", "--wait", "sh", "-c", script],
+            cwd=user.project, env=environment, start_new_session=True, **streams,
+        ) as shell:  # fmt: skip
+            terminal.wait_for(lambda: "password for" in terminal.raw, timeout_s=60)
+            before = terminal.screen.text
+            terminal.type("correct horse\n")
+            shell.wait(timeout=180)
+        screen = terminal.settle()
+    finally:
+        terminal.close()
+    assert shell.returncode == 0, screen
+    assert "running this command with sudo; only the sandbox is root's, your files stay yours" in before
+    assert "to run the sandbox without root: sudo usermod" in before
+    assert screen.count("password for") == 1, screen
+    assert "the sandbox is gone" in screen
+    assert user.root_owned() == []
+
+
+def install(user: User) -> list[str]:
+    """The program in an environment of the user's, because sudo takes PYTHONPATH away."""
+    folder = user.home / "environment"
+    subprocess.run([user.python, "-m", "venv", "--without-pip", str(folder)], check=True)
+    shutil.copy(REPOSITORY / "mxnet_cluster.py", user.home / "code")
+    packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    (packages / "program.pth").write_text(f"{user.home / 'code'}\n{SITE_PACKAGES}\n")
+    script = folder / "bin" / "cluster"
+    script.write_text("from mxnet_cluster import main\n\nmain()\n")
+    subprocess.run(["chown", "-R", f"{user.uid}:{user.gid}", str(user.home)], check=True)
+    return [str(folder / "bin" / "python"), str(script)]
 
 
 def test_only_roots_own_files_in_the_callers_folders_are_given(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
