@@ -44,6 +44,12 @@ class App:
         """The folder of cluster.toml."""
         return self.config_path.resolve().parent
 
+    def of_cluster(self, name: str) -> "App":
+        """The same command for another cluster of this folder."""
+        other = App(config_path=self.config_path)
+        other.overrides = {**self.overrides, "name": name}
+        return other
+
     @cached_property
     def files(self) -> "ClusterFiles":
         """Where this cluster's private key, known hosts and journal are. Call enter_cloud first."""

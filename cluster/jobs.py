@@ -40,7 +40,6 @@ from train.job.protocol import JobResult, Left
 
 PATIENCE_S = 4.0  # with a head that is asked for its job
 CONNECT_S = 2.0
-Asked = Callable[[], str | None]
 
 
 # -- the head ----------------------------------------------------------------------------------------------------------
@@ -246,29 +245,17 @@ def _ask(app: App, state: ClusterState) -> HeadJob:
     return HeadJob(record=find_running(records), queued=sum(record.state == "queued" for record in records))
 
 
-def ask_what_runs(app: App, state: ClusterState) -> Asked:
-    """Ask the head in the background; the returned function waits some seconds and says what would be interrupted.
+def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> bool:
+    """Say which job would be interrupted, then ask; on the sandbox, ask only if one would. Raises UsageError.
 
-    It returns None when nothing runs or no head runs. A head that cannot be asked is no error: it may be the reason why
-    the user ends the cluster.
+    find_job: see ask_for_job. A head that does not answer is no error: it may be why the user ends the cluster.
     """
-    wait = ask_for_job(app, state)
-
-    def say() -> str | None:
-        job = wait()
-        return None if job is None else render_interruption(job, now=datetime.now(UTC))
-
-    return say
-
-
-def confirm_ending(app: App, question: str, what_runs: Asked | None) -> bool:
-    """Say what would be interrupted, then ask; True without asking when what_runs is None. Raises UsageError."""
-    if what_runs is None:
-        return True
-    said = what_runs()
+    job = find_job()
+    said = None if job is None else render_interruption(job, now=datetime.now(UTC))
     if said is not None:
         app.say(said, style="yellow")
-    return app.confirm(question, yes=False)
+    is_interrupted = said is not None and job is not None and job.why is None
+    return (app.config.cloud == "sandbox" and not is_interrupted) or app.confirm(question, yes=False)
 
 
 def render_interruption(job: HeadJob, *, now: datetime) -> str | None:

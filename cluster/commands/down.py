@@ -5,7 +5,7 @@ from dataclasses import replace
 import click
 
 from cluster.app import App, pass_app
-from cluster.jobs import ask_what_runs, confirm_ending
+from cluster.jobs import ask_for_job, confirm_ending
 from cluster.other_hosts import memory_of, release
 from cluster.session import describe
 from foundation.errors import AwsError, ClusterError
@@ -32,15 +32,14 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         return
     clients = make_clients(config.provision.region)
     urls = [url for url in (config.data.url, config.data.results) if url is not None]
-    asks = config.cloud == "aws" and not yes
-    what_runs = ask_what_runs(app, describe(app, clients)) if asks else None
+    find_job = None if yes else ask_for_job(app, describe(app, clients))
     ending = prepare_down(clients, name=config.name, files=app.files, report=app.report, urls=urls)
     others = app.files.other_hosts.exists()
     if ending:
         app.say(render_plan(ending.plan).rstrip())
         if others:
             app.say(_render_others(app))
-        if not confirm_ending(app, "Delete all of this?", what_runs):
+        if find_job is not None and not confirm_ending(app, "Delete all of this?", find_job):
             app.say("nothing was done")
             return
     # Before AWS's resources, which may be needed to reach them.

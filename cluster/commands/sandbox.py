@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app, sandbox_files_dir
+from cluster.jobs import ask_for_job, confirm_ending
+from cluster.session import describe
 from foundation.errors import NotFoundError
 from sandbox import control, rootless
 from sandbox.control import SandboxStatus
@@ -41,10 +43,14 @@ def start(app: App) -> None:
 
 
 @sandbox.command("stop")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before a job that runs in it is ended.")
 @pass_app
-def stop(app: App) -> None:
+def stop(app: App, *, yes: bool) -> None:
     """End the sandbox with all its instances and objects."""
     rootless.become_root(app.project_dir, report=app.report)
+    if not yes and not _confirm_ending_jobs(app):
+        app.say("nothing was done")
+        return
     if not control.stop(app.project_dir, report=app.report):
         app.say("no sandbox is running in this folder")
     _forget_clusters(app)
@@ -187,6 +193,16 @@ def render_call(call: Mapping[str, Any]) -> str:
     notes += [f"fault: {call['fault']}"] if call["fault"] else []
     begun = f"{call['time'][:23]}  {call['status'] or '---'}  {call['duration_ms']:8.1f} ms"
     return f"{begun}  {what:<36} {'  '.join(notes)}".rstrip()
+
+
+def _confirm_ending_jobs(app: App) -> bool:
+    """Ask if a job runs in one of the sandbox's clusters. Raises UsageError."""
+    if not app.config_path.exists() or control.find_running(app.project_dir) is None:
+        return True
+    app.enter_cloud()
+    clusters = [app.of_cluster(folder.name) for folder in sandbox_files_dir(app.project_dir).glob("*/")]
+    waiting = [(cluster, ask_for_job(cluster, describe(cluster))) for cluster in clusters]
+    return all(confirm_ending(cluster, "End the sandbox with it?", find_job) for cluster, find_job in waiting)
 
 
 def _forget_clusters(app: App) -> None:

@@ -7,8 +7,8 @@ import click
 from cluster.app import App, pass_app
 from cluster.jobs import (
     Stopped,
+    ask_for_job,
     ask_head,
-    ask_what_runs,
     confirm_ending,
     end_job,
     end_left,
@@ -32,7 +32,7 @@ from train.job.protocol import OUR_JOB_ID, RecordRole
 @click.command("stop")
 @click.argument("job", required=False)
 @click.option("--nodes", is_flag=True, help="Stop the nodes themselves.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before nodes are stopped on AWS.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before nodes are stopped.")
 @pass_app
 def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     """Stop the running job, or another; with --nodes the nodes.
@@ -51,11 +51,10 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     app.enter_cloud()
     name = app.config.name
     clients = make_clients(app.config.provision.region)
-    asks = app.config.cloud == "aws" and not yes
-    what_runs = ask_what_runs(app, describe(app, clients)) if asks else None
+    find_job = None if yes else ask_for_job(app, describe(app, clients))
     plan = prepare_stop(clients, name=name, files=app.files, report=app.report)
     app.say(render_plan(plan).rstrip())
-    if plan and not confirm_ending(app, "Stop these nodes?", what_runs):
+    if plan and find_job is not None and not confirm_ending(app, "Stop these nodes?", find_job):
         app.say("nothing was done")
         return
     apply(plan, clients=clients, files=app.files, report=app.report)

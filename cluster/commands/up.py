@@ -8,7 +8,7 @@ import click
 from bootstrap.environment.file_cache import check_cache
 from cluster.app import App, pass_app
 from cluster.config import load_config
-from cluster.jobs import ask_what_runs, confirm_ending
+from cluster.jobs import ask_for_job, confirm_ending
 from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
 from cluster.views.status import render_nodes
 from foundation.progress import Event
@@ -182,10 +182,10 @@ def bring_up(
         return False
     app.say(render_plan(plan).rstrip())
     question = find_question(plan)
-    if question and config.cloud == "aws" and not yes:
+    if question and not yes:
         interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
-        what_runs = ask_what_runs(app, describe(app, clients)) if interrupts else lambda: None
-        if not confirm_ending(app, question, what_runs):
+        find_job = ask_for_job(app, describe(app, clients)) if interrupts else lambda: None
+        if not confirm_ending(app, question, find_job):
             app.say("nothing was done")
             return False
     try:

@@ -187,6 +187,11 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
     assert f"cluster train --queue ..., or cluster stop {first}" in refused.stderr
     assert not refused.stdout
     until(lambda: nodes.jobs()[first]["state"] == "running", "the first job does not run")
+    for words in (("down",), ("resize", "1"), ("stop", "--nodes"), ("sandbox", "stop")):  # each would end the job
+        asked = nodes.run(*words, code=2)
+        assert f"job {first} (first) runs there" in asked.stderr
+        assert "Without a terminal this needs --yes" in asked.stderr
+        assert not asked.stdout
     second = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('second')"))
     third = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('third')"))
     listed = json.loads(nodes.run("jobs", "--json").stdout)

@@ -21,7 +21,7 @@ from cluster.attach import Interrupts, ask, attend
 from cluster.commands import stop as stop_command
 from cluster.commands.logs import JsonLines, event_document, replay
 from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
-from cluster.jobs import Stopped, ask_what_runs, confirm_ending, find_gone, find_left, render_interruption
+from cluster.jobs import Stopped, confirm_ending, find_gone, find_left, render_interruption
 from cluster.views.status import HeadJob, Status, job_documents, render_jobs, render_status, status_document
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError, UsageError
 from job_channels import ALIVE, BROKEN, LOG, FakeHead, channel, encode, make_order
@@ -500,15 +500,36 @@ def test_what_the_end_of_the_nodes_would_interrupt(job: HeadJob, said: str | Non
     assert render_interruption(job, now=NOW) == said
 
 
-def test_a_question_names_the_job_that_runs(
-    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+RUNS = HeadJob(record=record(1, state="running", ended_at=None))
+
+
+@pytest.mark.parametrize(
+    ("cloud", "job", "asks"),
+    [
+        ("aws", None, True),
+        ("aws", HeadJob(), True),
+        ("aws", RUNS, True),
+        ("aws", HeadJob(why="node-0 did not answer"), True),
+        ("sandbox", None, False),
+        ("sandbox", HeadJob(), False),
+        ("sandbox", RUNS, True),
+        ("sandbox", HeadJob(queued=1), True),
+        ("sandbox", HeadJob(why="node-0 did not answer"), False),
+    ],
+)
+def test_when_nodes_end_a_job_is_named_and_the_user_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, cloud: str, job: HeadJob | None, asks: bool
 ) -> None:
-    monkeypatch.setattr(jobs, "_ask", lambda *_: HeadJob(record=record(1, state="running", ended_at=None)))
-    with pytest.raises(UsageError, match="Without a terminal this needs --yes"):
-        confirm_ending(app, "Delete all of this?", ask_what_runs(app, running()))
-    assert "job 20261121-000000-abc (train_mnist) runs there" in capsys.readouterr().err
-    assert confirm_ending(app, "Delete all of this?", None)  # with --yes, or where nothing is asked
-    assert ask_what_runs(app, running("stopped"))() is None
+    """On the sandbox, where nothing costs money, only if a job would be interrupted."""
+    (tmp_path / "cluster.toml").write_text(f'name = "demo"\ncloud = "{cloud}"\n')
+    app = App(config_path=tmp_path / "cluster.toml")
+    if asks:
+        with pytest.raises(UsageError, match="Without a terminal this needs --yes"):
+            confirm_ending(app, "Delete all of this?", lambda: job)
+    else:
+        assert confirm_ending(app, "Delete all of this?", lambda: job)
+    said = capsys.readouterr().err
+    assert ("job 20261121-000000-abc (train_mnist) runs there" in said) is (job is RUNS)
 
 
 @pytest.mark.parametrize("words", [None, "mine", "20261121-20"])
