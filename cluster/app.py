@@ -3,8 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -16,7 +16,7 @@ from rich.console import Console
 from cluster.config import ClusterConfig, load_config
 from cluster.views.messages import StepDisplay, make_console, say
 from cluster.views.terminal import escape, write
-from foundation.errors import NotFoundError, SandboxError, UsageError
+from foundation.errors import Interrupted, NotFoundError, SandboxError, UsageError
 from foundation.progress import Event
 from foundation.user_folders import state_folder
 
@@ -154,6 +154,17 @@ class App:
         if not self.is_interactive():
             raise UsageError(f"{question} Without a terminal this needs --yes.")
         return click.confirm(escape(question), err=True)
+
+
+@contextmanager
+def if_interrupted(hint: str) -> Iterator[None]:
+    """Within the block, an interrupted command ends with this hint. The innermost block's hint counts."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as error:
+        raise Interrupted(hint) from error
 
 
 def sandbox_files_dir(project_dir: Path) -> Path:

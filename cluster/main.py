@@ -11,7 +11,7 @@ import click
 
 from cluster.commands import COMMANDS, LazyGroup
 from cluster.views.terminal import print_bytes_unchanged, write
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, Interrupted
 from foundation.sudo import become_caller, find_repair, give_back
 from foundation.user_folders import cache_folder, correct_home, state_folder
 
@@ -64,7 +64,8 @@ def run() -> int:
             _fail("the connection was lost", "the same command again")
             code = 1
         else:
-            _fail("interrupted", None)
+            interrupt = error.__cause__ if isinstance(error, click.exceptions.Abort) else error
+            _fail("interrupted", str(interrupt) if isinstance(interrupt, Interrupted) else None)
             code = INTERRUPTED
     except click.ClickException as error:
         said = io.StringIO()

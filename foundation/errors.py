@@ -90,3 +90,7 @@ class JobError(ClusterError):
     def __init__(self, message: str, *, exit_code: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.exit_code = exit_code
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM. Its text is the next command to run."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import click
 
-from cluster.app import App, pass_app
+from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.other_hosts import memory_of, release
 from cluster.session import describe
@@ -43,8 +43,9 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             app.say("nothing was done")
             return
     # Before AWS's resources, which may be needed to reach them.
-    done, left = release(app) if others else ((), ())
-    receipt = carry_out(ending, clients=clients, files=app.files, report=app.report)
+    with if_interrupted("cluster down deletes what is left"):
+        done, left = release(app) if others else ((), ())
+        receipt = carry_out(ending, clients=clients, files=app.files, report=app.report)
     receipt = replace(receipt, deleted=(*receipt.deleted, *done), unseen=(*receipt.unseen, *left))
     _print(app, receipt, as_json=as_json)
     if receipt.leftovers:

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import click
 
-from cluster.app import App, pass_app
+from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import (
     Stopped,
     ask_for_job,
@@ -57,7 +57,8 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     if plan and find_job is not None and not confirm_ending(app, "Stop these nodes?", find_job):
         app.say("nothing was done")
         return
-    apply(plan, clients=clients, files=app.files, report=app.report)
+    with if_interrupted("cluster stop --nodes stops the others"):
+        apply(plan, clients=clients, files=app.files, report=app.report)
     disks_gib = describe_disks_gib(clients.ec2, name=name)
     app.print(render_stopped(name, disks_gib=disks_gib, usd_per_gib_month=find_volume_price(clients)))
 

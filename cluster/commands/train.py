@@ -16,7 +16,7 @@ from typing import Any, get_args
 import click
 from msgspec import structs
 
-from cluster.app import App, pass_app
+from cluster.app import App, if_interrupted, pass_app
 from cluster.attach import attend, start
 from cluster.config import load_config, load_job_file
 from cluster.jobs import head_of
@@ -158,6 +158,7 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
         return state
 
     with (
+        if_interrupted("cluster train, again; no job was begun"),
         ready_nodes(app, find_state, hostfile=config.train.hosts, command=request.command) as (nodes, script),
         closing(head_of(app, nodes)) as head,
         # Python starts on the head while AWS is waited for and the job is planned.
@@ -183,9 +184,10 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
         if others:
             note_job(app, others, job.order.job)
         order = structs.replace(job.order, secrets=dict(found.secrets))
-        if not detach:
-            return attend(app, head, order, plain=plain, talk=talk)
-        start(app, head, order, talk=talk)
+        with if_interrupted(f"cluster jobs shows whether job {order.job} runs, cluster stop {order.job} ends it"):
+            if not detach:
+                return attend(app, head, order, plain=plain, talk=talk)
+            start(app, head, order, talk=talk)
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from bootstrap.environment.file_cache import check_cache
-from cluster.app import App, pass_app
+from cluster.app import App, if_interrupted, pass_app
 from cluster.config import load_config
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
@@ -26,7 +26,7 @@ from provision.up import Wishes, prepare_resize, prepare_up, refuse_no_nodes
 from provision.up import up as carry_out
 from train.job.payload import find_script, find_shadowed
 
-LEFT_BY_UP = "nodes that were launched stay, and cost money: cluster up completes them, cluster down ends them"
+LEFT_BY_UP = "cluster up completes the nodes that were launched, cluster down ends them; until then they cost money"
 
 
 @click.command("up")
@@ -58,17 +58,18 @@ def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bo
             is_other=instance_type != config.provision.instance_type,
         ):
             app.say(f"warning: {warning}", style="yellow")
-    app.enter_cloud(start_sandbox=True)
-    clients = make_clients(config.provision.region)
-    wishes = find_wishes(app)
-    bring_up(
-        app,
-        clients,
-        lambda avoid: prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid),
-        dry_run=dry_run,
-        yes=yes,
-        keep_failed=keep_failed,
-    )
+    with if_interrupted("cluster up, again; no node was launched"):
+        app.enter_cloud(start_sandbox=True)
+        clients = make_clients(config.provision.region)
+        wishes = find_wishes(app)
+        bring_up(
+            app,
+            clients,
+            lambda avoid: prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid),
+            dry_run=dry_run,
+            yes=yes,
+            keep_failed=keep_failed,
+        )
 
 
 class NodeCount(click.ParamType[int]):
@@ -132,7 +133,7 @@ def start(app: App, *, yes: bool) -> None:
         lambda _avoid: prepare_start(clients, name=config.name, config=config.provision, files=app.files),
         yes=yes,
         replan=False,
-        interrupted="what was started runs and costs money; cluster start goes on, cluster stop --nodes stops it",
+        interrupted="cluster start completes it, cluster stop --nodes stops the nodes; until then they cost money",
     )
 
 
@@ -168,7 +169,7 @@ def bring_up(
 ) -> bool:
     """Carry out what `prepare` plans; returns whether it was done, and not only shown or declined.
 
-    Prints the nodes to stdout, or with dry_run the plan. interrupted: what is said after Ctrl-C. Raises ClusterError.
+    Prints the nodes to stdout, or with dry_run the plan. interrupted: the hint after Ctrl-C. Raises ClusterError.
     """
     config = app.config
     plan = prepare(frozenset())
@@ -188,7 +189,7 @@ def bring_up(
         if not confirm_ending(app, question, find_job):
             app.say("nothing was done")
             return False
-    try:
+    with if_interrupted(interrupted):
         state = carry_out(
             plan,
             clients=clients,
@@ -201,13 +202,11 @@ def bring_up(
         if state.nodes:
             with ready_nodes(app, state, wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
-    except KeyboardInterrupt:
-        app.say(interrupted, style="yellow")
-        raise
     app.print(render_nodes(state))
     if state.nodes:
         ready_text = f"cluster {config.name} is ready"
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
+        app.say("next: cluster train; cluster down ends the nodes")
     return True
 
 

@@ -1,12 +1,14 @@
 """`cluster data put, get, ls, du, rm, verify`: between files and S3."""
 
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from cluster.app import App, pass_app
+from cluster.app import App, if_interrupted, pass_app
 from cluster.views.data import (
     describe_others,
     describe_transfers,
@@ -70,7 +72,7 @@ def put(
         )
     app.enter_cloud(start_sandbox=True)
     began = time.monotonic()
-    with transfer_progress(app) as progress:
+    with if_interrupted(_again()), transfer_progress(app) as progress:
         done = s3.put(
             sources,
             destination,
@@ -114,7 +116,7 @@ def get(
         )
     app.enter_cloud()
     began = time.monotonic()
-    with transfer_progress(app) as progress:
+    with if_interrupted(_again()), transfer_progress(app) as progress:
         done = s3.get(
             sources,
             destination,
@@ -246,3 +248,8 @@ def _as_line(entry: Entry) -> str:
     if isinstance(entry, S3Object):
         return f"{entry.size_bytes:>15}  {entry.modified:%Y-%m-%d %H:%M:%S}  {entry.url}"
     return f"{'':>15}  {'':19}  {entry}"
+
+
+def _again() -> str:
+    """The hint for a transfer that was interrupted."""
+    return f"{shlex.join(['cluster', *sys.argv[1:]])}, again; it copies what is missing"

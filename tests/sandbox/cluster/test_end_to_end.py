@@ -125,7 +125,10 @@ def interrupt_up(project: Project, pause_s: float, number: signal.Signals) -> No
         time.sleep(pause_s)
         os.killpg(process.pid, number)
         process.communicate(timeout=60)
-    assert "Traceback" not in project.messages.read_text()
+    said = project.messages.read_text()
+    assert "Traceback" not in said
+    if number == signal.SIGINT:
+        assert "error: interrupted\n  try: cluster up" in said
 
 
 @pytest.mark.slow

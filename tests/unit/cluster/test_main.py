@@ -7,7 +7,7 @@ import click
 import pytest
 
 from cluster import main
-from foundation.errors import ConfigError
+from foundation.errors import ConfigError, Interrupted
 
 
 def ask() -> None:
@@ -29,6 +29,7 @@ def fail(error: BaseException) -> None:
         (lambda: None, 0, ""),
         (ask, 130, "interrupted"),
         (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
+        (lambda: fail(Interrupted("cluster up")), 130, "interrupted\n  try: cluster up"),
         (lambda: fail(EOFError()), 1, "the connection was lost\n  try: the same command again"),
         (closes, 1, "the connection was lost\n  try: the same command again"),
         (lambda: fail(ConfigError("so it is", hint="otherwise")), 2, "so it is\n  try: otherwise"),

@@ -162,7 +162,8 @@ def test_ctrl_c(sink: Sink, request: pytest.FixtureRequest, words: tuple[str, ..
             said = process.communicate(timeout=120)
         finally:
             process.kill()
-    assert (process.returncode, *said) == (130, "", "\nerror: interrupted\n")
+    hint = f"  try: cluster data {' '.join(words)}, again; it copies what is missing\n" if words[0] == "put" else ""
+    assert (process.returncode, *said) == (130, "", f"\nerror: interrupted\n{hint}")
 
 
 def count_threads(process: subprocess.Popen[str]) -> int:
