@@ -11,6 +11,8 @@ from bootstrap.environment.bundle import Bundle, Bundles
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, gather_facts
 from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.package_build import PackageBuilds
+from bootstrap.environment.requirements import Wanted
 from bootstrap.environment.source_build import Builds, Built, choose_packages
 from bootstrap.environment.steps import NodePlan, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels
@@ -63,6 +65,7 @@ def bootstrap(
     *,
     cluster: str,
     config: BootstrapConfig,
+    packages: tuple[Wanted, ...],
     trees: Trees,
     connections: Connections,
     cache: Path,
@@ -70,6 +73,7 @@ def bootstrap(
 ) -> tuple[ReadyNode, ...]:
     """Make every host ready to train; a second run finds nothing to do. In the order of `hosts`.
 
+    packages: what [bootstrap] packages ask for, with the files that it names.
     Raises ClusterError (or one below it) that names every node that failed. A file that nodes refuse
     because it is damaged on this machine is fetched again, once.
     """
@@ -81,22 +85,29 @@ def bootstrap(
             Distribution(report=report, sources=sources, damaged=damaged) as distribution,
             TreeArchives(trees.all, cache=cache) as archives,
         ):
-            bundles = Bundles(cache, report, "head" if config.distribute == "pypi" else config.fetch)
+            package_builds = PackageBuilds(
+                setup=setup_digest(config.setup), cache=cache, distribution=distribution, report=report
+            )
+            bundles = Bundles(
+                cache, report, "head" if config.distribute == "pypi" else config.fetch, package_builds.build
+            )
             builds = Builds(config, cache=cache, distribution=distribution, find_tools=bundles.get, report=report)
             work = _Bootstrap(
                 cluster=cluster,
                 config=config,
+                packages=packages,
                 trees=trees,
                 archives=archives,
                 connections=connections,
                 bundles=bundles,
                 builds=builds,
+                package_builds=package_builds,
                 distribution=distribution,
                 report=report,
             )
 
             def prepare(host: Host) -> None:
-                with builds.awaited(host):
+                with builds.awaited(host), package_builds.awaited(host):
                     ready[host.instance_id] = work.prepare(host)
 
             on_all(hosts, prepare)
@@ -121,11 +132,13 @@ class _Bootstrap:
 
     cluster: str
     config: BootstrapConfig
+    packages: tuple[Wanted, ...]
     trees: Trees
     archives: TreeArchives
     connections: Connections
     bundles: Bundles
     builds: Builds
+    package_builds: PackageBuilds
     distribution: Distribution
     report: Report
 
@@ -138,6 +151,7 @@ class _Bootstrap:
             self._set_up(connection, facts, first, what="[bootstrap] setup", done="[bootstrap] setup has run")
             facts = gather_facts(connection, python=self.config.python)
         python = choose_python(facts, setting=self.config.python, node=host.name)
+        self.package_builds.offer(connection, facts, python)
         built = self.builds.get(connection, facts, python=python)
         if built is not None and host.is_head and built.file.sha256 not in facts.files:
             facts = gather_facts(connection, python=self.config.python)  # the build has left files there
@@ -174,9 +188,10 @@ class _Bootstrap:
 
     def _find_bundle(self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, node: str) -> Bundle:
         """The files of the node's environment; reports what it will lack as warnings. Raises ClusterError."""
-        mxnet, packages, file = self.config.mxnet, self.config.packages, None
+        mxnet, packages, file = self.config.mxnet, self.packages, None
         if built is not None:
-            mxnet, packages, file = built.label, (*built.requirements, *packages), built.file
+            needed = (Wanted(requirement=needed, place=built.label) for needed in built.requirements)
+            mxnet, packages, file = built.label, (*needed, *packages), built.file
         target = choose_wheels(facts, python=python, mxnet=mxnet, packages=packages, node=node)
         for said in find_warnings(facts, target.requirements[0]):
             self.report(Event(kind="warn", what=said, where=node))

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from bootstrap.environment.requirements import check_entry
 from foundation.settings import Settings, Shape
 
 # All to be matched in full.
@@ -17,24 +18,6 @@ SOURCE_URL_PATTERN = r"(https://[A-Za-z0-9.-]+(:[0-9]+)?|file://)/[A-Za-z0-9._~/
 SOURCE_URL = "https://github.com/apache/mxnet.git"
 Distribute = Literal["chain", "pypi"]
 Fetch = Literal["auto", "here", "head"]
-
-
-def check_requirement(entry: str) -> str:
-    """One entry of packages in its normal form; pure. Raises ValueError for what is no name with versions.
-
-    https://packaging.python.org/en/latest/specifications/dependency-specifiers/
-    """
-    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 - as pathspec in check_pattern
-
-    try:
-        found = Requirement(entry)
-    except InvalidRequirement as error:
-        raise ValueError("not a package with versions") from error
-    if found.url is not None:
-        raise ValueError("packages come from the package index, by their names: no URL")
-    if found.marker is not None:  # pip would ask it of this machine's Python, and not of the nodes'
-        raise ValueError("a condition after ; is not allowed")
-    return str(found)
 
 
 def check_sync_entry(entry: str) -> str:
@@ -105,10 +88,10 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = SOURCE_URL
     packages: Annotated[
-        tuple[Annotated[str, check_requirement], ...],
+        tuple[Annotated[str, check_entry], ...],
         Meta(
-            description='a list of more packages from PyPI for the nodes\' environment: "NAME", "NAME==VERSION" or '
-            '"NAME>=VERSION,<VERSION"',
+            description='a list of more packages from PyPI for the nodes\' environment: "NAME", "NAME==VERSION", '
+            '"NAME>=VERSION,<VERSION" or "-r requirements.txt"',
         ),
     ] = ()
     setup: Annotated[

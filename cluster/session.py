@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal
 
 from bootstrap.apply import ReadyNode, Trees, bootstrap
+from bootstrap.environment.requirements import Wanted, is_mxnet, read_packages
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
@@ -105,6 +106,7 @@ def _prepare(
     command: Sequence[str],
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
+    packages = find_packages(app)
     hosts = find_hosts(app, state() if callable(state) else state)
     payload = collect_trees(
         config.train.script,
@@ -120,6 +122,7 @@ def _prepare(
         hosts if others is None else (*hosts, *others.find(hosts, connections)),
         cluster=config.name,
         config=config.bootstrap,
+        packages=packages,
         trees=Trees(code=payload.code, project=payload.project),
         connections=connections,
         cache=cache_folder(),
@@ -131,6 +134,16 @@ def _prepare(
         app.files.keep_addresses({host.instance_id: host.address for host in hosts})
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"
+
+
+def find_packages(app: App) -> tuple[Wanted, ...]:
+    """What [bootstrap] packages ask for. Raises ConfigError for a requirements file that cannot be used."""
+    found = read_packages(app.config.bootstrap.packages, folder=app.project_dir)
+    for wanted in found:
+        if is_mxnet(wanted.requirement):
+            what = f"{wanted.place}: {wanted.requirement} is left out: [bootstrap] mxnet chooses the nodes' MXNet"
+            app.report(Event(kind="warn", what=what))
+    return found
 
 
 def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:

@@ -8,7 +8,7 @@ import sys
 import tarfile
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache as cached
@@ -19,7 +19,14 @@ from pathlib import Path
 
 from bootstrap.config import Fetch
 from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept, remember
-from bootstrap.environment.package_index import NoUrlError, bring_here, download_wheels, resolve_wheels
+from bootstrap.environment.package_index import (
+    NoSourceError,
+    NoUrlError,
+    NoWheelError,
+    bring_here,
+    download_wheels,
+    resolve_wheels,
+)
 from bootstrap.environment.target import SOURCE_PREFIX, WheelTarget
 from bootstrap.ssh.explain import render_last_lines
 from foundation.errors import ClusterError
@@ -68,18 +75,30 @@ class Bundle:
         return tuple(file for file in self.files if file.name.endswith(".whl") and file != self.uv)
 
 
+FindBundle = Callable[[WheelTarget], "Bundle"]
+BuildPackage = Callable[[FindBundle, WheelTarget, str], BundleFile]
+"""Builds a wheel for a requirement that no wheel on the index fits. The first argument finds the tools for it."""
+
+
 def fetch_bundle(
-    target: WheelTarget, *, cache: Path, report: Report, fetch: Fetch = "here", built: BundleFile | None = None
+    target: WheelTarget,
+    *,
+    cache: Path,
+    report: Report,
+    fetch: Fetch = "here",
+    built: BundleFile | None = None,
+    build: BuildPackage | None = None,
 ) -> Bundle:
     """The bundle for a target: from the cache, or by pip from the package index that pip is set up to use.
 
     fetch: "here" fetches all wheels to this machine. "head" finds only their URLs, for the nodes to fetch; "auto" does
     so for wheels that are not in the cache and whose URLs work without a password. The versions stay those of the first
     time. A killed fetch leaves no partial bundle; a damaged bundle is named and fetched again.
-    built: the wheel of an MXNet from source, which no index has.
+    built: the wheel of an MXNet from source, which no index has. build: builds what the index has as source.
     Raises ClusterError with pip's own words, or uv's for a Python.
     """
-    found = _find_wheels(target, cache=cache, report=report, fetch=fetch)
+    build_for = partial(build, partial(fetch_bundle, cache=cache, report=report, build=build)) if build else None
+    found = _find_and_build(target, build_for, cache=cache, report=report, fetch=fetch)
     if built is not None:
         found = (built, *found)
     if target.managed_python:
@@ -88,10 +107,36 @@ def fetch_bundle(
     return Bundle(target=target, files=(*found, _compat_file()))
 
 
-def _find_wheels(target: WheelTarget, *, cache: Path, report: Report, fetch: Fetch) -> tuple[BundleFile, ...]:
+def _find_and_build(
+    target: WheelTarget,
+    build: Callable[[WheelTarget, str], BundleFile] | None,
+    *,
+    cache: Path,
+    report: Report,
+    fetch: Fetch,
+) -> tuple[BundleFile, ...]:
+    """The wheels for a target. What pip finds no wheel for is built, and pip is asked again, with that wheel."""
+    built: dict[str, BundleFile] = {}
+    while True:
+        try:
+            return _find_wheels(target, tuple(built.values()), cache=cache, report=report, fetch=fetch)
+        except NoWheelError as error:
+            if build is None or error.requirement in built:
+                raise
+            try:
+                built[error.requirement] = build(target, error.requirement)
+            except NoSourceError:
+                raise error from None
+
+
+def _find_wheels(
+    target: WheelTarget, built: Sequence[BundleFile], *, cache: Path, report: Report, fetch: Fetch
+) -> tuple[BundleFile, ...]:
     asked = [requirement for requirement in target.requirements if not requirement.startswith(SOURCE_PREFIX)]
     requirements = (*asked, f"uv=={version('uv')}")
-    key_parts = [target.python_version, target.machine, target.glibc, requirements]
+    key_parts: list[object] = [target.python_version, target.machine, target.glibc, requirements]
+    if target.limits or target.hashes:
+        key_parts += [target.limits, target.hashes]
     key = hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:16]
     resolved = f"resolved/{key}"
     kept = find_kept(cache, f"bundles/{key}", report=report)
@@ -99,14 +144,14 @@ def _find_wheels(target: WheelTarget, *, cache: Path, report: Report, fetch: Fet
     if found is None and fetch != "here":
         pins = find_pins(kept or ())
         try:
-            found = resolve_wheels(target, requirements, pins=pins, cache=cache, report=report)
+            found = resolve_wheels(target, requirements, pins=pins, built=built, cache=cache, report=report)
             remember(cache, resolved, found)
         except NoUrlError:
             if fetch == "head":
                 raise
     if found is None:
-        what = f"fetching wheels for the nodes: {target.requirements[0]} and what it needs"
-        download = partial(download_wheels, target, requirements)
+        what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and what it needs"
+        download = partial(download_wheels, target, requirements, built=built)
         return fetch_once(cache, f"bundles/{key}", download, what=what, report=report)
     if fetch == "here":
         for file in found:
@@ -187,10 +232,11 @@ def _compat_file() -> BundleFile:
 class Bundles:
     """Each target's bundle, fetched once however many nodes ask for it at the same time."""
 
-    def __init__(self, cache: Path, report: Report, fetch: Fetch) -> None:
+    def __init__(self, cache: Path, report: Report, fetch: Fetch, build: BuildPackage | None = None) -> None:
         self._cache = cache
         self._report = report
         self._fetch = fetch
+        self._build = build
         self._lock = threading.Lock()
         self._futures: dict[tuple[WheelTarget, BundleFile | None], Future[Bundle]] = {}
 
@@ -200,5 +246,6 @@ class Bundles:
             future = self._futures.get((target, built))
             if future is None:
                 fetch = partial(fetch_bundle, cache=self._cache, report=self._report, fetch=self._fetch)
-                future = self._futures[target, built] = run_in_thread(partial(fetch, target, built=built))
+                run = partial(fetch, target, built=built, build=self._build)
+                future = self._futures[target, built] = run_in_thread(run)
         return future.result()

@@ -4,9 +4,11 @@ import hashlib
 import http.client
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 import zipfile
@@ -17,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
+from bootstrap.environment.requirements import canonical_name
 from bootstrap.environment.target import WheelTarget, platform_tags
 from bootstrap.ssh.explain import render_last_lines
 from foundation.errors import ClusterError
@@ -35,6 +38,7 @@ TRIES = 4
 FIRST_PAUSE_S = 0.5
 AT_ONCE = 8
 READ_BYTES = 1 << 20
+HINT = "check the versions in [bootstrap], and that this machine reaches a package index"
 HERE_HINT = 'set [bootstrap] distribute = "chain" and fetch = "here": then wheels come through this machine'
 _BROKEN = (OSError, http.client.HTTPException)
 
@@ -47,19 +51,74 @@ class FoundWheel:
     sha256: str
 
 
-def download_wheels(target: WheelTarget, requirements: Sequence[str], directory: Path) -> None:
-    """Fetch the wheels of some requirements, and of what they need. Raises ClusterError with pip's own words."""
-    _run_pip(["download", "--dest", str(directory)], target, requirements)
+def download_wheels(
+    target: WheelTarget, requirements: Sequence[str], directory: Path, *, built: Sequence[BundleFile] = ()
+) -> None:
+    """Fetch the wheels of some requirements, and of what they need.
+
+    built: wheels on this machine that no index has. Raises NoWheelError, ClusterError with pip's own words.
+    """
+    words = ["download", "--dest", str(directory), "--only-binary", ":all:", *_platform(target), *_links(built)]
+    _run_pip(words, target, requirements)
+    found = [describe_file(path) for path in directory.iterdir()] if target.hashes else []
+    check_hashes([(file.name, file.sha256) for file in found], target, built=built)
 
 
-def find_wheels(target: WheelTarget, requirements: Sequence[str], *, alone: bool = False) -> tuple[FoundWheel, ...]:
+def download_source(target: WheelTarget, requirement: str, directory: Path) -> None:
+    """Fetch a package's source distribution. pip also runs the part of it that says what it needs.
+
+    Raises NoSourceError, ClusterError with pip's own words.
+    """
+    name = canonical_name(requirement)
+    words = ["download", "--dest", str(directory), "--no-deps", "--no-binary", name]
+    try:
+        _run_pip(words, target, [requirement], what=f"the source of {name}, which has no wheel")
+    except NoWheelError as error:
+        raise NoSourceError(error.message, hint=error.hint) from error
+    (file,) = (describe_file(path) for path in directory.iterdir())
+    hashes = dict(target.hashes).get(name, ())
+    if hashes and file.sha256 not in hashes:
+        raise _wrong_hash(file.name, file.sha256)
+
+
+def find_wheels(
+    target: WheelTarget, requirements: Sequence[str], *, alone: bool = False, built: Sequence[BundleFile] = ()
+) -> tuple[FoundWheel, ...]:
     """The wheels that `download_wheels` would fetch. From an index with PEP 658 only metadata is read.
 
-    alone: without their dependencies. Raises ClusterError with pip's own words.
+    alone: without their dependencies. Raises NoWheelError, ClusterError with pip's own words.
     """
     words = ["install", "--dry-run", "--ignore-installed", "--report", "-", "--target", "unused"]
-    said = _run_pip([*words, *(["--no-deps"] if alone else [])], target, requirements)
-    return parse_report(json.loads(said))
+    words += ["--only-binary", ":all:", *_platform(target), *_links(built), *(["--no-deps"] if alone else [])]
+    return parse_report(json.loads(_run_pip(words, target, requirements)))
+
+
+def check_hashes(found: Sequence[tuple[str, str]], target: WheelTarget, *, built: Sequence[BundleFile]) -> None:
+    """Compare wheels, by name and SHA-256, with the hashes of requirements files. Pure. Raises ClusterError.
+
+    A wheel that was built here is left out: its source was compared.
+    """
+    hashes = dict(target.hashes)
+    ours = {file.name for file in built}
+    for name, sha256 in found:
+        allowed = hashes.get(canonical_name(name.split("-")[0]))
+        if allowed is not None and name not in ours and sha256 not in allowed:
+            raise _wrong_hash(name, sha256)
+
+
+def _wrong_hash(name: str, sha256: str) -> ClusterError:
+    return ClusterError(
+        f"{name}: its SHA-256 is {sha256}, which is none of those that the requirements file has for this package",
+        hint="compare it with the package index's; add it to the requirements file if they are the same",
+    )
+
+
+def _links(built: Sequence[BundleFile]) -> list[str]:
+    return [word for file in built for word in ("--find-links", str(file.path.parent))]
+
+
+def _platform(target: WheelTarget) -> list[str]:
+    return [word for tag in platform_tags(target) for word in ("--platform", tag)]
 
 
 def parse_report(report: dict[str, Any]) -> tuple[FoundWheel, ...]:
@@ -71,22 +130,46 @@ def parse_report(report: dict[str, Any]) -> tuple[FoundWheel, ...]:
     )
 
 
-def _run_pip(words: Sequence[str], target: WheelTarget, requirements: Sequence[str]) -> str:
+def _run_pip(
+    words: Sequence[str], target: WheelTarget, requirements: Sequence[str], *, what: str = "the nodes' wheels"
+) -> str:
     python = ".".join(map(str, target.python_version))
     command = [sys.executable, "-P", "-m", "pip", *words, "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--retries", str(RETRIES)]
-    command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
-    for tag in platform_tags(target):
-        command += ["--platform", tag]
-    result = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    command += ["--retries", str(RETRIES), "--implementation", "cp", "--python-version", python]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as limits:
+        if target.limits:
+            limits.write("".join(f"{limit}\n" for limit in target.limits))
+            limits.flush()
+            command += ["--constraint", limits.name]
+        result = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         said = render_last_lines([line for line in result.stderr.splitlines() if line.strip()])
-        raise ClusterError(
-            f"pip could not fetch the nodes' wheels (Python {python}, {target.machine}): "
-            f"{' '.join(requirements)}{said}",
-            hint="check the versions in [bootstrap], and that this machine reaches a package index",
-        )
+        message = f"pip could not fetch {what} (Python {python}, {target.machine}): {' '.join(requirements)}{said}"
+        missing = find_missing(result.stderr)
+        if missing is not None:
+            raise NoWheelError(message, requirement=missing, hint=HINT)
+        raise ClusterError(message, hint=HINT)
     return result.stdout
+
+
+class NoWheelError(ClusterError):
+    """The package index has no wheel for the nodes that fits `requirement`."""
+
+    def __init__(self, message: str, *, requirement: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.requirement = requirement
+
+
+def find_missing(said: str) -> str | None:
+    """The requirement for which pip found no wheel; None where something else is wrong. Pure. said: pip's words."""
+    found = re.search(r"No matching distribution found for ([^\n]+?)(?: \(from [^\n]*)?$", said, re.MULTILINE)
+    if found is None:  # of pip 25 and later, where an older version of what asks for it is no help
+        found = re.search(r"have no matching distributions available for your environment:\n\s+(\S+)", said)
+    return found[1] if found is not None else None
+
+
+class NoSourceError(ClusterError):
+    """The package index has no source distribution for a requirement either."""
 
 
 class NoUrlError(ClusterError):
@@ -94,19 +177,27 @@ class NoUrlError(ClusterError):
 
 
 def resolve_wheels(
-    target: WheelTarget, requirements: Sequence[str], *, pins: Sequence[str], cache: Path, report: Report
+    target: WheelTarget,
+    requirements: Sequence[str],
+    *,
+    pins: Sequence[str],
+    built: Sequence[BundleFile] = (),
+    cache: Path,
+    report: Report,
 ) -> tuple[BundleFile, ...]:
     """The wheels for a target, in order of their names; `path` is where each one is kept here after it is fetched.
 
-    pins: if not empty, the exact requirements to resolve instead. Wheels from folders of this machine
-    are copied to the cache, and have no URLs. Raises NoUrlError, ClusterError with pip's own words.
+    pins: if not empty, the exact requirements to resolve instead. built: wheels that no index has. Wheels from folders
+    of this machine are copied to the cache, and have no URLs. Raises NoUrlError, NoWheelError, ClusterError with pip's
+    own words.
     """
     what = f"looking for the wheels for the nodes: {target.requirements[0]} and what it needs"
     started = time.monotonic()
     report(Event(kind="start", what=what))
-    wheels = find_wheels(target, pins or requirements, alone=bool(pins))
+    wheels = find_wheels(target, pins or requirements, alone=bool(pins), built=built)
     described = map_in_threads(lambda wheel, _: _describe(wheel, cache), wheels, threads=AT_ONCE)
     files = tuple(sorted(described, key=lambda file: file.name))
+    check_hashes([(file.name, file.sha256) for file in files], target, built=built)
     report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
     return files
 

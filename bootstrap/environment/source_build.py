@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig
@@ -127,12 +128,9 @@ def render_build(build: SourceBuild, *, python: str, node_python: str, setup: st
     A killed build starts again, since object files may be incomplete; a failed build continues.
     """
     source = "source"
-    lines = ["set -eu", "umask 077", 'cluster="$HOME/.cluster"', "export GIT_TERMINAL_PROMPT=0"]
-    if setup is not None:
-        program = read_program("setup_env.py") + EXPORT
-        lines.append(f'exports=$({shlex.join([node_python, "-c", program])} "$cluster" {setup})')
-        lines.append('eval "$exports"')
-    lines += [
+    lines = [
+        *render_start(node_python=node_python, setup=setup),
+        "export GIT_TERMINAL_PROMPT=0",
         'mkdir -p "$cluster/building"; cd "$cluster/building"',
         f"[ -f {build.key}/resumable ] || rm -rf {build.key}",
         f"mkdir -p {build.key}; cd {build.key}; rm -f resumable",
@@ -157,9 +155,19 @@ def render_build(build: SourceBuild, *, python: str, node_python: str, setup: st
     return "\n".join([*lines, ""])
 
 
-def render_tell(build: SourceBuild, *, node_python: str) -> str:
+def render_start(*, node_python: str, setup: str | None) -> list[str]:
+    """The first lines of a build's script: `$cluster`, and what the set-up commands of that digest export. Pure."""
+    lines = ["set -eu", "umask 077", 'cluster="$HOME/.cluster"']
+    if setup is not None:
+        program = read_program("setup_env.py") + EXPORT
+        lines.append(f'exports=$({shlex.join([node_python, "-c", program])} "$cluster" {setup})')
+        lines.append('eval "$exports"')
+    return lines
+
+
+def render_tell(key: str, *, node_python: str) -> str:
     """The command that prints the finished wheel as JSON, or nothing. Pure."""
-    return shlex.join([node_python, "-c", read_program("build_wheel.py"), "tell", build.key])
+    return shlex.join([node_python, "-c", read_program("build_wheel.py"), "tell", key])
 
 
 def _compile(build: SourceBuild) -> list[str]:
@@ -288,26 +296,8 @@ class Builds:
             raise
 
     def _make(self, connection: NodeConnection, facts: NodeFacts, build: SourceBuild, python: ChosenPython) -> Built:
-        told = _ask(connection, facts, build)
-        if told is None:
-            self._build(connection, facts, build, python)
-            told = _ask(connection, facts, build)
-        if told is None:
-            raise ClusterError(
-                f"{connection.host.name}: the wheel of MXNet that was built is gone, or damaged",
-                hint="the same command again, which builds it anew",
-            )
-        name, sha256 = told["name"], told["sha256"]
-
-        def take(directory: Path) -> None:
-            connection.get(f".cluster/built/{build.key}/{name}", directory / name)
-            if describe_file(directory / name).sha256 != sha256:
-                raise ClusterError(
-                    f"{connection.host.name}: {name} has not arrived as it was sent", hint="the same command again"
-                )
-
-        what = f"taking {name} from {connection.host.name}"
-        [file] = fetch_once(self._cache, f"built/{build.key}", take, what=what, report=self._report)
+        run = partial(self._build, connection, facts, build, python)
+        file = build_and_take(connection, facts, build.key, run, cache=self._cache, report=self._report)
         return Built(build=build, file=file)
 
     def _build(self, connection: NodeConnection, facts: NodeFacts, build: SourceBuild, python: ChosenPython) -> None:
@@ -354,10 +344,44 @@ def check_fit(build: SourceBuild, facts: NodeFacts, *, node: str) -> None:
         )
 
 
-def _ask(connection: NodeConnection, facts: NodeFacts, build: SourceBuild) -> dict[str, str] | None:
+def build_and_take(
+    connection: NodeConnection,
+    facts: NodeFacts,
+    key: str,
+    build: Callable[[], object],
+    *,
+    cache: Path,
+    report: Report,
+) -> BundleFile:
+    """The wheel that a node has built under a key, kept on this machine; `build` is called if it has not.
+
+    Raises ConnectError, NodeCommandError, ClusterError.
+    """
+    node = connection.host.name
+    told = _ask(connection, facts, key)
+    if told is None:
+        build()
+        told = _ask(connection, facts, key)
+    if told is None:
+        raise ClusterError(
+            f"{node}: the wheel that was built there is gone, or damaged",
+            hint="the same command again, which builds it anew",
+        )
+    name, sha256 = told["name"], told["sha256"]
+
+    def take(directory: Path) -> None:
+        connection.get(f".cluster/built/{key}/{name}", directory / name)
+        if describe_file(directory / name).sha256 != sha256:
+            raise ClusterError(f"{node}: {name} has not arrived as it was sent", hint="the same command again")
+
+    [file] = fetch_once(cache, f"built/{key}", take, what=f"taking {name} from {node}", report=report)
+    return file
+
+
+def _ask(connection: NodeConnection, facts: NodeFacts, key: str) -> dict[str, str] | None:
     """The name and SHA-256 of a finished wheel on a node. Raises ConnectError, NodeCommandError, ClusterError."""
-    command = render_tell(build, node_python=facts.python)
-    what = "the program that looks for a wheel of MXNet that was built"
+    command = render_tell(key, node_python=facts.python)
+    what = "the program that looks for a wheel that was built"
     said = connection.run(command, timeout_s=KEEP_S, what=what).stdout.strip()
     if not said:
         return None

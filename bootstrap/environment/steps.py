@@ -114,6 +114,7 @@ class MakeEnvironment:
         env = f"env/{bundle.digest}"
         uv, compat = bundle.uv, bundle.compat
         tool = f"tools/uv-{uv.sha256}"
+        install = f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python"
         lines, env_python = self._find_python(python)
         return [
             *_forget_damaged(bundle),
@@ -127,8 +128,7 @@ class MakeEnvironment:
             # On the same file system as the environment, so that uv can link from it instead of copying.
             'export UV_CACHE_DIR="$PWD/env/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
             f"{tool} venv --quiet --no-project --python {env_python} {env}",
-            f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python "
-            + shlex.join(map(_place, bundle.wheels)),
+            *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
             f"for site in {env}/lib/python3*/site-packages; do",
             f'    cp {_place(compat)} "$site/"',
             '    echo "import _cluster_compat" >"$site/_cluster_compat.pth"',

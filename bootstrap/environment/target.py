@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bootstrap.environment.facts import FoundPython, NodeFacts
+from bootstrap.environment.requirements import Wanted, canonical_name, choose_requirement, is_mxnet
 from foundation.errors import ClusterError, ConfigError
 from provision.oracle.decide import check_gpus, no_auto_wheel, no_wheel_hint, pick_wheel
 from provision.oracle.tables import CPU_WHEEL, Gpu, Version, find_wheel, show
@@ -86,6 +87,8 @@ class WheelTarget:
     """The kind of node for which wheels are fetched. `requirements` are PEP 508 strings, MXNet's first.
 
     managed_python: a packed Python is fetched as well. python_path: the Python that the user named, or empty.
+    limits: requirements too, for versions of packages that something else asks for. hashes: by normalized name, the
+    SHA-256 that a package's file may have.
     """
 
     python_version: tuple[int, int]
@@ -94,12 +97,14 @@ class WheelTarget:
     requirements: tuple[str, ...]
     managed_python: bool = False
     python_path: str = ""
+    limits: tuple[str, ...] = ()
+    hashes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def choose_wheels(
-    facts: NodeFacts, *, python: ChosenPython, mxnet: str, packages: Sequence[str], node: str
+    facts: NodeFacts, *, python: ChosenPython, mxnet: str, packages: Sequence[Wanted], node: str
 ) -> WheelTarget:
-    """Choose for one node; `mxnet` and `packages` are [bootstrap]'s. Pure.
+    """Choose for one node; `mxnet` is [bootstrap]'s, and `packages` what its packages ask for. Pure.
 
     Raises ClusterError when no wheel can run there, saying why.
     """
@@ -118,14 +123,36 @@ def choose_wheels(
     libraries = wheel.packages if wheel is not None else ()
     # setuptools has the distutils that Python 3.12 dropped and MXNet imports.
     numpy = ("numpy<1.24",) if python.version < (3, 12) else ("numpy<2", "setuptools<81")
+    asked, limits, hashes = _choose_packages(packages, python.version, facts.machine)
     return WheelTarget(
         python_version=python.version,
         machine=facts.machine,
         glibc=facts.glibc,
-        requirements=(mxnet, *numpy, *NODE_PROGRAMS, *libraries, *packages),
+        requirements=(mxnet, *numpy, *NODE_PROGRAMS, *libraries, *asked),
         managed_python=python.path is None,
         python_path=python.path if python.named and python.path else "",
+        limits=limits,
+        hashes=tuple(sorted(hashes.items())),
     )
+
+
+def _choose_packages(
+    packages: Sequence[Wanted], version: Version, machine: str
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """The requirements, the limits, and the hashes by name, of the packages whose conditions hold on such a node."""
+    asked: list[str] = []
+    limits: list[str] = []
+    hashes: dict[str, tuple[str, ...]] = {}
+    for wanted in packages:
+        requirement = choose_requirement(wanted.requirement, python_version=version, machine=machine)
+        if requirement is None or is_mxnet(requirement):
+            continue
+        (limits if wanted.only_limits else asked).append(requirement)
+        if wanted.hashes:
+            name = canonical_name(requirement)
+            found = (one.removeprefix("sha256:") for one in wanted.hashes)
+            hashes[name] = (*hashes.get(name, ()), *found)
+    return tuple(asked), tuple(limits), hashes
 
 
 def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
@@ -154,8 +181,15 @@ def _gpus(facts: NodeFacts) -> list[Gpu]:
 
 
 def platform_tags(target: WheelTarget) -> list[str]:
-    """The platform tags, newest first, of wheels that run on the target (PEP 600 and the older names). Pure."""
+    """The platform tags, newest first, of wheels that run on the target (PEP 600 and the older names). Pure.
+
+    The last is that of a wheel that was built on such a machine.
+    """
     major, minor = target.glibc
     tags = [f"manylinux_{major}_{n}_{target.machine}" for n in range(minor, 4, -1)]
     older = {(2, 17): "manylinux2014", (2, 12): "manylinux2010", (2, 5): "manylinux1"}
-    return tags + [f"{name}_{target.machine}" for glibc, name in older.items() if target.glibc >= glibc]
+    return (
+        tags
+        + [f"{name}_{target.machine}" for glibc, name in older.items() if target.glibc >= glibc]
+        + [f"linux_{target.machine}"]
+    )

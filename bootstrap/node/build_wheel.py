@@ -1,13 +1,15 @@
-"""Completes the wheel of an MXNet that was built on this node, and keeps it, whole or not at all.
+"""Keeps a wheel that was built on this node, whole or not at all; first completes that of an MXNet.
 
     python build_wheel.py pack KEY DIST SOURCE LIBRARY BUILD_TAG
+    python build_wheel.py keep KEY DIST
     python build_wheel.py tell KEY
 
 `pack` takes the one wheel in the folder DIST, which `python setup.py bdist_wheel` made, and leaves a wheel such as PyPI
 has it in ~/.cluster/built/KEY: with libmxnet.so where `import mxnet` finds it (setup.py puts it beside the
 environment's bin), and with launch.py and dmlc_tracker, which jobs are started with, out of the folder SOURCE. The
-BUILD_TAG becomes part of its name. `tell` prints {"name", "sha256", "size_bytes"} of what is kept there, once it has
-put it among the files that the node gives to others; nothing when there is nothing.
+BUILD_TAG becomes part of its name. `keep` keeps the one wheel in DIST as it is. `tell` prints {"name", "sha256",
+"size_bytes"} of what is kept there, once it has put it among the files that the node gives to others; nothing when
+there is nothing.
 
 Python 3.6 and later, standard library only.
 """
@@ -113,16 +115,21 @@ def sha256_of(path):
     return digest.hexdigest()
 
 
-def pack(kept, dist, added, tag):
-    """Make the whole wheel and put it into the folder `kept`, all at once."""
+def find_made(dist):
+    """The path of the one wheel that the build has left."""
     made = glob.glob(os.path.join(dist, "*.whl"))
     if len(made) != 1:
-        sys.exit("python setup.py bdist_wheel left %d wheels, not one" % len(made))
+        sys.exit("the build left %d wheels, not one" % len(made))
+    return made[0]
+
+
+def keep(kept, name, write):
+    """Have `write` make a wheel, and put it into the folder `kept`, all at once."""
     new = kept + ".new"
     shutil.rmtree(new, ignore_errors=True)
     os.makedirs(new)
-    path = os.path.join(new, rename(os.path.basename(made[0]), tag))
-    write_wheel(made[0], path, added, tag)
+    path = os.path.join(new, name)
+    write(path)
     about = {"name": os.path.basename(path), "sha256": sha256_of(path), "size_bytes": os.path.getsize(path)}
     with open(os.path.join(new, "built.json"), "w") as stream:
         json.dump(about, stream)
@@ -158,7 +165,11 @@ def main():
     kept = os.path.join(root, "built", sys.argv[2])
     if sys.argv[1] == "pack":
         dist, source, library, tag = sys.argv[3:]
-        pack(kept, dist, find_added(source, library), tag)
+        made, added = find_made(dist), find_added(source, library)
+        keep(kept, rename(os.path.basename(made), tag), lambda path: write_wheel(made, path, added, tag))
+    elif sys.argv[1] == "keep":
+        made = find_made(sys.argv[3])
+        keep(kept, os.path.basename(made), lambda path: shutil.copyfile(made, path))
     else:
         tell(root, kept)
 

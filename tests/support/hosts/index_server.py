@@ -2,7 +2,9 @@
 
 import hashlib
 import http.server
+import io
 import re
+import tarfile
 import threading
 import time
 import zipfile
@@ -33,9 +35,22 @@ def make_wheel(folder: Path, name: str, content: Mapping[str, bytes], *, require
     return folder / name
 
 
+def make_source(folder: Path, name: str, content: Mapping[str, bytes]) -> Path:
+    """A source distribution; the same bytes for the same content."""
+    folder.mkdir(parents=True, exist_ok=True)
+    project, version = name.removesuffix(".tar.gz").rsplit("-", 1)
+    metadata = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n".encode()
+    with tarfile.open(folder / name, "w:gz", compresslevel=1) as packed:
+        for path, data in {"PKG-INFO": metadata, **content}.items():
+            entry = tarfile.TarInfo(f"{project}-{version}/{path}")
+            entry.size = len(data)
+            packed.addfile(entry, io.BytesIO(data))
+    return folder / name
+
+
 @dataclass
 class Index:
-    """Serves a folder of wheels by PEP 503 and PEP 658; and says what it was asked for.
+    """Serves a folder of wheels and source distributions by PEP 503 and PEP 658; and says what it was asked for.
 
     asked: each request's path and Range. The rest is how it misbehaves: how many of the next answers are 503,
     how many are cut off, whether it knows ranges, what a wheel's bytes are changed to, a status for all wheels.
@@ -70,11 +85,12 @@ class Index:
             return None
         project = path.removeprefix("/simple/").strip("/")
         links = []
-        for wheel in sorted(self.folder.glob("*.whl")):
-            if wheel.name.split("-")[0].replace("_", "-").lower() == project:
-                digest = f"#sha256={sha256_of(wheel.read_bytes())}" if self.hashes else ""
-                address = f"../../files/{quote(wheel.name)}{digest}"
-                links.append(f'<a href="{address}" data-core-metadata="true">{escape(wheel.name)}</a><br>')
+        for file in sorted((*self.folder.glob("*.whl"), *self.folder.glob("*.tar.gz"))):
+            if file.name.split("-")[0].replace("_", "-").lower() == project:
+                digest = f"#sha256={sha256_of(file.read_bytes())}" if self.hashes else ""
+                address = f"../../files/{quote(file.name)}{digest}"
+                metadata = ' data-core-metadata="true"' if file.suffix == ".whl" else ""
+                links.append(f'<a href="{address}"{metadata}>{escape(file.name)}</a><br>')
         return f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode() if links else None
 
     def find_file(self, path: str) -> bytes | None:

@@ -241,7 +241,7 @@ class Head:
         hold.unlink()
 
     def tell(self, build: SourceBuild) -> dict[str, str]:
-        done = run_shell(render_tell(build, node_python=sys.executable), self.home, path=os.defpath)
+        done = run_shell(render_tell(build.key, node_python=sys.executable), self.home, path=os.defpath)
         assert done.returncode == 0, done.stderr
         told: dict[str, str] = json.loads(done.stdout or "{}")
         return told

@@ -5,10 +5,13 @@ from dataclasses import replace
 import pytest
 
 from bootstrap.environment.facts import FoundPython, NodeFacts
+from bootstrap.environment.requirements import Wanted
 from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels, platform_tags
 from foundation.errors import ClusterError
 from node_facts import FACTS, PYTHON, TARGET
 from provision.oracle.tables import CPU_WHEEL, GPU_WHEEL
+
+SIX = Wanted(requirement="six==1.16.0", place="[bootstrap] packages")
 
 
 def found(*versions: str) -> tuple[FoundPython, ...]:
@@ -88,7 +91,7 @@ def test_wheels_are_chosen_for_the_node(
 ) -> None:
     facts: NodeFacts = replace(FACTS, **change)  # type: ignore[arg-type]
     python = ChosenPython(version=version, path="/usr/bin/python3")
-    target = choose_wheels(facts, python=python, mxnet=mxnet, packages=["six==1.16.0"], node="node-0")
+    target = choose_wheels(facts, python=python, mxnet=mxnet, packages=[SIX], node="node-0")
     assert target.requirements[:2] == (first, numpy)
     assert target.requirements[-1] == "six==1.16.0"
     assert any("cudnn" in name for name in target.requirements) == (first == GPU_WHEEL.requirement)

@@ -1,0 +1,194 @@
+"""Packages that the index has as source alone: the head builds a wheel once, and every node gets it as any other.
+
+This machine fetches the source and what it is built with, so the head needs no way to the package index.
+"""
+
+import hashlib
+import json
+import shlex
+import tarfile
+import time
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from bootstrap.environment.bundle import Bundle
+from bootstrap.environment.facts import NodeFacts
+from bootstrap.environment.file_cache import BundleFile, fetch_once, find_kept
+from bootstrap.environment.package_index import download_source
+from bootstrap.environment.requirements import canonical_name, choose_requirement
+from bootstrap.environment.source_build import SETUPTOOLS, build_and_take, render_start
+from bootstrap.environment.steps import MakeEnvironment, script_task
+from bootstrap.environment.target import ChosenPython, WheelTarget
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.node_program import read_program
+from bootstrap.transfer.distribute import Distribution, SetUp
+from foundation.errors import ClusterError, NodeCommandError
+from foundation.progress import Event, Report
+
+SILENCE_S = 1800
+"""How long a build may print nothing, in seconds."""
+BUILD_HINT = (
+    "what it needs to be built is installed by [bootstrap] setup, such as "
+    'setup = ["sudo apt-get update", "sudo apt-get install -y build-essential python3-dev"]; or take a version of the '
+    "package that has a wheel"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Head:
+    """The node that builds."""
+
+    connection: NodeConnection
+    facts: NodeFacts
+    python: ChosenPython
+
+
+class PackageBuilds:
+    """Builds wheels on the head, for whichever node needs them first. Safe to use from several threads."""
+
+    def __init__(self, *, setup: str | None, cache: Path, distribution: Distribution, report: Report) -> None:
+        """setup: the digest of the set-up commands, whose exports a build gets."""
+        self._setup = setup
+        self._cache = cache
+        self._distribution = distribution
+        self._report = report
+        self._head: Future[_Head] = Future()
+
+    def offer(self, connection: NodeConnection, facts: NodeFacts, python: ChosenPython) -> None:
+        """Say that a node is ready to build, once its set-up commands have run. Only the head does."""
+        if connection.host.is_head:
+            self._head.set_result(_Head(connection=connection, facts=facts, python=python))
+
+    @contextmanager
+    def awaited(self, host: Host) -> Iterator[None]:
+        """Wrap a node's set-up: if the head fails in it, the nodes that wait for it to build fail as well."""
+        try:
+            yield
+        except BaseException as error:
+            if host.is_head:
+                with suppress(InvalidStateError):  # it was ready, and failed later
+                    self._head.set_exception(error)
+            raise
+
+    def build(self, find_tools: Callable[[WheelTarget], Bundle], target: WheelTarget, requirement: str) -> BundleFile:
+        """A wheel for a requirement, from this machine's cache or from the head.
+
+        find_tools: the files of an environment. Raises NoSourceError, ClusterError with the last lines of what failed.
+        """
+        content = [target.python_version, target.limits, target.hashes, requirement]
+        key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        fetch = partial(download_source, target, requirement)
+        what = f"fetching the source of {requirement}, which has no wheel"
+        [source] = fetch_once(self._cache, f"sources/{key}", fetch, what=what, report=self._report)
+        kept = find_kept(self._cache, f"built/{_key(source, target)}", report=self._report)
+        if kept:
+            return kept[0]
+        head = self._head.result()
+        run = partial(self._run, head, source, target, find_tools)
+        return build_and_take(
+            head.connection, head.facts, _key(source, target), run, cache=self._cache, report=self._report
+        )
+
+    def _run(
+        self, head: _Head, source: BundleFile, target: WheelTarget, find_tools: Callable[[WheelTarget], Bundle]
+    ) -> None:
+        """Have the head build a source's wheel."""
+        node = head.connection.host.name
+        tools = find_tools(choose_tools(target, read_build_requirements(source.path)))
+        files = [file for file in (*tools.files, source) if file.sha256 not in head.facts.files]
+        steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools, python=head.python.path)]
+        text = render_build(source, _key(source, target), tools=tools, node_python=head.facts.python, setup=self._setup)
+        what = f"building a wheel from {source.name}"
+        make_ready = script_task(steps, what="the script that makes ready for a build", python=head.facts.python)
+        tasks = [make_ready, {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S}]
+        started = time.monotonic()
+        self._report(Event(kind="start", what=what, where=node))
+        try:
+            self._distribution.set_up(
+                head.connection, SetUp(python=head.facts.python, files=files, holds=head.facts.files, tasks=tasks)
+            )
+        except NodeCommandError as error:
+            raise ClusterError(error.message, hint=BUILD_HINT) from error
+        self._report(Event(kind="done", what=what, where=node, duration_s=time.monotonic() - started))
+
+
+def _key(source: BundleFile, target: WheelTarget) -> str:
+    """Identifies the wheel of a source for a kind of node. Pure."""
+    content = [source.sha256, target.python_version, target.machine, target.glibc]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def choose_tools(target: WheelTarget, needed: Sequence[str]) -> WheelTarget:
+    """The environment in which a package is built, with the nodes' NumPy if it needs NumPy. Pure."""
+    chosen = (
+        choose_requirement(requirement, python_version=target.python_version, machine=target.machine)
+        for requirement in needed
+    )
+    numpy = [asked for asked in target.requirements if asked.startswith("numpy<")]
+    return replace(
+        target,
+        requirements=tuple(requirement for requirement in chosen if requirement is not None),
+        limits=(*target.limits, *numpy),
+        hashes=(),
+    )
+
+
+def read_build_requirements(source: Path) -> tuple[str, ...]:
+    """What a source distribution is built with, as its pyproject.toml says, or what setup.py needs.
+
+    Raises ClusterError for a damaged one.
+    """
+    try:
+        text = _read_pyproject(source)
+        found = tomllib.loads(text).get("build-system", {}).get("requires") if text is not None else None
+    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise ClusterError(f"{source.name}: no source of a package that can be read: {error}") from error
+    if found is None:
+        return (SETUPTOOLS, "wheel")
+    names = {canonical_name(requirement) for requirement in found}
+    # Before its version 70.1, setuptools takes the command that makes wheels from the package wheel.
+    return (*found, *(["wheel"] if "setuptools" in names and "wheel" not in names else []))
+
+
+def _read_pyproject(source: Path) -> str | None:
+    """The text of the pyproject.toml in an archive's one folder; None where there is none."""
+    if source.suffix == ".zip":
+        with zipfile.ZipFile(source) as packed:
+            names = [name for name in packed.namelist() if _is_pyproject(name)]
+            return packed.read(names[0]).decode() if names else None
+    with tarfile.open(source) as archive:
+        member = next((entry for entry in archive if entry.isfile() and _is_pyproject(entry.name)), None)
+        stream = archive.extractfile(member) if member is not None else None
+        return stream.read().decode() if stream is not None else None
+
+
+def _is_pyproject(name: str) -> bool:
+    return name.count("/") == 1 and name.endswith("/pyproject.toml")
+
+
+def render_build(source: BundleFile, key: str, *, tools: Bundle, node_python: str, setup: str | None) -> str:
+    """The shell script that leaves the wheel in ~/.cluster/built/KEY, and nothing before it is whole. Pure."""
+    env = f"env/{tools.digest}"
+    place = f"files/{source.sha256}/{source.name}"
+    command = f"tools/uv-{tools.uv.sha256} build --wheel --offline --no-build-isolation"
+    return "\n".join(
+        [
+            *render_start(node_python=node_python, setup=setup),
+            'cd "$cluster"',
+            f"building=building/{key}",
+            'rm -rf "$building"; mkdir -p "$building"',
+            'export UV_CACHE_DIR="$PWD/$building/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1',
+            f'export PATH="$PWD/{env}/bin:$PATH"',
+            f'{command} --python {env}/bin/python --out-dir "$building/dist" {shlex.quote(place)}',
+            shlex.join([node_python, "-c", read_program("build_wheel.py"), "keep", key]) + ' "$building/dist"',
+            'rm -rf "$building"',
+            "",
+        ]
+    )

@@ -1,0 +1,228 @@
+"""What the nodes' environment has to contain, as [bootstrap] packages and requirements files say it.
+
+The format: https://pip.pypa.io/en/stable/reference/requirements-file-format/. A file is read on the user's machine, and
+its conditions (`; python_version < "3.10"`) are evaluated for the nodes. pip itself would evaluate them for this
+machine, and take other indexes and commands from the file than those it was set up with.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foundation.errors import ConfigError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+FILE_OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(\S.*)")
+HASH_OPTION = re.compile(r"\s--hash(?:=|\s+)(\S+)")
+COMMENT = re.compile(r"(?:^|\s+)#.*$")
+INDEX_ADVICE = "remove it from the file, and set it up for pip on this machine: pip config set global.{name} URL"
+ADVICE = {
+    "-e": "remove it: the folder of your script is sent to the nodes as it is; [bootstrap] sync names others",
+    "--editable": "remove it: the folder of your script is sent to the nodes as it is; [bootstrap] sync names others",
+    "-i": INDEX_ADVICE.format(name="index-url"),
+    "--index-url": INDEX_ADVICE.format(name="index-url"),
+    "--extra-index-url": INDEX_ADVICE.format(name="extra-index-url"),
+    "-f": INDEX_ADVICE.format(name="find-links"),
+    "--find-links": INDEX_ADVICE.format(name="find-links"),
+    "--trusted-host": "remove it from the file, and run: pip config set global.trusted-host HOST",
+    "--pre": "remove it, and name the version: NAME==VERSION",
+    "--require-hashes": "remove it: hashes are compared in any case, where a line has them",
+}
+"""What to do about an option that a requirements file may have for pip, and may not have here."""
+URL_ADVICE = (
+    "packages come from the package index, by their names; to use another one, "
+    "set up pip on this machine: pip config set global.extra-index-url URL"
+)
+MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A package that is to be installed, or a limit for its version where it is installed.
+
+    requirement: in PEP 508's form. hashes: "sha256:..." each, one of which its file must have; (): any file.
+    place: where it stands, such as "requirements.txt, line 3".
+    """
+
+    requirement: str
+    place: str
+    hashes: tuple[str, ...] = ()
+    only_limits: bool = False
+
+
+def parse_requirement(text: str) -> "Requirement":
+    """A package with versions. Pure. Raises ValueError for what is none, and for a URL.
+
+    https://packaging.python.org/en/latest/specifications/dependency-specifiers/
+    """
+    # Slow to import, and few configurations have packages.
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
+
+    try:
+        found = Requirement(text)
+    except InvalidRequirement as error:
+        if "://" in text or text.startswith((".", "/", "~")) or text.endswith((".whl", ".tar.gz", ".zip")):
+            raise ValueError(f"no URL or file: {URL_ADVICE}") from error
+        raise ValueError('not a package with versions, such as "pandas>=2,<3"') from error
+    if found.url is not None:
+        raise ValueError(f"no URL or file: {URL_ADVICE}")
+    return found
+
+
+def check_entry(entry: str) -> str:
+    """One entry of [bootstrap] packages in its normal form. Pure. Raises ValueError."""
+    option = FILE_OPTION.fullmatch(entry.strip())
+    if option is not None:
+        short = "-r" if "r" in option[1][:3] else "-c"
+        return f"{short} {option[2]}"
+    if entry.lstrip().startswith("-"):
+        raise ValueError(explain_option(entry.strip()))
+    return str(parse_requirement(entry))
+
+
+def explain_option(line: str) -> str:
+    """Why an option of pip's cannot be used, and what to do. Pure. Its value is not shown, since it can be secret."""
+    name = re.split(r"[\s=]", line, maxsplit=1)[0]
+    return f"the option {name} is not supported; {ADVICE.get(name, 'remove it')}"
+
+
+def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[Wanted, ...]:
+    """What the entries of [bootstrap] packages ask for; `folder` is cluster.toml's.
+
+    Raises ConfigError that names each file and line that cannot be used, with what to do.
+    """
+    found: list[Wanted] = []
+    mistakes: list[str] = []
+    for entry in entries:
+        option = FILE_OPTION.fullmatch(entry)
+        if option is None:
+            found.append(Wanted(requirement=entry, place="[bootstrap] packages"))
+            continue
+        try:
+            found += _read_file(option[2], folder=folder, only_limits=option[1] == "-c", above=(), mistakes=mistakes)
+        except OSError as error:
+            mistakes.append(f'[bootstrap] packages = ["{entry}"]: {folder / option[2]}: {_explain(error)}')
+    if mistakes:
+        raise ConfigError("\n".join(mistakes), hint="correct this, then run the command again")
+    return tuple(found)
+
+
+def _read_file(
+    name: str, *, folder: Path, only_limits: bool, above: tuple[Path, ...], mistakes: list[str]
+) -> Iterator[Wanted]:
+    """What a file asks for. above: the files that include it. Adds to `mistakes`. Raises OSError."""
+    path = (folder / name).resolve()
+    text = path.read_bytes()
+    try:
+        lines = tuple(join_lines(text.decode("utf-8-sig")))
+    except UnicodeDecodeError:
+        mistakes.append(f"{name}: not text in UTF-8; save it as UTF-8")
+        return
+    for number, line in lines:
+        place = f"{name}, line {number}"
+        option = FILE_OPTION.fullmatch(line)
+        if option is None:
+            try:
+                yield parse_line(line, place=place, only_limits=only_limits)
+            except ValueError as error:
+                shown = re.sub(r"//[^/@\s]*@", "//***@", line)
+                shown = "" if line.startswith("-") else f"{shown.split(' --hash')[0][:80]}: "
+                mistakes.append(f"{place}: {shown}{error}")
+            continue
+        below = str(Path(name).parent / option[2])
+        if (path.parent / option[2]).resolve() in (*above, path):
+            mistakes.append(f"{place}: {line}: this file includes itself; remove the line")
+            continue
+        limits = only_limits or option[1] in {"-c", "--constraint"}
+        try:
+            yield from _read_file(below, folder=folder, only_limits=limits, above=(*above, path), mistakes=mistakes)
+        except OSError as error:
+            mistakes.append(f"{place}: {line}: {_explain(error)}")
+
+
+def _explain(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    return f"cannot be read: {error.strerror}"
+
+
+def join_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a requirements file with their numbers: joined where they end in a backslash, no comments. Pure."""
+    begun, pending = 0, ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        begun = begun or number
+        is_comment = line.lstrip().startswith("#")
+        if line.endswith("\\") and not is_comment:
+            pending += line[:-1]
+            continue
+        whole = COMMENT.sub("", pending + ("" if is_comment else line)).strip()
+        if whole:
+            yield begun, whole
+        begun, pending = 0, ""
+    if pending.strip():
+        yield begun, pending.strip()
+
+
+def parse_line(line: str, *, place: str, only_limits: bool = False) -> Wanted:
+    """A joined line of a requirements file that names a package. Pure. Raises ValueError."""
+    if line.startswith("-"):
+        raise ValueError(explain_option(line))
+    hashes = tuple(HASH_OPTION.findall(line))
+    rest = HASH_OPTION.sub("", line).strip()
+    other = re.search(r"\s(--?[a-z][a-z-]*)", rest)
+    if other is not None:
+        raise ValueError(explain_option(other[1]))
+    for one in hashes:
+        if not re.fullmatch(r"sha256:[0-9a-f]{64}", one):
+            raise ValueError("a hash that is not sha256: followed by 64 hexadecimal digits; remove it")
+    requirement = parse_requirement(rest)
+    return Wanted(requirement=str(requirement), place=place, hashes=hashes, only_limits=only_limits)
+
+
+def is_mxnet(requirement: str) -> bool:
+    """Whether it is a distribution of MXNet, which [bootstrap] mxnet chooses. Pure."""
+    return MXNET.fullmatch(canonical_name(requirement)) is not None
+
+
+def canonical_name(requirement: str) -> str:
+    """The normalized name of a requirement's package. Pure. Raises ValueError."""
+    from packaging.utils import canonicalize_name  # noqa: PLC0415 - as in parse_requirement
+
+    return canonicalize_name(parse_requirement(requirement).name)
+
+
+def choose_requirement(requirement: str, *, python_version: tuple[int, int], machine: str) -> str | None:
+    """A requirement without its condition, or None where the condition does not hold on such a node. Pure."""
+    found = parse_requirement(requirement)
+    if found.marker is None:
+        return requirement
+    environment = node_environment(python_version, machine)
+    if not found.marker.evaluate({**environment, "extra": ""}):
+        return None
+    found.marker = None
+    return str(found)
+
+
+def node_environment(python_version: tuple[int, int], machine: str) -> Mapping[str, str]:
+    """What conditions are evaluated with on a node. Pure. The third number of its Python is not known: 0.
+
+    https://packaging.python.org/en/latest/specifications/dependency-specifiers/#environment-markers
+    """
+    short = ".".join(map(str, python_version))
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": f"{short}.0",
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": f"{short}.0",
+        "python_version": short,
+        "sys_platform": "linux",
+    }

@@ -1,0 +1,212 @@
+"""What [bootstrap] packages and requirements files ask for, and what of them a kind of node gets."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.environment.package_build import choose_tools, read_build_requirements
+from bootstrap.environment.package_index import check_hashes, find_missing
+from bootstrap.environment.requirements import (
+    Wanted,
+    check_entry,
+    choose_requirement,
+    is_mxnet,
+    join_lines,
+    read_packages,
+)
+from bootstrap.environment.target import choose_wheels
+from foundation.errors import ClusterError, ConfigError
+from index_server import make_source
+from node_facts import FACTS, PYTHON, TARGET
+
+HASH = f"sha256:{'0' * 64}"
+
+
+def wanted(
+    requirement: str, line: int, *, name: str = "r.txt", only_limits: bool = False, hashes: tuple[str, ...] = ()
+) -> Wanted:
+    return Wanted(
+        requirement=requirement, place=f"{name}, line {line}", only_limits=only_limits, hashes=hashes
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pandas\n", [wanted("pandas", 1)]),
+        ("\ufeffpandas", [wanted("pandas", 1)]),
+        ("pandas>=2,<3 # why\r\n\r\nsix\r\n", [wanted("pandas<3,>=2", 1), wanted("six", 3)]),
+        ("# pandas\n  # six\n", []),
+        ("a#b", None),
+        ('a; python_version < "3.10"', [wanted('a; python_version < "3.10"', 1)]),
+        ("a[b,c] ~= 1.4", [wanted("a[b,c]~=1.4", 1)]),
+        (f"a==1 \\\n --hash={HASH} \\\n --hash {HASH}\nb", [wanted("a==1", 1, hashes=(HASH, HASH)), wanted("b", 4)]),
+        ("a \\\n  # comment\nb", [wanted("a", 1), wanted("b", 3)]),
+        ("-r more/other.txt", [wanted("other", 1, name="more/other.txt"), wanted("deep", 1, name="more/deep.txt")]),
+        ("--requirement=more/deep.txt", [wanted("deep", 1, name="more/deep.txt")]),
+        ("-cmore/deep.txt\na", [wanted("deep", 1, name="more/deep.txt", only_limits=True), wanted("a", 2)]),
+        ("-c more/limits.txt", [wanted("deep", 1, name="more/deep.txt", only_limits=True)]),
+    ],
+)  # fmt: skip
+def test_a_requirements_file_is_read(tmp_path: Path, text: str, expected: list[Wanted] | None) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "other.txt").write_text("other\n-r deep.txt\n")
+    (tmp_path / "more" / "deep.txt").write_text("deep")
+    (tmp_path / "more" / "limits.txt").write_text("-r deep.txt\n")
+    (tmp_path / "r.txt").write_bytes(text.encode())
+    if expected is None:
+        with pytest.raises(ConfigError):
+            read_packages(["-r r.txt"], folder=tmp_path)
+    else:
+        assert list(read_packages(["-r r.txt"], folder=tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("six\n-e .", "r.txt, line 2: the option -e is not supported; remove it: the folder of your script is sent"),
+        ("--index-url https://me:secret@host/simple", "r.txt, line 1: the option --index-url is not supported; "),
+        ("--extra-index-url=https://me:secret@host", "pip config set global.extra-index-url URL"),
+        ("--find-links wheels", "pip config set global.find-links URL"),
+        ("--pre", "name the version: NAME==VERSION"),
+        ("--unheard-of", "the option --unheard-of is not supported; remove it"),
+        ("a @ https://me:secret@host/a.whl", "line 1: a @ https://***@host/a.whl: no URL or file: packages"),
+        ("git+https://me:secret@host/a", "r.txt, line 1: git+https://***@host/a: no URL or file: "),
+        ("./a.whl", "r.txt, line 1: ./a.whl: no URL or file: "),
+        ("a ==", 'r.txt, line 1: a ==: not a package with versions, such as "pandas>=2,<3"'),
+        ("a --config-settings=x", "the option --config-settings is not supported"),
+        ("a --hash=md5:12", "a hash that is not sha256:"),
+        ("-r none.txt", "r.txt, line 1: -r none.txt: there is no such file"),
+        ("-r r.txt", "r.txt, line 1: -r r.txt: this file includes itself"),
+        ("-c loop.txt", "loop.txt, line 1: -r r.txt: this file includes itself"),
+        ("a ==\n\nb ==", "r.txt, line 3: b =="),
+        ("\xe9\xff", "r.txt: not text in UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_line_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "r.txt").write_bytes(text.encode("latin-1"))
+    (tmp_path / "loop.txt").write_text("-r r.txt")
+    with pytest.raises(ConfigError) as raised:
+        read_packages(["numpy", "-r r.txt"], folder=tmp_path)
+    assert said in raised.value.message
+    assert "secret" not in raised.value.message
+
+
+def test_a_requirements_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r'packages = \["-r no.txt"\]: .*/no.txt: there is no such file'):
+        read_packages(["-r no.txt"], folder=tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        read_packages(["-r ."], folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "normal"),
+    [
+        ("pandas >= 2, < 3", "pandas<3,>=2"),
+        ("-r requirements.txt", "-r requirements.txt"),
+        ("-rrequirements.txt", "-r requirements.txt"),
+        ("--requirement  my file.txt", "-r my file.txt"),
+        ("--constraint=limits.txt", "-c limits.txt"),
+    ],
+)
+def test_an_entry_of_packages_has_one_form(entry: str, normal: str) -> None:
+    assert check_entry(entry) == normal
+
+
+@pytest.mark.parametrize("entry", ["-e .", "-r", "--index-url x", "a b", "a @ https://host/a.whl"])
+def test_an_entry_of_packages_that_cannot_be_used_is_refused(entry: str) -> None:
+    with pytest.raises(ValueError, match=r"not supported|no URL|not a package"):
+        check_entry(entry)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "version", "chosen"),
+    [
+        ("a>=1", (3, 9), "a>=1"),
+        ('a>=1; python_version < "3.10"', (3, 9), "a>=1"),
+        ('a>=1; python_version < "3.10"', (3, 10), None),
+        ('a; sys_platform == "win32"', (3, 11), None),
+        ('a; platform_machine == "x86_64" and os_name == "posix"', (3, 11), "a"),
+        ('a; extra == "dev"', (3, 11), None),
+    ],
+)
+def test_conditions_are_those_of_the_nodes(requirement: str, version: tuple[int, int], chosen: str | None) -> None:
+    assert choose_requirement(requirement, python_version=version, machine="x86_64") == chosen
+
+
+def test_a_node_gets_what_holds_for_it() -> None:
+    packages = (
+        wanted("A.b==1", 1, hashes=(HASH,)),
+        wanted("mxnet-cu112", 2),
+        wanted('old; python_version < "3"', 3),
+        wanted("limited<2", 4, only_limits=True),
+    )
+    target = choose_wheels(FACTS, python=PYTHON, mxnet="mxnet==1.9.1", packages=packages, node="n")
+    assert target.requirements[-1] == "A.b==1"
+    assert target.requirements[0] == "mxnet==1.9.1"
+    assert not any(requirement.startswith(("mxnet-cu", "old", "limited")) for requirement in target.requirements)
+    assert target.limits == ("limited<2",)
+    assert target.hashes == (("a-b", ("0" * 64,)),)
+
+
+@pytest.mark.parametrize(("name", "known"), [("MXNet>=1", True), ("mxnet_cu112==1.9.1", True), ("mxnet-model", False)])
+def test_distributions_of_mxnet_are_known(name: str, known: bool) -> None:  # noqa: FBT001 - a table
+    assert is_mxnet(name) is known
+
+
+def test_lines_have_the_number_at_which_they_begin() -> None:
+    assert list(join_lines("\na \\\nb\n# c\\\nd\\")) == [(2, "a b"), (5, "d")]
+
+
+@pytest.mark.parametrize(
+    ("said", "missing"),
+    [
+        ("ERROR: No matching distribution found for docopt", "docopt"),
+        ("ERROR: No matching distribution found for a==1 (from b==2)\n", "a==1"),
+        ("ERROR: No matching distribution found for a<2,>=1 (from c->b)\nmore", "a<2,>=1"),
+        (
+            "some packages have no matching distributions available for your environment:\n    docopt\n",
+            "docopt",
+        ),
+        ("ERROR: ResolutionImpossible", None),
+    ],
+)
+def test_what_pip_misses_is_found_in_its_words(said: str, missing: str | None) -> None:
+    assert find_missing(said) == missing
+
+
+def test_a_file_whose_hash_no_line_has_is_refused() -> None:
+    target = replace(TARGET, hashes=(("a-b", ("12", "34")),))
+    check_hashes([("A_b-1-py3-none-any.whl", "34"), ("c-1-py3-none-any.whl", "56")], target, built=())
+    with pytest.raises(ClusterError, match=r"A_b-1-py3-none-any.whl: its SHA-256 is 56"):
+        check_hashes([("A_b-1-py3-none-any.whl", "56")], target, built=())
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "needed"),
+    [
+        (None, ("setuptools>=70.1,<81", "wheel")),
+        ("[tool.x]\n", ("setuptools>=70.1,<81", "wheel")),
+        ("[build-system]\nrequires = ['setuptools>=61']", ("setuptools>=61", "wheel")),
+        ("[build-system]\nrequires = ['hatchling']", ("hatchling",)),
+        ("[build-system]\nrequires = []", ()),
+    ],
+)
+def test_a_source_says_what_it_is_built_with(tmp_path: Path, pyproject: str | None, needed: tuple[str, ...]) -> None:
+    content = {"setup.py": b"", "sub/pyproject.toml": b"no"}
+    if pyproject is not None:
+        content["pyproject.toml"] = pyproject.encode()
+    assert read_build_requirements(make_source(tmp_path, "thing-1.0.tar.gz", content)) == needed
+
+
+def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "thing-1.0.tar.gz").write_bytes(b"no archive")
+    with pytest.raises(ClusterError, match=r"thing-1\.0\.tar\.gz: no source"):
+        read_build_requirements(tmp_path / "thing-1.0.tar.gz")
+
+
+def test_a_package_is_built_with_the_nodes_numpy() -> None:
+    target = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24"), limits=("cython<3",), hashes=(("a", ("1",)),))
+    tools = choose_tools(target, ("numpy", 'tomli; python_version < "3.11"'))
+    assert tools == replace(target, requirements=("numpy",), limits=("cython<3", "numpy<1.24"), hashes=())
