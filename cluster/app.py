@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from cluster.config import ClusterConfig, load_config
+from cluster.last_known import find_above
 from cluster.views.messages import StepDisplay, make_console, say
 from cluster.views.terminal import escape, write
 from foundation.errors import Interrupted, NotFoundError, SandboxError, UsageError
@@ -172,21 +173,6 @@ def sandbox_files_dir(project_dir: Path) -> Path:
     from sandbox.place import place_of  # noqa: PLC0415 - as in enter_cloud
 
     return state_folder() / f"sandbox-{place_of(project_dir).id}"
-
-
-def find_above(path: Path) -> Path | None:
-    """The cluster.toml of a folder above this one, where this one has none; None where no folder has.
-
-    What belongs to somebody else is not taken: in a folder such as /tmp anybody could put one above others' projects.
-    """
-    if path.exists():
-        return None
-    for folder in Path.cwd().parents:
-        found = folder / path.name
-        with suppress(OSError):
-            if found.stat().st_uid in (os.getuid(), 0):
-                return found
-    return None
 
 
 def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:

@@ -11,6 +11,7 @@ from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.keys import HostKeyPins, load_private_key
 from cluster.app import App
+from cluster.last_known import remember_names
 from cluster.other_hosts import ends_of_job
 from cluster.session import ANSWER_TIMEOUT_S, choose_nodes, describe, find_host, open_connections, open_console
 from cluster.views.status import HeadJob, render_took
@@ -161,7 +162,7 @@ class JobSources:
     def _ask_head(self) -> tuple[JobRecord, ...]:
         if self.head is not None:
             try:
-                return ask_head(self.head)
+                return ask_head(self._app, self.head)
             except ClusterError as error:
                 self.head, self.why_not = None, error
         return ()
@@ -186,15 +187,17 @@ class JobSources:
             return ()
 
 
-def ask_head(head: Head) -> tuple[JobRecord, ...]:
+def ask_head(app: App, head: Head) -> tuple[JobRecord, ...]:
     """The jobs that the head knows, newest first. Raises ClusterError's kinds."""
     line = head.ask("list")
     if not line:  # no job has ever run there
         return ()
     try:
-        return merge_records(read_jobs(line))
+        records = merge_records(read_jobs(line))
     except ValueError as error:
         raise head.not_understood(error) from None
+    remember_names(app.config_path, "jobs", [word for record in records for word in (record.id, record.name)])
+    return records
 
 
 @contextmanager
@@ -241,7 +244,7 @@ def ask_for_job(app: App, state: ClusterState) -> Callable[[], HeadJob | None]:
 
 def _ask(app: App, state: ClusterState) -> HeadJob:
     with open_head(app, state, wait_s=CONNECT_S) as head:
-        records = ask_head(head)
+        records = ask_head(app, head)
     return HeadJob(record=find_running(records), queued=sum(record.state == "queued" for record in records))
 
 

@@ -15,6 +15,7 @@ from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from cluster.app import App
+from cluster.last_known import remember_names
 from cluster.other_hosts import OtherHosts
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.files import one_at_a_time
@@ -38,7 +39,9 @@ ANSWER_TIMEOUT_S = 15.0
 def describe(app: App, clients: Clients | None = None) -> ClusterState:
     """The cluster's nodes as EC2 has them. Call enter_cloud first. clients: those that were made already."""
     clients = clients or make_clients(app.config.provision.region)
-    return describe_nodes(clients.ec2, name=app.config.name, known=app.files.known_instances())
+    state = describe_nodes(clients.ec2, name=app.config.name, known=app.files.known_instances())
+    remember_names(app.config_path, "nodes", [node.name for node in state.nodes])
+    return state
 
 
 def describe_and_warn(app: App) -> ClusterState:

@@ -1,12 +1,13 @@
 """One module per command, or per few that belong together: parse, call, print. Imported when a command is called."""
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
+
+from cluster.completion import load_command, load_shape
 
 # Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3 and Fabric.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -61,8 +62,8 @@ class LazyGroup(click.Group):
         """Import the command that is called."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            module, _, attribute = self.table[name][0].partition(":")
-            command = getattr(importlib.import_module(module), attribute)
+            load = load_shape if ctx.resilient_parsing else load_command  # only completion parses like this
+            command = load(self.table[name][0])
             if not isinstance(command, click.Group):
                 _take_config(command)
         return name, command, rest

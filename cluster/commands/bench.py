@@ -90,7 +90,7 @@ def bench(
     }
     document: dict[str, Any] = {}
     with ready_nodes(app, state) as (nodes, _), closing(head_of(app, nodes)) as head:
-        _check_idle(head)
+        _check_idle(app, head)
 
         def run(job: Job, take: Callable[[JobEvent], None]) -> JobResult:
             return run_job(head, job.order, take=take, say=app.say)
@@ -114,9 +114,9 @@ def bench(
         app.print_json(document)
 
 
-def _check_idle(head: Head) -> None:
+def _check_idle(app: App, head: Head) -> None:
     """Raises ClusterError while a job runs, or waits."""
-    for record in ask_head(head):
+    for record in ask_head(app, head):
         if not (record.has_ended or record.is_damaged):
             raise ClusterError(
                 f"job {record.id} ({record.name}) is {record.state} on this cluster: it would be measured with the "

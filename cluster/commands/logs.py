@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Protocol, get_args
 import click
 
 from cluster.app import App, pass_app
+from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
 from cluster.views.live import JobDisplay
 from cluster.views.status import job_documents, render_jobs
@@ -47,7 +48,7 @@ class Sink(Protocol):
 
 
 @click.command("logs")
-@click.argument("job", required=False)
+@click.argument("job", type=JOB, required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, and exit with its code.")
 @click.option("--rank", "ranks", type=int, multiple=True, metavar="R", help="Only of this rank; repeatable.")
 @click.option("--role", "roles", type=click.Choice(get_args(Role)), multiple=True, help="Only of this; repeatable.")

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app, sandbox_files_dir
+from cluster.completion import Words
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.session import describe
 from foundation.errors import NotFoundError
@@ -133,7 +134,7 @@ def _list_kinds() -> str:
     "A fault lies in wait for the next calls or boots that it is for; one with instance=, a= and b= acts at once.\n\n"
     + _list_kinds(),
 )
-@click.argument("kind")
+@click.argument("kind", type=Words(KINDS))
 @click.argument("parameters", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--count", metavar="K", help='How often it strikes; "all": until it is disarmed.')
 @pass_app
@@ -159,7 +160,7 @@ def faults(app: App, *, as_json: bool) -> None:
 
 
 @sandbox.command("disarm")
-@click.argument("which", metavar="ID|all")
+@click.argument("which", metavar="ID|all", type=Words(["all"]))
 @pass_app
 def disarm(app: App, *, which: str) -> None:
     """Take an armed fault away, or all of them."""

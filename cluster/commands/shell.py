@@ -14,7 +14,7 @@ import click
 from bootstrap.ssh.execute import Ending, Sink, Stream, choose_exit_code, execute
 from bootstrap.ssh.host import Host
 from cluster.app import App, pass_app
-from cluster.commands.completion import complete_nodes
+from cluster.completion import NODE
 from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
 from cluster.views.terminal import escape_line, escape_output
 from foundation.errors import ClusterError, UsageError
@@ -33,7 +33,7 @@ SIGNALS = {number.value: number.name for number in signal.Signals}
     "names",
     multiple=True,
     metavar="NAME",
-    shell_complete=complete_nodes,
+    type=NODE,
     help="Only on this node; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON array, at the end.")

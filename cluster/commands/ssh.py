@@ -9,7 +9,7 @@ import click
 
 from bootstrap.ssh.host import Host, find_ssh_options, render_scp_command, render_ssh_command, render_ssh_config
 from cluster.app import App, pass_app
-from cluster.commands.completion import complete_nodes
+from cluster.completion import NODE, NODE_OR_FILE
 from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
 from foundation.errors import ClusterError, UsageError
 
@@ -17,7 +17,7 @@ _ON_NODE = re.compile(r"([A-Za-z][A-Za-z0-9-]*):(.*)", re.DOTALL)
 
 
 @click.command("ssh", context_settings={"allow_interspersed_args": False})
-@click.argument("node", required=False, shell_complete=complete_nodes)
+@click.argument("node", required=False, type=NODE)
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
 def ssh(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
@@ -41,8 +41,8 @@ _SSH_CONFIG_EXAMPLES = """\b
 
 
 @click.command("cp", epilog=_CP_EXAMPLES)
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
-@click.argument("target", metavar="TARGET")
+@click.argument("sources", metavar="SOURCE...", type=NODE_OR_FILE, nargs=-1, required=True)
+@click.argument("target", metavar="TARGET", type=NODE_OR_FILE)
 @pass_app
 def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
     """Copy files to a node, or from a node.

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 import click
 
 from cluster.app import App, if_interrupted, pass_app
+from cluster.completion import JOB
 from cluster.jobs import (
     Stopped,
     ask_for_job,
@@ -30,7 +31,7 @@ from train.job.protocol import OUR_JOB_ID, RecordRole
 
 
 @click.command("stop")
-@click.argument("job", required=False)
+@click.argument("job", type=JOB, required=False)
 @click.option("--nodes", is_flag=True, help="Stop the nodes themselves.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before nodes are stopped.")
 @pass_app
@@ -70,7 +71,7 @@ def stop_job(app: App, words: str | None) -> None:
     with ExitStack() as stack:
         try:
             head = stack.enter_context(open_head(app, state))
-            records = ask_head(head)
+            records = ask_head(app, head)
         except NotFoundError:
             raise
         except ClusterError as error:

@@ -18,8 +18,10 @@ from msgspec import structs
 
 from cluster.app import App, if_interrupted, pass_app
 from cluster.attach import attend, start
+from cluster.completion import SCRIPT
 from cluster.config import load_config, load_job_file
 from cluster.jobs import head_of
+from cluster.last_known import find_names, remember_names
 from cluster.other_hosts import note_job
 from cluster.session import describe, ready_nodes, warn_untrusted
 from foundation.errors import UsageError
@@ -110,7 +112,7 @@ class _TrainCommand(click.Command):
 @click.option("--job", type=click.Path(path_type=Path), metavar="FILE", help="A job file: [train]'s keys, in TOML.")
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id, and leave it running.")
 @click.option("--plain", is_flag=True, help="On a terminal, too: every line as it comes, and no view.")
-@click.argument("words", metavar="[SCRIPT [ARGS...] | -- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", metavar="[SCRIPT [ARGS...] | -- COMMAND...]", nargs=-1, type=SCRIPT)
 @pass_app
 def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_command: bool, **options: Any) -> int:
     """Run a training job on the cluster, to its end.
@@ -184,6 +186,8 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
         if others:
             note_job(app, others, job.order.job)
         order = structs.replace(job.order, secrets=dict(found.secrets))
+        earlier = find_names(app.config_path, "jobs")
+        remember_names(app.config_path, "jobs", [order.job, order.name, *earlier])
         with if_interrupted(f"cluster jobs shows whether job {order.job} runs, cluster stop {order.job} ends it"):
             if not detach:
                 return attend(app, head, order, plain=plain, talk=talk)

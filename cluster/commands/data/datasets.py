@@ -7,6 +7,7 @@ import click
 from rich.filesize import decimal
 
 from cluster.app import App, pass_app
+from cluster.completion import FILE_OR_URL
 from cluster.views.data import BYTES, counting_bar, describe_others, describe_transfers, transfer_progress
 from foundation.errors import NotFoundError, UsageError
 from foundation.user_folders import cache_folder
@@ -19,7 +20,7 @@ from train.s3.url import is_s3, parse_url
 
 @click.command("fetch")
 @click.argument("name", metavar="NAME", type=click.Choice(sorted(DATASETS)))
-@click.argument("destination", metavar="DST")
+@click.argument("destination", metavar="DST", type=FILE_OR_URL)
 @click.option("--shards", type=click.IntRange(1, 10000), help="How many files of training records to write.")
 @click.option("--create-bucket", is_flag=True, help="Make the bucket, private and encrypted, where there is none.")
 @pass_app

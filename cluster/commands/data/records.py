@@ -10,6 +10,7 @@ import click
 from rich.filesize import decimal
 
 from cluster.app import App, pass_app
+from cluster.completion import FILE_OR_URL
 from cluster.views.data import BYTES, IMAGES, counting_bar
 from foundation.errors import NotFoundError, UsageError
 from provision.model import count
@@ -60,7 +61,7 @@ class LabelWidth(click.ParamType[int]):
 
 @click.command("pack")
 @click.argument("source", metavar="DIR|LIST.lst", type=click.Path(path_type=Path))
-@click.argument("destination", metavar="DST|s3://BUCKET/DST/")
+@click.argument("destination", metavar="DST|s3://BUCKET/DST/", type=FILE_OR_URL)
 @click.option("--shards", type=click.IntRange(1), help=f"How many shards.  [default: {_SHARDS}]")
 @click.option("--shard-size", type=Size(), metavar="SIZE", help="Instead: the most that a shard holds, such as 256MiB.")
 @click.option("--resize", type=click.IntRange(1), metavar="PIXELS", help="Resize the shorter edge to PIXELS.")
@@ -162,7 +163,7 @@ def _image_options(options: dict[str, Any]) -> ImageOptions:
 
 
 @click.command("split")
-@click.argument("words", metavar="SOURCE... DST", nargs=-1, required=True)
+@click.argument("words", metavar="SOURCE... DST", type=FILE_OR_URL, nargs=-1, required=True)
 @click.option("--shards", type=click.IntRange(1), help="How many shards.")
 @click.option("--shard-size", type=Size(), metavar="SIZE", help="Or: the most that a shard holds, such as 256MiB.")
 @click.option("--replace", is_flag=True, help="Replace the shards that are there.")
@@ -208,7 +209,7 @@ def split(
 
 
 @click.command("info")
-@click.argument("words", metavar="SOURCE...", nargs=-1, required=True)
+@click.argument("words", metavar="SOURCE...", type=FILE_OR_URL, nargs=-1, required=True)
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Also what each of N workers would read.")
 @click.option(
     "--full", is_flag=True, help="Read all that is in S3, also what an index tells about: labels, and checks."

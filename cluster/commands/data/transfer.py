@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cluster.app import App, if_interrupted, pass_app
+from cluster.completion import FILE_OR_URL
 from cluster.views.data import (
     describe_others,
     describe_transfers,
@@ -43,7 +44,7 @@ def _how_to_copy(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("put")
-@click.argument("words", metavar="SOURCE... s3://BUCKET/DST", nargs=-1, required=True)
+@click.argument("words", metavar="SOURCE... s3://BUCKET/DST", type=FILE_OR_URL, nargs=-1, required=True)
 @click.option("--create-bucket", is_flag=True, help="Make the bucket, private and encrypted, where there is none.")
 @click.option("--manifest", is_flag=True, help="Write DST's manifest beside it, for `cluster data verify`.")
 @_how_to_copy
@@ -90,7 +91,7 @@ def put(
 
 
 @click.command("get")
-@click.argument("words", metavar="s3://BUCKET/SOURCE... DST", nargs=-1, required=True)
+@click.argument("words", metavar="s3://BUCKET/SOURCE... DST", type=FILE_OR_URL, nargs=-1, required=True)
 @_how_to_copy
 @pass_app
 def get(
@@ -133,7 +134,7 @@ def get(
 
 
 @click.command("ls")
-@click.argument("url", metavar="[s3://BUCKET/FOLDER/]", required=False)
+@click.argument("url", metavar="[s3://BUCKET/FOLDER/]", type=FILE_OR_URL, required=False)
 @click.option("-r", "--recursive", is_flag=True, help="List all objects below the folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @pass_app
@@ -152,7 +153,7 @@ def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
 
 
 @click.command("du")
-@click.argument("url", metavar="s3://BUCKET/FOLDER/")
+@click.argument("url", metavar="s3://BUCKET/FOLDER/", type=FILE_OR_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @pass_app
 def du(app: App, *, url: str, as_json: bool) -> None:
@@ -168,7 +169,7 @@ def du(app: App, *, url: str, as_json: bool) -> None:
 
 
 @click.command("rm")
-@click.argument("urls", metavar="s3://BUCKET/KEY...", nargs=-1, required=True)
+@click.argument("urls", metavar="s3://BUCKET/KEY...", type=FILE_OR_URL, nargs=-1, required=True)
 @click.option(
     "-r", "--recursive", is_flag=True, help="Folders with all that is in them; a bucket with all its objects."
 )
@@ -186,8 +187,8 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
 
 
 @click.command("verify")
-@click.argument("url", metavar="s3://BUCKET/FOLDER/")
-@click.argument("local", metavar="[DIR]", required=False)
+@click.argument("url", metavar="s3://BUCKET/FOLDER/", type=FILE_OR_URL)
+@click.argument("local", metavar="[DIR]", type=FILE_OR_URL, required=False)
 @_exclude
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 @pass_app

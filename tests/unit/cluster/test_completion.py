@@ -1,11 +1,16 @@
 """What a shell completes, asked as the shells' scripts ask."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
+from cluster.commands import COMMANDS
+from cluster.completion import describe_shape, load_command, make_shape
+from cluster.last_known import remember_names
 from project import CLUSTER
 
 
@@ -26,19 +31,80 @@ def complete(folder: Path, *words: str) -> list[str]:
     ("words", "found"),
     [
         (("st",), ["status", "stop", "start"]),
-        (("data", "p"), ["put", "pack"]),
+        (("data", "p"), ["pack", "put"]),
         (("train", "--kv"), ["--kv-store"]),
         (("train", "--kv-store", "dist_s"), ["dist_sync", "dist_sync_device"]),
+        (("train", "train_im"), ["train_imagenet.py"]),
+        (("train", "my"), ["my_own.py"]),
+        (("train", "-c", ""), [""]),
         (("ssh", "node-1"), ["node-1", "node-10", "node-11"]),
         (("exec", "--node", "node-11"), ["node-11"]),
+        (("cp", "node-1"), ["node-1:", "node-10:", "node-11:"]),
+        (("cp", "./"), ["./"]),
+        (("data", "get", "s3"), ["s3://bucket/digits/"]),
+        (("sandbox", "f"), ["fault", "faults"]),
+        (("sandbox", "fault", "thr"), ["throttle"]),
+        (("sandbox", "disarm", ""), ["all"]),
+        (("up", "--ke"), ["--keep-failed"]),
+        (("logs", ""), []),
     ],
 )
 def test_words(tmp_path: Path, words: tuple[str, ...], found: list[str]) -> None:
-    (tmp_path / "cluster.toml").write_text('name = "demo"\n[provision]\nnodes = 12\n')
-    below = tmp_path / "below"
-    below.mkdir()
-    assert complete(tmp_path, *words) == found
-    assert complete(below, *words) == found
+    description = 'name = "demo"\n[provision]\nnodes = 12\n[data]\nurl = "s3://bucket/digits/"\n'
+    (tmp_path / "cluster.toml").write_text(description)
+    for folder in (tmp_path, tmp_path / "below"):
+        folder.mkdir(exist_ok=True)
+        (folder / "my_own.py").touch()
+        assert complete(folder, *words) == found
+
+
+def test_names_are_those_that_the_last_command_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "cluster.toml"
+    path.write_text('name = "demo"\n[provision]\nnodes = 2\n')
+    remember_names(path, "nodes", ["node-0", "node-7"])
+    remember_names(path, "jobs", ["20261124-100000-abc", "mine", "20261123-100000-abc", "mine"])
+    assert complete(tmp_path, "ssh", "") == ["node-0", "node-7"]
+    assert complete(tmp_path, "stop", "") == ["20261124-100000-abc", "mine", "20261123-100000-abc"]
+    assert complete(tmp_path, "logs", "m") == ["mine"]
+    assert complete(tmp_path, "logs", "x") == []
+    remember_names(path, "nodes", [])  # as after `down`
+    assert complete(tmp_path, "ssh", "") == ["node-0", "node-1"]
+
+
+def test_a_damaged_cache_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "cluster").mkdir()
+    for text in ("", "[]", "{", '{"program": 3, "shapes": {}}'):
+        (tmp_path / "cluster" / "completion.json").write_text(text)
+        assert complete(tmp_path, "up", "--ke") == ["--keep-failed"]
+
+
+def test_the_shape_of_every_command_is_its_own() -> None:
+    """What is kept for completion names the same options, in the same order, and the same commands below."""
+    for name, (place, _) in COMMANDS.items():
+        command = load_command(place)
+        check_shape(name, command, make_shape(name, json.loads(json.dumps(describe_shape(command)))))
+
+
+def check_shape(name: str, command: click.Command, shape: click.Command) -> None:
+    if isinstance(command, click.Group):
+        assert isinstance(shape, click.Group)
+        context = click.Context(command)
+        below = {each: command.resolve_command(context, [each])[1] for each in command.list_commands(context)}
+        assert sorted(shape.commands) == sorted(below)
+        for each, found in below.items():
+            assert found is not None
+            check_shape(f"{name} {each}", found, shape.commands[each])
+        return
+    given = [parameter for parameter in command.params if parameter.name != "config_path"]
+    for ours, kept in zip(given, shape.params, strict=True):
+        assert (ours.opts, ours.nargs, ours.multiple) == (kept.opts, kept.nargs, kept.multiple), name
+        assert type(ours) is type(kept), name
+        if isinstance(ours, click.Option) and isinstance(kept, click.Option):
+            assert (ours.is_flag, ours.help, ours.secondary_opts) == (kept.is_flag, kept.help, kept.secondary_opts), (
+                name
+            )
 
 
 def test_a_broken_description_completes_nothing(tmp_path: Path) -> None:

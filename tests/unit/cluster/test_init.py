@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster.app import find_above
 from cluster.commands.init import choose_name
 from cluster.config import load_config
+from cluster.last_known import find_above
 from cluster.main import cli
 from foundation.errors import ConfigError
 

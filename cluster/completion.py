@@ -1,0 +1,186 @@
+"""What a shell completes, without importing what the commands import, and without asking anybody.
+
+Importing the module of a command, to know its options, takes up to half a second. So its options are kept as JSON in
+the user's cache, and read from the module only after the program has changed.
+"""
+
+import importlib
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from cluster.last_known import find_above, find_names
+from foundation.errors import ClusterError
+from foundation.files import write_whole
+from foundation.user_folders import cache_folder
+
+VARIABLE = "_CLUSTER_COMPLETE"
+"""By which click's scripts ask the command, whose name is `cluster`."""
+SCRIPTS_DIR = Path(__file__).parents[1] / "train" / "scripts"
+PROGRAM = (Path(__file__).parent, Path(__file__).parent / "commands", Path(__file__).parent / "commands" / "data")
+
+
+class Name(click.ParamType[str]):
+    """A word of the command line for which names are proposed, and any other word is taken, too.
+
+    find: the names, for the path of cluster.toml. files: the shell proposes files where no name begins as asked.
+    """
+
+    def __init__(self, name: str, find: Callable[[Path], Iterable[str]], *, files: bool = False) -> None:
+        self.name = name
+        self._find = find
+        self._files = files
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """The word as it is."""
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        """The names that begin as asked."""
+        given = ctx.find_root().params.get("config_path") or Path("cluster.toml")
+        found = [name for name in self._find(find_above(given) or given) if name.startswith(incomplete)]
+        if self._files and not found:
+            return [CompletionItem(incomplete, type="file")]
+        return [CompletionItem(name) for name in dict.fromkeys(found)]
+
+
+class Words(Name):
+    """A word of the command line for which these are proposed."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = tuple(words)
+        super().__init__("word", lambda _: self.words)
+
+
+def _find_nodes(config_path: Path) -> list[str]:
+    nodes = _read_config(config_path).get("provision", {}).get("nodes", 0)
+    asked = [f"node-{number}" for number in range(nodes)] if isinstance(nodes, int) else []
+    return find_names(config_path, "nodes") or asked
+
+
+def _find_jobs(config_path: Path) -> list[str]:
+    return find_names(config_path, "jobs")
+
+
+def _find_urls(config_path: Path) -> list[str]:
+    data = _read_config(config_path).get("data", {})
+    return [url for url in (data.get("url"), data.get("results")) if isinstance(url, str)]
+
+
+def _find_scripts(_: Path) -> list[str]:
+    here = sorted(path.name for path in Path.cwd().glob("*.py"))
+    return [*here, *sorted(path.name for path in SCRIPTS_DIR.rglob("train_*.py"))]
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """cluster.toml as it is: checking it needs libraries that take longer than all the rest."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, dict)}
+
+
+NODE = Name("node", _find_nodes)
+NODE_OR_FILE = Name("node or file", lambda path: [f"{name}:" for name in _find_nodes(path)], files=True)
+JOB = Name("job", _find_jobs)
+SCRIPT = Name("script", _find_scripts, files=True)
+FILE_OR_URL = Name("file or URL", _find_urls, files=True)
+NAMES = {each.name: each for each in (NODE, NODE_OR_FILE, JOB, SCRIPT, FILE_OR_URL)}
+
+
+def load_command(place: str) -> click.Command:
+    """The command at "module:attribute"."""
+    module, _, attribute = place.partition(":")
+    command: click.Command = getattr(importlib.import_module(module), attribute)
+    return command
+
+
+def load_shape(place: str) -> click.Command:
+    """A command that has the options and arguments of the one at "module:attribute", for completion."""
+    path, key = cache_folder() / "completion.json", _program_key()
+    shapes: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        known = json.loads(path.read_text())
+        if isinstance(known, dict) and known.get("program") == key:
+            shapes = known["shapes"]
+    if place not in shapes:
+        shapes = {**shapes, place: describe_shape(load_command(place))}
+        with suppress(OSError, ClusterError):  # without it, completion is slower
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps({"program": key, "shapes": shapes}).encode())
+    return make_shape(place, shapes[place])
+
+
+def _program_key() -> str:
+    """Changes when the commands change."""
+    newest = max(entry.stat().st_mtime_ns for folder in PROGRAM for entry in os.scandir(folder) if entry.is_file())
+    return f"{PROGRAM[0]} {newest}"
+
+
+def describe_shape(command: click.Command) -> dict[str, Any]:
+    """A command's options and arguments, or a group's commands, as JSON has them. Pure."""
+    shape: dict[str, Any] = {"help": command.get_short_help_str(), "settings": command.context_settings}
+    if isinstance(command, click.Group):
+        table: Mapping[str, tuple[str, str]] = getattr(command, "table", {})
+        below = {name: load_command(place) for name, (place, _) in table.items()} or command.commands
+        return {**shape, "commands": {name: describe_shape(each) for name, each in below.items()}}
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    return {**shape, "parameters": [_describe_parameter(each) for each in shown]}
+
+
+def _describe_parameter(parameter: click.Parameter) -> dict[str, Any]:
+    shape: dict[str, Any] = {"names": [parameter.name, *parameter.opts], "type": _describe_type(parameter.type)}
+    if isinstance(parameter, click.Option):
+        return {
+            **shape,
+            "help": parameter.help,
+            "flag": parameter.is_flag,
+            "multiple": parameter.multiple,
+            "off": parameter.secondary_opts,
+        }
+    return {**shape, "nargs": parameter.nargs}
+
+
+def _describe_type(type_: click.ParamType[Any]) -> dict[str, Any]:
+    if isinstance(type_, click.Choice):
+        return {"choices": list(type_.choices)}
+    if isinstance(type_, click.Path):
+        return {"files": type_.file_okay}
+    if isinstance(type_, Words):
+        return {"words": list(type_.words)}
+    return {"name": type_.name} if type_.name in NAMES else {}
+
+
+def make_shape(name: str, shape: Mapping[str, Any]) -> click.Command:
+    """The reverse of describe_shape."""
+    settings = {"context_settings": shape["settings"], "short_help": shape["help"]}
+    if "commands" in shape:
+        commands = {each: make_shape(each, below) for each, below in shape["commands"].items()}
+        return click.Group(name, commands, **settings)
+    return click.Command(name, params=[_make_parameter(each) for each in shape["parameters"]], **settings)
+
+
+def _make_parameter(shape: Mapping[str, Any]) -> click.Parameter:
+    type_ = None if shape.get("flag") else _make_type(shape["type"])
+    if "nargs" in shape:
+        return click.Argument(shape["names"][:1], nargs=shape["nargs"], type=type_, required=False)
+    words = shape["names"]
+    if shape["off"]:  # --shuffle/--no-shuffle
+        words = [*words[:-1], "/".join([words[-1], *shape["off"]])]
+    return click.Option(words, type=type_, is_flag=shape["flag"], multiple=shape["multiple"], help=shape["help"])
+
+
+def _make_type(shape: Mapping[str, Any]) -> click.ParamType[Any] | None:
+    if "choices" in shape:
+        return click.Choice(shape["choices"])
+    if "files" in shape:
+        return click.Path(file_okay=shape["files"])
+    return Words(shape["words"]) if "words" in shape else NAMES.get(shape.get("name", ""))

@@ -1,0 +1,60 @@
+"""Where cluster.toml is, and the names that the last commands saw: all that completion needs, and quick to import."""
+
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from foundation.errors import ClusterError
+from foundation.files import write_whole
+from foundation.user_folders import cache_folder
+
+Kind = Literal["nodes", "jobs"]
+MOST_NAMES = 50
+
+
+def find_above(path: Path) -> Path | None:
+    """The cluster.toml of a folder above this one, where this one has none; None where no folder has.
+
+    What belongs to somebody else is not taken: in a folder such as /tmp anybody could put one above others' projects.
+    """
+    if path.exists():
+        return None
+    for folder in Path.cwd().parents:
+        found = folder / path.name
+        with suppress(OSError):
+            if found.stat().st_uid in (os.getuid(), 0):
+                return found
+    return None
+
+
+def find_names(config_path: Path, kind: Kind) -> list[str]:
+    """The names of a cluster's nodes, or the ids and names of its jobs, as the last command saw them."""
+    return _read(_file_of(config_path)).get(kind, [])
+
+
+def remember_names(config_path: Path, kind: Kind, names: Sequence[str]) -> None:
+    """Keep names for completion; without them, as on a full disk, less is completed."""
+    with suppress(OSError, ClusterError):
+        path = _file_of(config_path)
+        known = _read(path)
+        kept = list(dict.fromkeys(names))[:MOST_NAMES]
+        if known.get(kind, []) != kept:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps({**known, kind: kept}).encode())
+
+
+def _file_of(config_path: Path) -> Path:
+    digest = zlib.crc32(os.fsencode(config_path.resolve()))
+    return cache_folder() / "names" / f"{digest:08x}.json"
+
+
+def _read(path: Path) -> dict[str, list[str]]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
