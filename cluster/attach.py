@@ -88,7 +88,8 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
             end_job(app, head, started.id)
             app.say(f"interrupted: job {started.id} was not begun, or ended at once")
             return STOPPED
-        display = JobDisplay(app, plain=plain, title=f"job {order.name}", head=head.name)
+        program = (order.script or "", *order.command)
+        display = JobDisplay(app, plain=plain, title=f"job {order.name}", head=head.name, program=program)
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
             result = attendance.follow(started.talk, queued=started.state == "queued")

@@ -6,6 +6,7 @@ machine, and take other indexes and commands from the file than those it was set
 """
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,9 @@ def _read_file(
     except UnicodeDecodeError:
         mistakes.append(f"{name}: not text in UTF-8; save it as UTF-8")
         return
+    if path.name == "pyproject.toml":
+        yield from _read_project(text.decode("utf-8-sig"), name=name, only_limits=only_limits, mistakes=mistakes)
+        return
     for number, line in lines:
         place = f"{name}, line {number}"
         option = FILE_OPTION.fullmatch(line)
@@ -129,9 +133,7 @@ def _read_file(
             try:
                 yield parse_line(line, place=place, only_limits=only_limits)
             except ValueError as error:
-                shown = re.sub(r"//[^/@\s]*@", "//***@", line)
-                shown = "" if line.startswith("-") else f"{shown.split(' --hash')[0][:80]}: "
-                mistakes.append(f"{place}: {shown}{error}")
+                mistakes.append(f"{place}: {error}" if line.startswith("-") else f"{place}: {_show(line)}: {error}")
             continue
         below = str(Path(name).parent / option[2])
         if (path.parent / option[2]).resolve() in (*above, path):
@@ -142,6 +144,29 @@ def _read_file(
             yield from _read_file(below, folder=folder, only_limits=limits, above=(*above, path), mistakes=mistakes)
         except OSError as error:
             mistakes.append(f"{place}: {line}: {_explain(error)}")
+
+
+def _read_project(text: str, *, name: str, only_limits: bool, mistakes: list[str]) -> Iterator[Wanted]:
+    """The dependencies of a project (https://packaging.python.org/en/latest/specifications/pyproject-toml/)."""
+    place = f"{name}, [project] dependencies"
+    try:
+        found = tomllib.loads(text).get("project", {}).get("dependencies")
+    except ValueError as error:
+        mistakes.append(f"{name}: not valid TOML: {error}")
+        return
+    if not isinstance(found, list):
+        mistakes.append(f"{place}: missing; write down there, or in a requirements file, what the nodes need")
+        return
+    for entry in found:
+        try:
+            yield parse_line(str(entry), place=place, only_limits=only_limits)
+        except ValueError as error:
+            mistakes.append(f"{place}: {_show(str(entry))}: {error}")
+
+
+def _show(line: str) -> str:
+    """A line for a message: without its hashes, and without passwords."""
+    return re.sub(r"//[^/@\s]*@", "//***@", HASH_OPTION.sub("", line))[:80]
 
 
 def _explain(error: OSError) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TextIO
 
 from cluster.app import App
@@ -21,6 +22,7 @@ from cluster.views.job_rows import Row, Style, render_view
 from cluster.views.terminal import escape, escape_line, escape_output
 from train.follow.events import Event, Selection, render_line
 from train.follow.known_mistakes import Advisor
+from train.follow.missing_module import advise, find_nearby
 from train.follow.progress import Progress, Report
 
 DRAW_EVERY_S = 0.1
@@ -37,7 +39,8 @@ class JobDisplay:
 
     With a terminal on stderr there is a view of all ranks, unless `plain`; if stdout is the same terminal, lines that
     only report progress are shown in the view alone. selection: which lines are shown; the view is of all.
-    title: what the job is called in the view. head: the node that the supervisor runs on.
+    title: what the job is called in the view. head: the node that the supervisor runs on. program: the job's script and
+    command, by which files of the user's are found for a hint.
     Give it all events of the job, from the first one on, from one thread.
     """
 
@@ -49,13 +52,14 @@ class JobDisplay:
         selection: Selection | None = None,
         title: str = "job",
         head: str = "node-0",
+        program: Sequence[str] = (),
     ) -> None:
         app.close()  # the spinner, which would be drawn into the view
         self._app = app
         self._selection = selection or Selection()
         self._head = head
         self._progress = Progress()
-        self._advisor = Advisor()
+        self._advisor = Advisor(partial(advise_on_module, app, program))
         self._closed = False
         self._stdout_terminal = sys.stdout.isatty()
         with_view = not plain and can_have_view(sys.stdout, sys.stderr)
@@ -125,6 +129,13 @@ class JobDisplay:
             return
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
+
+
+def advise_on_module(app: App, program: Sequence[str], module: str) -> str:
+    """What to do about a module that the nodes do not have."""
+    config = app.config
+    words = (*program, config.train.script)
+    return advise(module, find_nearby(words, project_dir=app.project_dir, packages=config.bootstrap.packages))
 
 
 class LiveView:

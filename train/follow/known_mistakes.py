@@ -7,6 +7,7 @@ of cluster.toml, an option. tests/unit/provision/aws/test_hints.py tries all of 
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from train.follow.events import Event
@@ -53,6 +54,14 @@ DOWNLOAD = (
     "`[bootstrap] sync`, or with `cluster data put FILE s3://BUCKET/` and read it there"
 )
 CRASHED = "it crashed: `--env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine` shows where"
+
+NO_MODULE = Mistake(
+    "No module named",
+    "{module} is not on the nodes: its package belongs in `[bootstrap] packages`, your own files in `[bootstrap] sync`",
+    pattern=r"^(?:\w+: )*(?:ModuleNotFoundError|ImportError): No module named '?(?!mxnet\b|cv2'|distutils')"
+    r"(?P<module>[\w.]+)",
+)
+"""What lies beside the program on this machine makes this advice more precise: missing_module.py."""
 
 LIBRARIES = (
     Mistake(
@@ -131,13 +140,7 @@ LIBRARIES = (
         'distutils is gone from Python 3.12: set `[bootstrap] packages = ["setuptools<81"]`, or '
         '`[bootstrap] python = "3.11"`',
     ),
-    Mistake(
-        "No module named",
-        "{module} is not on the nodes: its package belongs in `[bootstrap] packages`, your own files in `[bootstrap] "
-        "sync`",
-        pattern=r"^(?:\w+: )*(?:ModuleNotFoundError|ImportError): No module named '?(?!mxnet\b|cv2'|distutils')"
-        r"(?P<module>[\w.]+)",
-    ),
+    NO_MODULE,
     Mistake(
         "has no attribute 'isAlive'",
         'this code is older than Python 3.9: Thread.isAlive is is_alive there; or set `[bootstrap] python = "3.8"`',
@@ -338,7 +341,9 @@ ENDINGS: dict[int, str] = {
 class Advisor:
     """Reads a job's events and gives each advice once."""
 
-    def __init__(self) -> None:
+    def __init__(self, advise_on_module: Callable[[str], str] | None = None) -> None:
+        """advise_on_module: the advice for a module that is missing, where more is known than its name."""
+        self._advise_on_module = advise_on_module
         self._left = list(MISTAKES)
         self._last_line = ""
         self._ending = False
@@ -361,10 +366,13 @@ class Advisor:
         text = text[:LONGEST]
         for mistake in self._left:
             if mistake.needle in text:
+                groups = find_groups(mistake, text)
                 advice = render_advice(mistake, text)
-                if advice is not None:
+                if advice is not None and groups is not None:
                     # Several entries may share one advice.
                     self._left = [other for other in self._left if other.advice != mistake.advice]
+                    if mistake is NO_MODULE and self._advise_on_module is not None:
+                        return self._advise_on_module(groups["module"])
                     return advice
         return None
 
@@ -375,14 +383,19 @@ class Advisor:
         return ENDINGS.get(exit_code if signal is None else SIGNAL_CODES + signal)
 
 
+def find_groups(mistake: Mistake, text: str) -> dict[str, str] | None:
+    """The named groups of a line with the needle; None if the pattern does not match. Pure."""
+    if mistake.pattern is None:
+        return {}
+    match = re.search(mistake.pattern, text)
+    return match.groupdict() if match is not None else None
+
+
 def render_advice(mistake: Mistake, text: str) -> str | None:
     """The advice for a line with the needle; None if the pattern does not match. Pure."""
-    groups: dict[str, str] = {}
-    if mistake.pattern is not None:
-        match = re.search(mistake.pattern, text)
-        if match is None:
-            return None
-        groups = match.groupdict()
+    groups = find_groups(mistake, text)
+    if groups is None:
+        return None
     advice = mistake.advice
     for name, value in groups.items():
         advice = advice.replace(f"{{{name}}}", value)

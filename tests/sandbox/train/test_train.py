@@ -79,6 +79,19 @@ def test_what_cannot_run_begins_no_job(two_nodes: Project) -> None:
     assert json.loads(two_nodes.run("jobs", "--json").stdout) == before
 
 
+def test_a_missing_package_is_named_with_the_file_that_has_it(two_nodes: Project) -> None:
+    folder = two_nodes.directory / "theirs"
+    folder.mkdir()
+    (folder / "own.py").write_text("import sklearn.svm\n")
+    said = two_nodes.run("train", "theirs/own.py", code=1).stderr
+    assert 'sklearn is not on the nodes: set `[bootstrap] packages = ["scikit-learn"]`, then `cluster up`' in said
+    (folder / "requirements.txt").write_text("scikit-learn>=1.2,<2\n")
+    said = two_nodes.run("train", "theirs/own.py", code=1).stderr
+    assert 'set `[bootstrap] packages = ["-r theirs/requirements.txt"]`, then `cluster up`' in said
+    said = two_nodes.run("train", "--", "python", "theirs/own.py", code=1).stderr
+    assert 'set `[bootstrap] packages = ["-r theirs/requirements.txt"]`, then `cluster up`' in said
+
+
 def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:
     """A child in a session of its own, with the pipe still open, is not waited for and does not survive."""
     program = (

@@ -93,6 +93,27 @@ def test_a_line_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path, tex
     assert "secret" not in raised.value.message
 
 
+@pytest.mark.parametrize(
+    ("text", "expected", "said"),
+    [
+        ("[project]\ndependencies = ['a>=1', 'b; python_version<\"3\"']", ["a>=1", 'b; python_version < "3"'], ""),
+        ("[project]\ndependencies = []", [], ""),
+        ("[project]\ndynamic = ['dependencies']", None, "pyproject.toml, [project] dependencies: missing; write down"),
+        ("[project]\ndependencies = ['a @ https://me:secret@h/a']", None, "a @ https://***@h/a: no URL"),
+        ("[project", None, "pyproject.toml: not valid TOML"),
+    ],
+)
+def test_a_projects_dependencies_are_read(tmp_path: Path, text: str, expected: list[str] | None, said: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    if expected is not None:
+        found = read_packages(["-r pyproject.toml"], folder=tmp_path)
+        assert [one.requirement for one in found] == expected
+        return
+    with pytest.raises(ConfigError) as raised:
+        read_packages(["-r pyproject.toml"], folder=tmp_path)
+    assert said in raised.value.message
+
+
 def test_a_requirements_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r'packages = \["-r no.txt"\]: .*/no.txt: there is no such file'):
         read_packages(["-r no.txt"], folder=tmp_path)
