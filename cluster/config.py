@@ -1,6 +1,7 @@
 """Reads cluster.toml into a ClusterConfig, and rejects mistakes with what is allowed."""
 
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -44,7 +45,8 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Clust
 
     Raises ConfigError, naming the file, the key, the value, what is allowed and the nearest known key.
     """
-    return parse_config(_read_toml(path), source=str(path), overrides=overrides)
+    hint = "cluster init" if path.name == FILE_NAME else f"cluster -c {shlex.quote(str(path))} init"
+    return parse_config(_read_toml(path, hint=hint), source=str(path), overrides=overrides)
 
 
 def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -52,16 +54,16 @@ def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     Raises ConfigError as load_config does.
     """
-    table = _read_toml(path)
+    table = _read_toml(path, hint="correct the path after --job")
     job = check(JobFile, table, source=str(path))
     return {f"train.{key}": getattr(job, key) for key in table if key != "command"}, job.command
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path, *, hint: str) -> dict[str, Any]:
+    """hint: what to do where there is no such file."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
     except FileNotFoundError:
-        hint = "cluster init" if path.name == FILE_NAME else None
         raise ConfigError(f"{path}: there is no such file", hint=hint) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
@@ -73,6 +75,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: tables and lists are nested too deeply") from None
 
 
+AGAIN = "correct {path}, then run the command again"
 _PLACE = re.compile(r" \(at line (\d+), column \d+\)")
 _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)?")
 
@@ -81,7 +84,7 @@ def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
     """The error for a file that is not valid TOML, with the line that is wrong. said: tomllib's words."""
     place = _PLACE.search(said)
     if place is None:
-        return ConfigError(f"{path}: not valid TOML: {said}")
+        return ConfigError(f"{path}: not valid TOML: {said}", hint=AGAIN.format(path=path))
     number = int(place[1])
     line = text.splitlines()[number - 1] if number <= len(text.splitlines()) else ""
     where, what = f"{path}, line {number}: {line.strip()[:80]}", said.replace(place[0], "")
@@ -90,7 +93,7 @@ def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
         return ConfigError(f"{where}: text needs quotes", hint=f'{bare[1]} = "{bare[2]}"')
     if what == "Cannot overwrite a value":
         return ConfigError(f"{where}: this key is there twice", hint="remove one of the two lines")
-    return ConfigError(f"{where}: not valid TOML: {what}")
+    return ConfigError(f"{where}: not valid TOML: {what}", hint=AGAIN.format(path=path))
 
 
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

@@ -34,6 +34,7 @@ _KINDS: dict[Any, tuple[type, ...]] = {
     dict: (dict,),
 }
 _LONGEST_SHOWN = 80
+_WORD = re.compile(r"\S{1,40}")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes", tuple: "a list"}
 
 
@@ -101,7 +102,9 @@ def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collec
     made = reader.read_table(kind, table, ())
     if made is None:
         lines = [f"{'command line' if key in given else source}: {said}" for key, said in reader.mistakes]
-        raise ConfigError("\n".join(lines))
+        named = [key for key, _ in reader.mistakes]
+        where = "the command line" if all(key in given for key in named) else source
+        raise ConfigError("\n".join(lines), hint=f"correct {where}, then run the command again")
     return made
 
 
@@ -206,7 +209,9 @@ class _Reader:
     def _read_list(self, value: Any, entry: Any, place: _Place, *, alone: bool) -> tuple[Any, ...]:
         if not isinstance(value, Sequence) or isinstance(value, str):
             if not alone:
-                self._refuse(value, place)
+                example = f" such as [{show(value)}]" if isinstance(value, str) and _WORD.fullmatch(value) else ""
+                said = f"must be {name_allowed(place.annotation)}{example} ({place.description})"
+                self._say(value, said, place)
                 return ()
             return (self._read(value, entry, replace(place, annotation=entry)),)
         places = (replace(place, shown=f"{place.shown}[{at}]", annotation=entry) for at in range(len(value)))

@@ -191,7 +191,10 @@ class _Walk:
         """Refuse an entry of `sync` that would send nothing, or the home folder. Raises ConfigError."""
         path = self.root / entry
         if not os.path.lexists(path):
-            raise ConfigError(f'bootstrap.sync = "{entry}": there is no such file or folder in {self.root}')
+            raise ConfigError(
+                f'bootstrap.sync = "{entry}": there is no such file or folder in {self.root}',
+                hint="correct [bootstrap] sync in cluster.toml, then run the command again",
+            )
         left_out = self.find_left_out(path)
         if left_out is not None:
             raise ConfigError(

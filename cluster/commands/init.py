@@ -11,7 +11,7 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.config import parse_config
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, ConfigError, UsageError
 from provision.aws.operator_policy import render_operator_policy
 
 LONGEST_WORD = 15
@@ -26,14 +26,19 @@ LONGEST_WORD = 15
 def init(app: App, *, name: str | None, cloud: str | None, instance_type: str | None) -> None:
     """Write an annotated cluster.toml here."""
     text = files("cluster").joinpath("default.toml").read_text(encoding="utf-8")
+    name = name or choose_name(app.project_dir.name, find_user())
+    try:
+        parse_config({"name": name}, source="--name")
+    except ConfigError as error:
+        raise UsageError(error.message, hint=f"cluster init --name {choose_name(name, '')}") from error
     text = render_settings(
         text,
-        name=name or choose_name(app.project_dir.name, find_user()),
+        name=name,
         cloud=cloud,
         instance_type=instance_type,
         suffix=secrets.token_hex(3),
     )
-    written = parse_config(tomllib.loads(text), source="cluster init")  # before it is written: names have rules
+    written = parse_config(tomllib.loads(text), source="the command line")  # before it is written: names have rules
     try:
         with app.config_path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -33,7 +33,7 @@ from provision.model import ClusterState
 from provision.status import find_differences
 from train.follow.run import open_submission
 from train.job.defaults import render_settings
-from train.job.payload import find_shadowed, shipped_scripts
+from train.job.payload import find_likely, find_shadowed, shipped_scripts
 from train.job.plan import Job, new_job_id, plan_job
 from train.job.program import read_program
 from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore, Launcher
@@ -123,6 +123,7 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
     """
     asked = read_words(words, is_command=is_command, here=Path.cwd(), project_dir=app.project_dir)
     request = read(options, asked.command)
+    refuse_windows_lines(request.command, project_dir=app.project_dir)
     if request.command and (asked.script or asked.args):
         raise UsageError(f"{options['job']} has a command: no script and no arguments can stand beside it")
     app.overrides |= request.overrides
@@ -236,11 +237,33 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
         return Words(script=name, args=args)
     if not args and len(name.split()) > 1:
         return Words(command=as_command(words))
+    if path.is_dir():
+        likely = shlex.join([f"{name.rstrip('/')}/{find_likely(path)}", *args])
+        raise UsageError(f"{name}: this is a folder, and not a script", hint=f"cluster train {likely}")
     raise UsageError(f"{name}: there is no such script in {here}", hint=_suggest(words, here))
+
+
+def refuse_windows_lines(command: Sequence[str], *, project_dir: Path) -> None:
+    """Raise UsageError for a program of the user's whose first line names its interpreter, and ends as on Windows.
+
+    Linux takes the carriage return for a part of the interpreter's name, and says that there is no such file.
+    """
+    path = project_dir / command[0] if command else None
+    if path is None or not path.is_file():
+        return
+    with path.open("rb") as file:
+        first = file.readline(200)
+    if first.startswith(b"#!") and first.endswith(b"\r\n"):
+        raise UsageError(
+            f"{command[0]}, line 1: the line ends as on Windows (CR LF), and Linux cannot run the program",
+            hint=f"sed -i 's/\\r$//' {shlex.quote(command[0])}",
+        )
 
 
 def _suggest(words: Sequence[str], here: Path) -> str:
     """What was perhaps meant by a first word that is no script."""
+    if (here / f"{words[0]}.py").is_file():
+        return f"cluster train {shlex.join([f'{words[0]}.py', *words[1:]])}"
     if not words[0].endswith(".py") and "/" not in words[0]:
         return f"a command follows --: cluster train -- {shlex.join(words)}"
     known = [*(path.name for path in sorted(here.glob("*.py"))), *shipped_scripts()]
@@ -342,7 +365,8 @@ def parse_gpus(text: str) -> str | list[int]:
     if text in ("auto", "none"):
         return text
     if _GPUS.fullmatch(text) is None:
-        raise UsageError(f'--gpus "{text}": must be numbers with commas between them, "auto" or "none"')
+        said = f'--gpus "{text}": must be numbers with commas between them, "auto" or "none"'
+        raise UsageError(said, hint="cluster train --gpus 0,1")
     return [int(number) for number in text.split(",")]
 
 
@@ -352,7 +376,7 @@ def read_hostfile(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"--hostfile {path}: cannot be read: {said}") from error
+        raise UsageError(f"--hostfile {path}: cannot be read: {said}", hint="correct the path after -H") from error
     hosts = [line.partition("#")[0].strip() for line in lines]
     hosts = [host for host in hosts if host]
     if not hosts:

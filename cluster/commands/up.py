@@ -7,6 +7,7 @@ import click
 
 from bootstrap.environment.file_cache import check_cache
 from bootstrap.environment.requirements import read_packages
+from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted, pass_app
 from cluster.config import load_config
 from cluster.jobs import ask_for_job, confirm_ending
@@ -51,6 +52,8 @@ def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bo
     config = app.config
     refuse_no_nodes(config.provision)  # before a sandbox is started
     read_packages(config.bootstrap.packages, folder=app.project_dir)
+    if config.bootstrap.sync != "auto":
+        find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
     find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money
     for instance_type in all_types(config.provision):
         for warning in check_mxnet(

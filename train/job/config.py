@@ -10,6 +10,7 @@ from msgspec import Meta, field
 from bootstrap.config import check_command
 from foundation.settings import HIDDEN, Settings, Shape, finite
 from train.job.protocol import ENV_NAME_PATTERN, KvStore, Launcher
+from train.s3.url import check_folder
 
 GcType = Literal["none", "2bit"]
 # What can stand on a command line or in an environment: all but NUL.
@@ -21,8 +22,7 @@ Variables = dict[
 ProcessCount = Literal["auto"] | Annotated[int, Meta(ge=1, le=1000)]
 # All patterns are to be matched in full.
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-FOLDER_URL_PATTERN = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
-FolderUrl = Annotated[str, Shape(FOLDER_URL_PATTERN)]
+FolderUrl = Annotated[str, check_folder]
 HOST_PATTERN = r"([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?"
 # An option's name; "" is none.
 OPTION_PATTERN = r"auto|(--?[A-Za-z][A-Za-z0-9_-]*)?"

@@ -62,10 +62,22 @@ def find_script(script: str, *, project_dir: Path) -> Path | None:
         return path
     if script in shipped_scripts():
         return None
+    if path.is_dir():
+        raise ConfigError(
+            f'train.script = "{script}": {path} is a folder, and not a script',
+            hint=f'name a file in it, such as script = "{script.rstrip("/")}/{find_likely(path)}"',
+        )
     raise ConfigError(
         f'train.script = "{script}": there is no such file in {project_dir}, nor does a script of that name ship '
-        f"with this project (those are: {', '.join(shipped_scripts())})"
+        f"with this project (those are: {', '.join(shipped_scripts())})",
+        hint="correct [train] script in cluster.toml, then run the command again",
     )
+
+
+def find_likely(folder: Path) -> str:
+    """The name of the script in a folder that is most likely meant."""
+    names = sorted(path.name for path in folder.glob("*.py"))
+    return next((name for word in ("train", "main", "") for name in names if word in name), "train.py")
 
 
 def collect_trees(

@@ -10,6 +10,7 @@ from foundation.errors import UsageError
 SCHEME = "s3://"
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+BUCKET_NAMES = '"{bucket}" is not a bucket\'s name: 3 to 63 lower-case letters, digits, dots and hyphens'
 MAX_KEY_BYTES = 1024
 _GLOB = re.compile(r"[*?\[]")
 
@@ -29,6 +30,32 @@ class S3Url:
         return self if not self.key or self.key.endswith("/") else S3Url(bucket=self.bucket, key=self.key + "/")
 
 
+_MISSPELT = re.compile(r"(?:s3[an]?:/*|s3/{2,})(?=[^/])", re.IGNORECASE)
+_HTTPS = re.compile(r"https?://([a-z0-9.-]+)\.s3[a-z0-9.-]*\.amazonaws\.com/?")
+
+
+def check_spelling(text: str) -> str:
+    """The text as it is; pure. Raises ValueError for a misspelt URL of S3, such as s3:/bucket/key."""
+    found = _MISSPELT.match(text)
+    right = f"{SCHEME}{text[found.end() :]}" if found is not None else text
+    of_web = _HTTPS.match(text)
+    if of_web is not None:
+        right = f"{SCHEME}{of_web[1]}/{text[of_web.end() :]}"
+    if right != text:
+        raise ValueError(f'not an S3 URL; did you mean "{right}"?')
+    return text
+
+
+def check_folder(text: str) -> str:
+    """A URL of S3 as a setting has it; pure. Raises ValueError that says what is wrong with it."""
+    check_spelling(text)
+    if not is_s3(text):
+        raise ValueError("not an S3 URL: write it as s3://BUCKET/FOLDER/")
+    if not _BUCKET.fullmatch(text.removeprefix(SCHEME).partition("/")[0]):
+        raise ValueError(BUCKET_NAMES.format(bucket=text.removeprefix(SCHEME).partition("/")[0]))
+    return text
+
+
 def is_s3(text: str) -> bool:
     """Whether it names something in S3."""
     return text.startswith(SCHEME)
@@ -45,7 +72,7 @@ def parse_url(text: str) -> S3Url:
     bucket, _, key = text.removeprefix(SCHEME).partition("/")
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
         raise UsageError(
-            f'{text}: "{bucket}" is not a bucket\'s name: 3 to 63 lower-case letters, digits, dots and hyphens',
+            f"{text}: {BUCKET_NAMES.format(bucket=bucket)}",
             hint="write it as s3://BUCKET/FOLDER/",
         )
     parts = key.removesuffix("/").split("/") if key else []

@@ -1,9 +1,11 @@
 """`cluster data put, get, ls, du, rm, verify`: between files and S3."""
 
+import os
 import shlex
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,7 +18,7 @@ from cluster.views.data import (
     describe_unverified,
     transfer_progress,
 )
-from foundation.errors import UsageError
+from foundation.errors import NotFoundError, UsageError
 from foundation.progress import Event
 from provision.model import count
 from train.s3 import compare
@@ -24,7 +26,7 @@ from train.s3 import operations as s3
 from train.s3.client import S3Object
 from train.s3.contents import Entry
 from train.s3.plan import Plan
-from train.s3.url import is_s3
+from train.s3.url import has_glob, is_s3
 
 _exclude = click.option(
     "--exclude", multiple=True, metavar="PATTERN", help="Leave out names like this, and folders; can be repeated."
@@ -71,6 +73,9 @@ def put(
             f"put copies from this machine to S3, not {' '.join(sources)} to {destination}",
             hint="cluster data put SOURCE... s3://BUCKET/FOLDER/, or cluster data get for the other direction",
         )
+    missing = next((source for source in sources if not has_glob(source) and not os.path.lexists(source)), None)
+    if missing is not None:  # before a sandbox is started
+        raise NotFoundError(f"{missing}: no such file or folder", hint=f"ls {Path.cwd()} shows what is here")
     app.enter_cloud(start_sandbox=True)
     began = time.monotonic()
     with if_interrupted(_again()), transfer_progress(app) as progress:

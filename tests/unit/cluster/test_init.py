@@ -9,7 +9,7 @@ from cluster.commands.init import choose_name
 from cluster.config import load_config
 from cluster.last_known import find_above
 from cluster.main import cli
-from foundation.errors import ConfigError
+from foundation.errors import UsageError
 
 
 def run(*words: str) -> str:
@@ -50,7 +50,7 @@ def test_what_is_written_is_what_was_asked_for(tmp_path: Path, monkeypatch: pyte
 
 def test_a_name_that_is_not_allowed_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match='name = "My Cluster"'):
+    with pytest.raises(UsageError, match='name = "My Cluster"'):
         run("init", "--name", "My Cluster")
     assert not Path("cluster.toml").exists()
 

@@ -119,6 +119,7 @@ def test_taken(text: str, key: str, value: Any) -> None:
         ("whole = 9\nswitch = true", "whole and switch do not go together"),
         ("zone = 'z1'\ncode = '1'", "zone and code do not go together"),
         ("numbers = '" + "x" * 100 + "'", 'numbers = "' + "x" * 76 + "...: must be a list (some numbers)"),
+        ("numbers = '3'", 'numbers = "3": must be a list such as ["3"] (some numbers)'),
     ],
 )
 def test_refused_in_plain_words(text: str, said: str) -> None:

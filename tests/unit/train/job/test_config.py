@@ -181,7 +181,7 @@ def test_a_mistake_in_a_job_file_is_named(given: Given, job: str, said: str) -> 
 def test_a_job_file_that_is_not_there_is_named(given: Given) -> None:
     with pytest.raises(ConfigError, match=r"other\.toml: there is no such file") as raised:
         given("--job", "other.toml")
-    assert raised.value.hint is None
+    assert raised.value.hint == "correct the path after --job"
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_a_job_file_that_is_not_there_is_named(given: Given) -> None:
         (["--env-server", "NOT_SET"], '--env-server "NOT_SET": this variable is not set here', "--env-server NOT_SET="),
         (["--env-worker", "A:hush"], '--env-worker "A:..."', "--env-worker A=... (launch.py's NAME:VALUE"),
         (["--env-server", "A:b=hush"], '--env-server "A:..."', "--env-server A=..."),
-        (["--gpus", "0-3"], '--gpus "0-3": must be numbers', None),
-        (["--gpus", ""], '--gpus ""', None),
-        (["-H", "nowhere"], "--hostfile nowhere: cannot be read: No such file", None),
+        (["--gpus", "0-3"], '--gpus "0-3": must be numbers', "cluster train --gpus 0,1"),
+        (["--gpus", ""], '--gpus ""', "cluster train --gpus 0,1"),
+        (["-H", "nowhere"], "--hostfile nowhere: cannot be read: No such file", "correct the path after -H"),
         (["-H", "job.toml"], "--hostfile job.toml: names no host", "one host a line"),
     ],
 )
