@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.pack import SMALL, write_images
-from train.data.recordio import ImageRecord, encode_image, encode_record
+from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 
 CLUSTER = str(Path(sys.executable).parent / "cluster")
 SHARDS = 4

@@ -1,1 +1,1 @@
-"""What every package uses: errors, progress, settings, files and locks, threads, waiting. Imports no other package."""
+"""What every package uses: errors, progress, settings, files and locks, threads, waits. Only imports mxnet_cluster."""

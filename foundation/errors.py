@@ -17,19 +17,24 @@
 The command line prints them in one place (cluster/main.py) and exits with their exit code.
 """
 
+from mxnet_cluster.errors import ClusterError, NotFoundError
 
-class ClusterError(Exception):
-    """What happened and where; `hint` is the next thing to do, a command where there is one."""
-
-    exit_code = 1
-
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-    def __str__(self) -> str:
-        return self.message  # callers may have added to it
+__all__ = [
+    "AwsError",
+    "CapacityError",
+    "ClusterError",
+    "ConfigError",
+    "ConnectError",
+    "CredentialsError",
+    "Interrupted",
+    "JobError",
+    "NodeCommandError",
+    "NotFoundError",
+    "QuotaError",
+    "SandboxError",
+    "StalePlanError",
+    "UsageError",
+]
 
 
 class UsageError(ClusterError):
@@ -66,10 +71,6 @@ class QuotaError(AwsError):
 
 class StalePlanError(ClusterError):
     """Another run, or AWS, has changed the cluster since this was planned: plan again."""
-
-
-class NotFoundError(ClusterError):
-    """What was named does not exist."""
 
 
 class ConnectError(ClusterError):

@@ -2,12 +2,14 @@
 
 import gzip
 import hashlib
+import io
 import json
 import subprocess
 import sys
 import tarfile
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from bootstrap.config import Fetch
-from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept, remember
+from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept, find_place, remember
 from bootstrap.environment.package_index import (
     NoSourceError,
     NoUrlError,
@@ -30,6 +32,7 @@ from bootstrap.environment.package_index import (
 from bootstrap.environment.target import SOURCE_PREFIX, WheelTarget
 from bootstrap.ssh.explain import render_last_lines
 from foundation.errors import ClusterError
+from foundation.files import write_whole
 from foundation.progress import Report
 from foundation.thread_pool import run_in_thread
 from provision.oracle.tables import Version, show
@@ -104,7 +107,7 @@ def fetch_bundle(
     if target.managed_python:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
-    return Bundle(target=target, files=(*found, _compat_file()))
+    return Bundle(target=target, files=(*found, pack_package(cache), _compat_file()))
 
 
 def _find_and_build(
@@ -222,6 +225,31 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 def find_pins(wheels: Sequence[BundleFile]) -> tuple[str, ...]:
     """The exact requirement of each wheel, by its file name. Pure."""
     return tuple("{}=={}".format(*file.name.split("-")[:2]) for file in wheels)
+
+
+def pack_package(cache: Path) -> BundleFile:
+    """A wheel of mxnet_cluster, the package that users' programs import; the same bytes for the same content."""
+    about = f"mxnet_cluster-{version('mxnet-cluster')}"
+    content = {f"mxnet_cluster/{path.name}": path.read_bytes() for path in _find_modules()}
+    info = {
+        "METADATA": f"Metadata-Version: 2.1\nName: mxnet-cluster\nVersion: {version('mxnet-cluster')}\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: mxnet-cluster\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "".join(f"{name},,\n" for name in content),
+    }
+    content |= {f"{about}.dist-info/{name}": text.encode() for name, text in info.items()}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as wheel:
+        for name, data in content.items():
+            wheel.writestr(zipfile.ZipInfo(name), data)
+    path = find_place(cache, hashlib.sha256(packed.getvalue()).hexdigest(), f"{about}-py3-none-any.whl")
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, packed.getvalue())
+    return describe_file(path)
+
+
+def _find_modules() -> list[Path]:
+    return sorted(Path(str(files("mxnet_cluster"))).glob("*.py"))
 
 
 @cached

@@ -13,12 +13,13 @@ import pytest
 from project import REPOSITORY
 
 BELOW = {
-    "cluster": {"train", "bootstrap", "provision", "foundation", "sandbox"},
-    "train": {"bootstrap", "provision", "foundation"},
-    "bootstrap": {"provision", "foundation"},
+    "cluster": {"train", "bootstrap", "provision", "foundation", "sandbox", "mxnet_cluster"},
+    "train": {"bootstrap", "provision", "foundation", "mxnet_cluster"},
+    "bootstrap": {"provision", "foundation", "mxnet_cluster"},
     "provision": {"foundation"},
     "sandbox": {"foundation"},
-    "foundation": set(),
+    "foundation": {"mxnet_cluster"},
+    "mxnet_cluster": {"cluster"},  # its main alone, which starts the command
 }
 RUN_BY_PATH = (
     "train/scripts/",

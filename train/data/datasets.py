@@ -32,7 +32,7 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 
 from foundation.errors import ClusterError
-from train.data.recordio import ImageRecord, encode_image, encode_record
+from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 
 TRAIN_IMAGES = "train-images-idx3-ubyte"
 TRAIN_LABELS = "train-labels-idx1-ubyte"

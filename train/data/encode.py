@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from foundation.errors import ClusterError
-from train.data.recordio import ImageRecord, encode_image, encode_record
+from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 
 Color = Literal["color", "gray", "unchanged"]
 REQUIREMENTS = ("opencv-python-headless>=4.11", "simplejpeg>=1.8")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from foundation.errors import ClusterError
-from train.data.reader import count_part, find_part
-from train.data.recordio import broken, scan_heads, scan_records
+from mxnet_cluster.recordio import broken, scan_heads, scan_records
+from mxnet_cluster.records import count_part, find_part
 from train.data.sources import Shard, Sources
 from train.s3.url import is_s3
 

@@ -22,7 +22,7 @@ from foundation.file_lock import locked
 from foundation.progress import Report
 from foundation.thread_pool import bounded_pool
 from foundation.user_folders import cache_folder
-from train.data.recordio import scan_records
+from mxnet_cluster.recordio import scan_records
 from train.data.sources import INDEX_FOLDER, Shard, Sources
 from train.s3 import operations
 from train.s3.url import S3Url, is_s3, parse_url

@@ -17,7 +17,7 @@ SOURCES = (
     "pyproject.toml",
     "README.md",
     "LICENSE",
-    "mxnet_cluster.py",
+    "mxnet_cluster",
     "cluster",
     "train",
     "bootstrap",

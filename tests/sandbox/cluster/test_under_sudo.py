@@ -263,7 +263,7 @@ def install(user: User) -> list[str]:
     """The program in an environment of the user's, because sudo takes PYTHONPATH away."""
     folder = user.home / "environment"
     subprocess.run([user.python, "-m", "venv", "--without-pip", str(folder)], check=True)
-    shutil.copy(REPOSITORY / "mxnet_cluster.py", user.home / "code")
+    shutil.copytree(REPOSITORY / "mxnet_cluster", user.home / "code" / "mxnet_cluster")
     packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     (packages / "program.pth").write_text(f"{user.home / 'code'}\n{SITE_PACKAGES}\n")
     script = folder / "bin" / "cluster"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 from project import REPOSITORY, Project, configure
 from s3_server import serve_s3
 from stage_steps import find_held, staging
-from train.data.recordio import ImageRecord, encode_image, encode_record
 
 pytestmark = pytest.mark.sandbox
 

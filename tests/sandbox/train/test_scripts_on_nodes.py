@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mxnet_cluster.recordio import MAGIC, encode_record
 from project import REPOSITORY, Project
-from train.data.recordio import MAGIC, encode_record
 
 pytestmark = pytest.mark.sandbox
 

@@ -19,6 +19,7 @@ from job_steps import (
     python,
     running,
 )
+from mxnet_cluster.recordio import encode_record
 from project import REPOSITORY, Project, processes_of
 from waits import until
 
@@ -90,6 +91,21 @@ def test_a_missing_package_is_named_with_the_file_that_has_it(two_nodes: Project
     assert 'set `[bootstrap] packages = ["-r theirs/requirements.txt"]`, then `cluster up`' in said
     said = two_nodes.run("train", "--", "python", "theirs/own.py", code=1).stderr
     assert 'set `[bootstrap] packages = ["-r theirs/requirements.txt"]`, then `cluster up`' in said
+
+
+def test_own_modules_with_common_names_are_imported_and_so_is_the_record_reader(two_nodes: Project) -> None:
+    folder = two_nodes.directory / "common"
+    folder.mkdir()
+    for name in ("train", "data", "records", "bootstrap", "foundation"):
+        (folder / f"{name}.py").write_text(f"own = 'my {name}'\n")
+    (folder / "a.rec").write_bytes(encode_record(b"payload"))
+    (folder / "program.py").write_text(
+        "import bootstrap, data, foundation, records, train\n"
+        "from mxnet_cluster.records import iterate_records\n"
+        "print(train.own, data.own, records.own, *iterate_records('common/a.rec'))\n"
+    )
+    said = two_nodes.run("train", "--", "python", "common/program.py").stdout
+    assert said.count("my train my data my records b'payload'") >= 2
 
 
 def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:

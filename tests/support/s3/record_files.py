@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from train.data.recordio import MAGIC, ImageRecord, decode_record, encode_image, encode_record, scan_records
+from mxnet_cluster.recordio import MAGIC, ImageRecord, decode_record, encode_image, encode_record, scan_records
 
 
 def small_jpeg(number: int = 0) -> bytes:

@@ -98,7 +98,8 @@ def test_a_bundle_is_fetched_once_by_the_real_pip(
     assert [file.name for file in first.files[:2]] == sorted(path.name for path in wheels.iterdir())
     assert first.files[-1].name == COMPAT_FILE
     assert (first.uv.name, first.compat.name, first.python) == (first.files[1].name, COMPAT_FILE, None)
-    assert first.wheels == (first.files[0],)
+    assert first.wheels == (first.files[0], first.files[2])
+    assert first.files[2].name.startswith("mxnet_cluster-")
     with zipfile.ZipFile(first.files[0].path) as wheel:
         assert first.files[0].unpacked_bytes == sum(len(wheel.read(name)) for name in wheel.namelist())
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))

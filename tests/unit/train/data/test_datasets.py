@@ -16,6 +16,7 @@ from PIL import Image
 
 from folders import read_files
 from foundation.errors import ClusterError
+from mxnet_cluster.recordio import decode_image
 from real_mxnet import run_mxnet
 from record_files import read_records
 from train.data import datasets
@@ -32,7 +33,6 @@ from train.data.datasets import (
     encode_idx,
     shard_names,
 )
-from train.data.recordio import decode_image
 
 DRAW = random.Random(7)
 Labelled = tuple[int, bytes]

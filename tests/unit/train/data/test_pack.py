@@ -9,12 +9,12 @@ import pytest
 
 from folders import read_files
 from foundation.errors import ClusterError, UsageError
+from mxnet_cluster.recordio import decode_image, encode_record
+from mxnet_cluster.records import iterate_records
 from photos import Run, photo, pixels
 from real_mxnet import run_mxnet
 from s3_server import S3Server
 from train.data.pack import map_in_order, plan_cuts
-from train.data.reader import iterate_records
-from train.data.recordio import decode_image, encode_record
 
 OWN = {f"part-{number:05}" for number in range(4)}
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from folders import read_files
 from foundation.errors import ClusterError, UsageError
 from foundation.progress import silent
+from mxnet_cluster.recordio import MAGIC, encode_record
+from mxnet_cluster.records import iterate_records
 from photos import Run
 from record_files import image_record, write_uneven
 from train.data.info import describe_shards, share_out
-from train.data.reader import iterate_records
-from train.data.recordio import MAGIC, encode_record
 from train.data.shards import Destination, open_destination, split_shards
 from train.data.sources import Sources
 

@@ -9,8 +9,8 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from moto import mock_aws
 
+from mxnet_cluster.recordio import encode_record
 from provision.aws.clients import Clients, make_clients
-from train.data.recordio import encode_record
 from train.job import survey
 from train.job.survey import Data, Refusal, Survey, Surveyor, count, find_data, find_owner
 

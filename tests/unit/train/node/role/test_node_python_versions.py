@@ -12,6 +12,7 @@ from project import REPOSITORY
 from real_mxnet import VERSIONS, find_python
 from train.job.payload import CODE
 
+IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py")) if path.stem != "__init__"]
 BOOTSTRAP = sorted((REPOSITORY / "bootstrap" / "node").glob("*.py"))
 OF_JOBS = sorted(
     path
@@ -62,6 +63,7 @@ def unions_in(path: Path) -> list[int]:
     ("paths", "oldest", "known"),
     [
         pytest.param(BOOTSTRAP, (3, 6), {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy"}, id="bootstrap"),
+        pytest.param(IMPORTED, (3, 9), {"mxnet_cluster", "s3fs", "botocore", "_typeshed"}, id="imported by users"),
         pytest.param(OF_JOBS, (3, 9), ENVIRONMENT, id="jobs"),
     ],
 )

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mxnet_cluster.recordio import MAGIC, encode_record
 from record_files import read_records
-from train.data.recordio import MAGIC, encode_record
 from train.node.s3 import Entry
 from train.node.staging import plan
 from train.node.staging.plan import Kept

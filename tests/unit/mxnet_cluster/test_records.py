@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foundation.errors import ClusterError, NotFoundError
+from mxnet_cluster import sources
+from mxnet_cluster.recordio import MAGIC, decode_image, encode_record
+from mxnet_cluster.records import Range, count_part, find_part, iterate_records
 from real_mxnet import labels_by_part
 from record_files import write_uneven
 from s3_proxies import Cuts, cutting_proxy
 from s3_server import REGION, S3Server, serve_s3_over_tls
-from train.data import sources
-from train.data.reader import Range, count_part, find_part, iterate_records
-from train.data.recordio import MAGIC, decode_image, encode_record
 
 PARTS = (1, 2, 3, 5)
 

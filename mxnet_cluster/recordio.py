@@ -12,12 +12,14 @@ Source: dmlc-core, include/dmlc/recordio.h and src/recordio.cc. A payload that M
 an IRHeader (mxnet/recordio.py): flag, label, id and id2, and, if flag > 0, `flag` labels instead of the one.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from foundation.errors import ClusterError
+from mxnet_cluster.errors import ClusterError
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 _LENGTH_BITS = 29
@@ -44,7 +46,7 @@ def encode_record(payload: bytes) -> bytes:
     return bytes(encoded)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class EncodedRecord:
     """A record as it stands in a file, all parts and padding, and where it begins there."""
 
@@ -104,7 +106,7 @@ def decode_record(content: bytes) -> bytes:
     return MAGIC.join(parts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class RecordHead:
     """Where a record begins, and its labels if its payload begins as an image's does."""
 
@@ -163,7 +165,7 @@ def find_head(words: bytes) -> int | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class ImageRecord:
     """What MXNet's image iterators find in a payload: labels, an id, and the encoded image (PNG or JPEG)."""
 

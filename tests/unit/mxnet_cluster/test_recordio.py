@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foundation.errors import ClusterError
-from record_files import read_records
-from train.data.recordio import (
+from mxnet_cluster.recordio import (
     MAGIC,
     ImageRecord,
     decode_image,
@@ -19,6 +18,7 @@ from train.data.recordio import (
     scan_heads,
     scan_records,
 )
+from record_files import read_records
 
 # Payloads that are likely to hold the magic number, whole or in pieces, at any alignment.
 PAYLOADS = st.lists(st.sampled_from([MAGIC, MAGIC[:2], MAGIC[2:], b"", b"a", b"bc", b"def", b"ghij"]), max_size=12).map(
@@ -93,7 +93,7 @@ def test_records_before_the_break_are_read() -> None:
 
 
 def test_a_payload_beyond_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.data.recordio.MAX_PAYLOAD_BYTES", 10)  # 512 MiB would only make the test slow
+    monkeypatch.setattr("mxnet_cluster.recordio.MAX_PAYLOAD_BYTES", 10)  # 512 MiB would only make the test slow
     with pytest.raises(ValueError, match="at most 10 bytes"):
         encode_record(bytes(11))
 

@@ -1,10 +1,10 @@
 """The records of a file or folder, on this machine or in S3, in Python: the same that MXNet's ImageRecordIter reads.
 
-    from train.data.reader import iterate_records
+    from mxnet_cluster.records import decode_image, iterate_records
     for payload in iterate_records("s3://bucket/train/", num_parts=4, part_index=0): ...
 
-For other frameworks, and without MXNet. decode_image (train/data/recordio.py) takes a payload apart. MXNet reads a
-folder on this machine in the order in which its file system lists it; this sorts the names, as S3 does.
+For other frameworks, and without MXNet, on the user's machine and on the nodes. decode_image takes a payload apart.
+MXNet reads a local folder in the order in which its file system lists it; this sorts the names, as S3 does.
 
 How MXNet divides records among workers: ImageRecordIter takes its files as one row of bytes, in their order, and cuts
 it into `num_parts` pieces of equal length, a multiple of four; the last ones may be shorter or empty. Both ends of a
@@ -13,21 +13,25 @@ piece then move to the next beginning of a record in the same file. So a record 
 Source: dmlc-core, src/io/input_split_base.cc (ResetPartition) and src/io/recordio_split.cc (SeekRecordBegin).
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import BinaryIO
 
-from foundation.errors import ClusterError
-from train.data.recordio import broken, decode_record, find_head, scan_records
-from train.data.sources import Shard, Sources
+from mxnet_cluster.errors import ClusterError
+from mxnet_cluster.recordio import ImageRecord, broken, decode_image, decode_record, find_head, scan_records
+from mxnet_cluster.sources import Shard, Sources
+
+__all__ = ["ImageRecord", "decode_image", "iterate_records"]
 
 _ALIGN = 4
 _SEARCH_BYTES = 2**16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Range:
     """The records of file number `file` that begin in the bytes from `begin` up to `end`, without it."""
 
@@ -43,8 +47,8 @@ def iterate_records(url: str, *, num_parts: int = 1, part_index: int = 0, region
     ";" between them. Over all parts of one num_parts, every record comes exactly once.
 
     S3 is read ahead, in up to five ranges of 8 MiB, with retries. Raises NotFoundError if there is nothing,
-    ClusterError that names the file and the byte where it is cut short or is not RecordIO, AwsError, ValueError if
-    there is no such part.
+    ClusterError (mxnet_cluster/errors.py) that names the file and the byte where it is cut short or is not RecordIO, or
+    says why S3 cannot be read; ValueError if there is no such part.
     """
     sources = Sources(region=region)
     shards = sources.find([word for word in url.split(";") if word], suffix="")
@@ -70,7 +74,7 @@ def find_part(sizes: Sequence[int], num_parts: int, part_index: int) -> tuple[Ra
     step += -step % _ALIGN
     begin, end = min(step * part_index, total), min(step * (part_index + 1), total)
     ranges = []
-    for file, (stop, size) in enumerate(zip(accumulate(sizes), sizes, strict=True)):
+    for file, (stop, size) in enumerate(zip(accumulate(sizes), sizes)):
         start = stop - size
         low, high = max(begin, start), min(end, stop)
         if low < high:
