@@ -69,5 +69,5 @@ requirements: install-dev ## pin the requirements anew, with hashes
 
 clean: ## remove everything that make made here
 	@if [ -x $(BIN)/cluster ]; then $(SUDO) $(BIN)/cluster sandbox reset; fi
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info demo-data
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info demo-data demo-model
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

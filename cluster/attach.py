@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from cluster.app import App
 from cluster.jobs import end_from_here, end_job
 from cluster.views.live import JobDisplay
+from cluster.views.status import find_results
 from foundation.errors import ClusterError, JobError
 from train.follow.head import Head, HeadGoneError, Talk
 from train.follow.run import STOPPED, Follower, Started, check_result, render_left, submit
@@ -108,8 +109,8 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
         app.say(f"job {started.id}: done, but see the warning above", style="yellow")
     else:
         app.say(f"job {started.id}: done", style="green")
-    if order.output_url is not None:
-        app.say(f"what it left in its output folder: cluster data ls {order.output_url}")
+    if results := find_results(order):
+        app.say(f"its files: {results}")
     return 0
 
 

@@ -245,7 +245,11 @@ def ask_for_job(app: App, state: ClusterState) -> Callable[[], HeadJob | None]:
 def _ask(app: App, state: ClusterState) -> HeadJob:
     with open_head(app, state, wait_s=CONNECT_S) as head:
         records = ask_head(app, head)
-    return HeadJob(record=find_running(records), queued=sum(record.state == "queued" for record in records))
+    return HeadJob(
+        record=find_running(records),
+        last=next((record for record in records if record.has_ended), None),
+        queued=sum(record.state == "queued" for record in records),
+    )
 
 
 def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> bool:

@@ -1,9 +1,12 @@
 """A cluster, the clusters of a region, and jobs, as text and as JSON. Pure."""
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from cluster.views.terminal import render_table
@@ -21,6 +24,7 @@ from provision.status import (
     reckon_cost,
 )
 from train.follow.records import JobRecord
+from train.job.protocol import Order
 
 ERROR_WIDTH = 60
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
@@ -30,10 +34,11 @@ INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public
 class HeadJob:
     """The running job as the head reports it; `why` says why it could not be asked.
 
-    queued: how many jobs wait.
+    queued: how many jobs wait. last: the newest that has ended.
     """
 
     record: JobRecord | None = None
+    last: JobRecord | None = None
     queued: int = 0
     why: str | None = None
 
@@ -72,6 +77,9 @@ def render_status(status: Status) -> str:
     lines.append(f"state  {allocation.state}" + (f": {allocation.why}" if allocation.why else ""))
     if status.job is not None:
         lines.append(f"job    {_render_job(status.job, now=status.now)}")
+        shown = status.job.record or status.job.last
+        if shown is not None and (results := find_results(shown)):
+            lines.append(f"files  {results}")
     if instances := (*status.state.nodes, *status.state.untrusted):  # all of them cost money
         costs = [reckon_cost(each, prices=status.prices, now=status.now) for each in instances]
         hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
@@ -178,7 +186,8 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
         return f"unknown: {job.why}"
     queued = f", {job.queued} queued" if job.queued else ""
     if job.record is None:
-        return f"none{queued}"
+        last = "" if job.last is None else f"; the last one, {job.last.id} ({job.last.name}), is {job.last.state}"
+        return f"none{queued}{last}"
     warned = "".join(f"\n       warning: {text}" for text in job.record.warnings)
     took = f" for {render_took(job.record, now=now)}" if job.record.started_at is not None else ""
     stall = f"\n       {job.record.stall}" if job.record.stall else ""
@@ -321,7 +330,38 @@ def render_jobs(records: Sequence[JobRecord], *, now: datetime) -> str:
     heading = ("JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "CODE", "ERROR")
     lines = render_table([heading, *(_job_row(record, now) for record in records)])
     in_s3 = any(record.source == "s3" for record in records)
+    newest = next((record for record in records if not record.is_damaged), None)
+    if newest is not None and (results := find_results(newest)):
+        lines += f"\nfiles of {newest.id}: {results}"
     return f"{lines}\n(s3): as it was last copied to [data] results; not on the head any more" if in_s3 else lines
+
+
+def find_results(job: JobRecord | Order) -> str | None:
+    """The command that shows or copies what a job has saved; None where nothing is known to be saved. Pure.
+
+    That is below --model-prefix, as in MXNet's examples, or in its output folder, or in the folder that it ran in.
+    """
+    prefix = find_option(job.command, "--model-prefix")
+    if prefix is not None and prefix.startswith("s3://"):
+        return f"cluster data ls {shlex.quote(prefix.rpartition('/')[0] + '/')}"
+    if job.output_url is not None:
+        return f"cluster data ls {shlex.quote(job.output_url)}"
+    if job.project is None:  # a script of ours, which saves nothing without being told where
+        return None
+    place = job.sync_dst_dir or job.cwd if isinstance(job, Order) else job.cwd
+    short = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1*", f"node-0:{place}/FILE")
+    return f"cluster cp {shlex.quote(short)} ."
+
+
+def find_option(words: Sequence[str], name: str) -> str | None:
+    """The value of the last `--name VALUE` or `--name=VALUE` among the words of a command. Pure."""
+    found = None
+    for word, following in pairwise([*words, ""]):
+        if word == name:
+            found = following
+        elif word.startswith(f"{name}="):
+            found = word.removeprefix(f"{name}=")
+    return found or None
 
 
 def job_documents(records: Sequence[JobRecord]) -> list[dict[str, Any]]:

@@ -60,6 +60,10 @@ class JobRecord:
     nodes: tuple[JobHost, ...] = ()
     roles: tuple[RecordRole, ...] = ()
     left: Left = field(default_factory=dict)
+    cwd: str = ""
+    command: tuple[str, ...] = ()
+    project: str | None = None
+    output_url: str | None = None
     data: bytes = field(default=b"", repr=False)
 
     @property

@@ -22,7 +22,15 @@ from cluster.commands import stop as stop_command
 from cluster.commands.logs import JsonLines, event_document, replay
 from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
 from cluster.jobs import Stopped, confirm_ending, find_gone, find_left, render_interruption
-from cluster.views.status import HeadJob, Status, job_documents, render_jobs, render_status, status_document
+from cluster.views.status import (
+    HeadJob,
+    Status,
+    find_results,
+    job_documents,
+    render_jobs,
+    render_status,
+    status_document,
+)
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError, UsageError
 from job_channels import ALIVE, BROKEN, LOG, FakeHead, channel, encode, make_order
 from provision.model import ClusterState
@@ -50,6 +58,8 @@ def document(number: int, **values: Any) -> dict[str, Any]:
         "ended_at": NOW.timestamp() - 100,
         "exit_code": 0,
         "error": None,
+        "cwd": "/home/ubuntu/x",
+        "project": "x",
     }
     return {**made, **values}
 
@@ -122,6 +132,24 @@ def test_what_is_wrong_with_a_running_job_is_shown(values: dict[str, Any], shown
     assert job["stall"] == values.get("stall", {}).get("text")
 
 
+@pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({}, "cluster cp node-0:/home/ubuntu/x/FILE ."),
+        ({"cwd": "/a b"}, "cluster cp 'node-0:/a b/FILE' ."),
+        ({"cwd": f"/.cluster/tree/{'0123abcd' * 8}"}, "cluster cp 'node-0:/.cluster/tree/0123abcd*/FILE' ."),
+        ({"project": None}, None),
+        ({"project": None, "output_url": "s3://b/results/1/"}, "cluster data ls s3://b/results/1/"),
+        ({"command": ["python", "a.py", "--model-prefix", "s3://b/m/mlp"]}, "cluster data ls s3://b/m/"),
+        ({"command": ["python", "a.py", "--model-prefix=s3://b/m/mlp", "x"]}, "cluster data ls s3://b/m/"),
+        ({"command": ["python", "a.py", "--model-prefix"]}, "cluster cp node-0:/home/ubuntu/x/FILE ."),
+        ({"command": ["python", "a.py", "--model-prefix", "mlp"]}, "cluster cp node-0:/home/ubuntu/x/FILE ."),
+    ],
+)
+def test_where_the_results_of_a_job_are(values: dict[str, Any], command: str | None) -> None:
+    assert find_results(record(1, **values)) == command
+
+
 def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     records = [
@@ -137,7 +165,8 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[3].split()[2:9] == ["failed", "2", "2", "2026-11-21", "09:55:00", "3m20s", "7"]
     assert lines[3].endswith("xxx...")
     assert "? running (s3)" in lines[4]
-    assert lines[5].startswith("(s3): ")
+    assert lines[5] == f"files of {records[0].id}: cluster cp node-0:/home/ubuntu/x/FILE ."
+    assert lines[6].startswith("(s3): ")
     assert render_jobs([], now=NOW) == "no job has run on this cluster"
     assert job_documents(records)[3] == {**records[3].document, "source": "s3"}
 
