@@ -1,17 +1,18 @@
-"""The project as a user installs it: by pip, into an empty environment, and run in an empty folder."""
+"""The project as a user installs it: by uv and by pip, into empty environments, and run in an empty folder."""
 
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from project import REPOSITORY, Project
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(900)]
 
 SOURCES = (
     "pyproject.toml",
@@ -42,6 +43,16 @@ mxnet.kv.create(os.environ["CLUSTER_KV_STORE"])
 """
 
 
+def run(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> None:
+    """Run a program to its end, as outside of the checkout's environment."""
+    outside = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    outside["PIP_RETRIES"] = "9"  # two minutes in all: an index may be out of reach for a moment
+    done = subprocess.run(
+        words, cwd=cwd, env={**outside, **(env or {})}, capture_output=True, text=True, check=False, timeout=500
+    )
+    assert done.returncode == 0, f"{words}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
 def copy_sources(folder: Path) -> Path:
     """A copy of the checkout, in which pip may leave what it builds."""
     folder.mkdir()
@@ -54,34 +65,29 @@ def copy_sources(folder: Path) -> Path:
     return folder
 
 
-def install(source: Path, environment: Path, *, pip: str, options: tuple[str, ...] = ()) -> None:
-    """Install the project with a release of pip into an empty virtual environment."""
-    outside = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    outside["PIP_RETRIES"] = "9"  # two minutes in all: an index may be out of reach for a moment
+@pytest.fixture(scope="module")
+def installed_by_uv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The command, after `uv build` and `uv tool install` of the wheel. The sources are gone."""
+    folder = tmp_path_factory.mktemp("uv")
+    sources = copy_sources(folder / "source")
+    uv = (sys.executable, "-m", "uv")
+    run(*uv, "build", "--quiet", "--wheel", "--out-dir", str(folder / "dist"), cwd=sources)
+    shutil.rmtree(sources)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    places = {"UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
+    run(*uv, "tool", "install", "--quiet", "--python", sys.executable, str(wheel), cwd=folder, env=places)
+    yield str(folder / "bin" / "cluster")
+    shutil.rmtree(folder)  # half a gigabyte, and pytest keeps the folders of its last runs
 
-    def run(*words: str) -> None:
-        done = subprocess.run(words, cwd=source, env=outside, capture_output=True, text=True, check=False, timeout=500)
-        assert done.returncode == 0, f"{words}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
-    python = str(environment / "bin" / "python")
-    run(sys.executable, "-m", "venv", "--without-pip", str(environment))
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", pip)
-    run(python, "-m", "pip", "install", "--quiet", "--no-compile", *options, ".")
-
-
-@pytest.mark.timeout(900)
-def test_an_installed_project_needs_no_checkout(tmp_path: Path) -> None:
-    environment = tmp_path / "environment"
-    install(copy_sources(tmp_path / "source"), environment, pip="pip==23.0.1")  # Debian 12's
-    shutil.rmtree(tmp_path / "source")
+def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "theirs").mkdir()
     for name in ("train", "sandbox", "cluster"):  # the user's own modules are no part of the command
         (tmp_path / "empty" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
     for name in ("train", "sandbox", "cluster", "json", "click"):
         (tmp_path / "theirs" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
-    command = str(environment / "bin" / "cluster")
-    project = Project(tmp_path / "empty", command=command, env={"PYTHONPATH": f"{tmp_path / 'theirs'}:."})
+    project = Project(tmp_path / "empty", command=installed_by_uv, env={"PYTHONPATH": f"{tmp_path / 'theirs'}:."})
     try:
         project.run("init")
         url = tomllib.loads((project.directory / "cluster.toml").read_text())["data"]["url"]
@@ -98,10 +104,28 @@ def test_an_installed_project_needs_no_checkout(tmp_path: Path) -> None:
         project.run("sandbox", "stop")
     finally:
         project.run("sandbox", "reset", code=None)
-        shutil.rmtree(environment)  # half a gigabyte, and pytest keeps the folders of its last runs
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_newest_pip_finds_releases_that_fit_together(tmp_path: Path) -> None:
-    install(copy_sources(tmp_path / "source"), tmp_path / "environment", pip="pip", options=("--dry-run",))
+@pytest.mark.parametrize(
+    "pip",
+    ["pip==23.2", pytest.param("pip==24.0", marks=pytest.mark.slow), pytest.param("pip", marks=pytest.mark.slow)],
+)
+def test_pip_installs_a_command_that_works(pip: str, tmp_path: Path) -> None:
+    """`pip install .`, by the oldest pip that is supported, one of Ubuntu's, and the newest."""
+    sources = copy_sources(tmp_path / "source")
+    environment, empty = tmp_path / "environment", tmp_path / "empty"
+    empty.mkdir()
+    python = str(environment / "bin" / "python")
+    project = Project(empty, command=str(environment / "bin" / "cluster"))
+    try:
+        run(sys.executable, "-m", "venv", "--without-pip", str(environment), cwd=empty)
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", pip, cwd=empty)
+        run(python, "-m", "pip", "install", "--quiet", "--no-compile", ".", cwd=sources)
+        shutil.rmtree(sources)
+        assert project.run("--version").stdout.startswith("cluster, version ")
+        project.run("init")
+        assert "launch 2 nodes" in project.run("up", "--dry-run").stdout
+    finally:
+        if Path(project.command).exists():
+            project.run("sandbox", "reset", code=None)
+        shutil.rmtree(environment)
