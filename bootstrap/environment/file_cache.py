@@ -148,7 +148,7 @@ def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...
     if all(file.urls for file in lost):
         return files
     report(Event(kind="warn", what=f"{lost[0].path} is damaged or gone: all that was fetched with it is fetched again"))
-    manifest.unlink()
+    manifest.unlink(missing_ok=True)  # several nodes may ask at the same time
     return None
 
 
