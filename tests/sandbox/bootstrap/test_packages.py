@@ -67,6 +67,8 @@ def index(two_nodes: Project, tmp_path: Path) -> Iterator[Index]:
         finally:
             two_nodes.env = {}
             two_nodes.write((REPOSITORY / "cluster.toml").read_text())
+            for name in ("limits.txt", "requirements.txt"):
+                (two_nodes.directory / name).unlink(missing_ok=True)
             shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
