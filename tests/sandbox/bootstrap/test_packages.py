@@ -67,8 +67,6 @@ def index(two_nodes: Project, tmp_path: Path) -> Iterator[Index]:
         finally:
             two_nodes.env = {}
             two_nodes.write((REPOSITORY / "cluster.toml").read_text())
-            for name in ("limits.txt", "requirements.txt"):
-                (two_nodes.directory / name).unlink(missing_ok=True)
             shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
@@ -80,12 +78,14 @@ def ask(project: Project, code: str) -> list[str]:
 
 def test_every_node_gets_the_same_of_a_requirements_file_a_range_and_a_source(two_nodes: Project, index: Index) -> None:
     part = sha256_of((index.folder / "part-2.0-py3-none-any.whl").read_bytes())
-    (two_nodes.directory / "limits.txt").write_text("part!=2.1\n")
-    (two_nodes.directory / "requirements.txt").write_text(
+    folder = two_nodes.directory / "needs"  # not the shared folder itself: hints name a requirements.txt there
+    folder.mkdir()
+    (folder / "limits.txt").write_text("part!=2.1\n")
+    (folder / "requirements.txt").write_text(
         "# ours\n-c limits.txt\nsourced  # no wheel\nnever; python_version < '3'\nmxnet\n"
         f"part \\\n  --hash=sha256:{part}\n"
     )
-    packages = ["-r requirements.txt", "ranged>=2,<3"]
+    packages = ["-r needs/requirements.txt", "ranged>=2,<3"]
     text = (REPOSITORY / "cluster.toml").read_text()
     two_nodes.write(text.replace("[bootstrap]\n", f"[bootstrap]\npackages = {json.dumps(packages)}\n"))
     two_nodes.run("exec", "--", "touch", "fail")
@@ -108,7 +108,7 @@ def test_every_node_gets_the_same_of_a_requirements_file_a_range_and_a_source(tw
     assert "there was nothing to do" in two_nodes.run("up").stderr
     assert ask(two_nodes, "import ranged; print(ranged.version)") == ["2.1"] * 2
 
-    (two_nodes.directory / "requirements.txt").write_text(f"part --hash=sha256:{'0' * 64}\n")
+    (folder / "requirements.txt").write_text(f"part --hash=sha256:{'0' * 64}\n")
     assert "its SHA-256 is " in two_nodes.run("up", code=1).stderr
-    (two_nodes.directory / "requirements.txt").write_text("part\n-e .\n")
+    (folder / "requirements.txt").write_text("part\n-e .\n")
     assert "requirements.txt, line 2: the option -e is not supported" in two_nodes.run("up", code=2).stderr
