@@ -15,8 +15,9 @@ from rich.console import Console
 
 from cluster.config import ClusterConfig, load_config
 from cluster.last_known import find_above
+from cluster.views.layout import wrap
 from cluster.views.messages import StepDisplay, make_console, say
-from cluster.views.terminal import escape, write
+from cluster.views.terminal import escape, find_columns, write
 from foundation.errors import Interrupted, NotFoundError, SandboxError, UsageError
 from foundation.progress import Event
 from foundation.user_folders import state_folder
@@ -124,7 +125,12 @@ class App:
     def print(self, text: str) -> None:
         """Print a result to stdout."""
         self.close()
-        write(sys.stdout, text)
+        write(sys.stdout, text, wrapped=True)
+
+    @property
+    def columns(self) -> int:
+        """The width that tables on stdout fit into."""
+        return find_columns(sys.stdout)
 
     def print_line(self, text: str) -> None:
         """Print one line of a result to stdout; on a terminal, newlines within it are escaped."""
@@ -154,7 +160,13 @@ class App:
             return True
         if not self.is_interactive():
             raise UsageError(f"{question} Without a terminal this needs --yes.")
-        return click.confirm(escape(question), err=True)
+        asked = wrap(f"{escape(question)} [y: yes; n or Enter: no] ", self.console.width)
+        return click.confirm(asked, prompt_suffix="", show_default=False, err=True)
+
+    @property
+    def price_note(self) -> str:
+        """What to add to prices: the sandbox's are simulated."""
+        return "simulated" if self.config.cloud == "sandbox" else ""
 
 
 @contextmanager

@@ -17,7 +17,10 @@ from train.follow.run import STOPPED, Follower, Started, check_result, render_le
 from train.job.protocol import JobResult, Order
 
 Choice = Literal["stop", "leave", "continue"]
-QUESTION = "Stop the job, or leave it running? [stop/leave/continue] "
+QUESTION = (
+    "Stop the job, leave it running, or continue to watch it?\n"
+    "[s: stop; l: leave it running; c or Enter: continue to watch] "
+)
 
 
 class Interrupts:
@@ -173,17 +176,20 @@ def can_ask() -> bool:
 
 
 def ask() -> Choice:
-    """Ask at the terminal until there is a valid answer; end of input means "leave". Raises KeyboardInterrupt."""
+    """Ask at the terminal until there is a valid answer. Raises KeyboardInterrupt.
+
+    Enter alone means "continue", end of input "leave".
+    """
     while True:
         sys.stderr.write(QUESTION)
         sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:
             return "leave"
-        answer = line.strip().lower()
+        answer = line.strip().lower() or "continue"
         choices: tuple[Choice, ...] = ("stop", "leave", "continue")
         for choice in choices:
-            if answer and choice.startswith(answer):
+            if choice.startswith(answer):
                 return choice
 
 

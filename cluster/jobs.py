@@ -189,9 +189,14 @@ class JobSources:
 
 def ask_head(app: App, head: Head) -> tuple[JobRecord, ...]:
     """The jobs that the head knows, newest first. Raises ClusterError's kinds."""
+    return find_on_head(app, head) or ()
+
+
+def find_on_head(app: App, head: Head) -> tuple[JobRecord, ...] | None:
+    """As ask_head; None if the head is not set up, so that no job can have run there."""
     line = head.ask("list")
-    if not line:  # no job has ever run there
-        return ()
+    if not line:
+        return None
     try:
         records = merge_records(read_jobs(line))
     except ValueError as error:
@@ -244,8 +249,10 @@ def ask_for_job(app: App, state: ClusterState) -> Callable[[], HeadJob | None]:
 
 def _ask(app: App, state: ClusterState) -> HeadJob:
     with open_head(app, state, wait_s=CONNECT_S) as head:
-        records = ask_head(app, head)
+        found = find_on_head(app, head)
+    records = found or ()
     return HeadJob(
+        set_up=found is not None,
         record=find_running(records),
         last=next((record for record in records if record.has_ended), None),
         queued=sum(record.state == "queued" for record in records),

@@ -70,7 +70,7 @@ def run() -> int:
     except click.ClickException as error:
         said = io.StringIO()
         error.show(file=said)
-        write(sys.stderr, said.getvalue().rstrip("\n"))  # a file name may stand in it
+        write(sys.stderr, said.getvalue().rstrip("\n"), wrapped=True)  # a file name may stand in it
         code = error.exit_code
     except ClusterError as error:
         _fail(error.message, _repair(error.__cause__) or error.hint)
@@ -99,6 +99,6 @@ def _repair(error: BaseException | None) -> str | None:
 
 
 def _fail(message: str, hint: str | None) -> None:
-    write(sys.stderr, f"error: {message}", colour="red")
+    write(sys.stderr, f"error: {message}", wrapped=True, colour="red")
     if hint:
-        write(sys.stderr, f"  try: {hint}")
+        write(sys.stderr, f"  try: {hint}", wrapped=True)

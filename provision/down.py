@@ -42,7 +42,7 @@ LOCAL_FILES = "local files"
 """Kind of what ForgetFiles removes."""
 
 _SHOWN = 8
-_WIDTH = 110
+_WIDTH = 80
 _INDENT = 11
 
 
@@ -293,8 +293,8 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def render_receipt(receipt: Receipt) -> str:
-    """The receipt as text."""
+def render_receipt(receipt: Receipt, *, price_note: str = "") -> str:
+    """The receipt as text. price_note: what to add to the cost, such as "simulated"."""
     if not receipt.deleted and not receipt.leftovers:
         lines = [f"cluster {receipt.cluster}: nothing is there"]
     else:
@@ -312,7 +312,7 @@ def render_receipt(receipt: Receipt) -> str:
     for unseen in receipt.unseen:
         lines += _entry("unseen", f"{unseen.kind}: {unseen.why}")
     if receipt.deleted:
-        lines += _entry("ran", _render_bill(receipt.bill))
+        lines += _entry("ran", _render_bill(receipt.bill, price_note))
     return "\n".join(lines) + "\n"
 
 
@@ -327,13 +327,14 @@ def _render_leftovers(receipt: Receipt) -> list[str]:
     return lines
 
 
-def _render_bill(bill: Bill) -> str:
+def _render_bill(bill: Bill, price_note: str) -> str:
     if bill.usd is None:
         cost = "the price is unknown"
     else:
         about, how = ("about ", ", spot at its present price") if bill.on_spot else ("", "")
         digits = 2 if bill.usd >= 0.1 or bill.usd == 0 else 4  # what is not nothing is not shown as $0.00
-        cost = f"{about}${bill.usd:.{digits}f}{how} (disks and traffic not counted)"
+        notes = "; ".join(filter(None, ["disks and traffic not counted", price_note]))
+        cost = f"{about}${bill.usd:.{digits}f}{how} ({notes})"
     words = f"{bill.node_hours:.2f} node hours, {cost}"
     if bill.uncounted:
         words += f"; not counted: {len(bill.uncounted)} x instance that had ended, or was ending, before"

@@ -229,7 +229,7 @@ class ClusterFiles:
         )
 
     def addresses(self) -> dict[str, str]:
-        """Where the nodes were when they were last reached, by instance id. A hint: EC2 says where they are."""
+        """Where the nodes were when they were last set up, by instance id. A hint: EC2 says where they are."""
         try:
             return {str(key): str(value) for key, value in json.loads(self.addresses_file.read_bytes()).items()}
         except (OSError, ValueError, AttributeError):

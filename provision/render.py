@@ -8,18 +8,22 @@ from provision.model import LaunchOption, Permissions, Preflight, count
 from provision.plan import Plan, Wanted
 from provision.preflight.quotas import find_quota_kind, render_quota
 
-_WIDTH = 110
+_WIDTH = 78  # with the indent of a plan: 80 columns
 _LABEL = 13
 _HOURS_A_MONTH = 730
 
 
-def render_plan(plan: Plan) -> str:
-    """The plan as `--dry-run` prints it: what was found out, then what would be done."""
+def render_plan(plan: Plan, *, price_note: str = "") -> str:
+    """The plan as `--dry-run` prints it: what was found out, then what would be done.
+
+    price_note: what to add to the price, such as "simulated".
+    """
     if not plan:
         return "\n".join([f"cluster {plan.cluster}: no resources to change", *_render_left_alone(plan)]) + "\n"
     lines = [f"cluster {plan.cluster}:"]
     if plan.wanted is not None and plan.wanted.preflight is not None:
-        lines += [*(f"  {line}" for line in render_preflight(plan.wanted, plan.wanted.preflight)), ""]
+        found = render_preflight(plan.wanted, plan.wanted.preflight, price_note=price_note)
+        lines += [*(f"  {line}" for line in found), ""]
     for number, step in enumerate(plan.steps, start=1):
         lines.append(f"  {number:>2}. {step.describe()}")
         lines.extend(f"      {line}" for line in step.details())
@@ -33,10 +37,12 @@ def _render_left_alone(plan: Plan) -> list[str]:
     return [*lines, *(f"      {each.instance_id}  {each.state}  {each.why}" for each in plan.left_alone)]
 
 
-def render_preflight(wanted: Wanted, preflight: Preflight, *, now: datetime | None = None) -> list[str]:
-    """Lines of at most 110 columns, each with a label in front where a topic begins.
+def render_preflight(
+    wanted: Wanted, preflight: Preflight, *, now: datetime | None = None, price_note: str = ""
+) -> list[str]:
+    """Lines of at most 78 columns; the first of each topic begins with a label. Prices are for all nodes together.
 
-    now: for the age of the image, otherwise the time that it is. Prices are for all nodes together.
+    now: the moment for which the image's age is given; default: the present. price_note: see render_plan.
     """
     caller, nodes, launching = wanted.caller, wanted.config.nodes, len(wanted.missing)
     volume_size_gib = wanted.config.volume_size_gib
@@ -58,7 +64,8 @@ def render_preflight(wanted: Wanted, preflight: Preflight, *, now: datetime | No
         ("disks", f"{count(nodes, 'disk')} of {volume_size_gib} GiB, gp3, encrypted"),
         (
             "price",
-            f"{_describe_price(first, nodes)} {_on(first)}; {_describe_disk_price(preflight, nodes, volume_size_gib)}",
+            f"{_describe_price(first, nodes)} {_on(first)}; {_describe_disk_price(preflight, nodes, volume_size_gib)}"
+            + (f"; {price_note}" if price_note else ""),
         ),
         *(("not tried", line) for line in preflight.skipped),
     ]

@@ -12,7 +12,7 @@ from provision.model import ClusterState, Instance, Node, format_indices
 from provision.pause import STOPPED_BY_CALL, running_s
 from provision.preflight.prices import Prices
 
-AllocationState = Literal["none", "resizing", "starting", "stopping", "stopped", "degraded", "steady"]
+AllocationState = Literal["none", "resizing", "starting", "stopping", "stopped", "degraded", "not-set-up", "ready"]
 
 _LAUNCH_S = 60.0
 _SPOT = frozenset({"Server.SpotInstanceShutdown", "Server.SpotInstanceTermination"})
@@ -56,9 +56,13 @@ class NodeCost:
     usd_so_far: float | None
 
 
-def find_allocation(state: ClusterState, *, asked: int, at_work: int | None = None) -> Allocation:
-    """How the cluster stands. asked: nodes that cluster.toml wants. at_work: the process that changes the cluster now.
+def find_allocation(
+    state: ClusterState, *, asked: int, at_work: int | None = None, set_up: Collection[str] | None = None
+) -> Allocation:
+    """How the cluster stands.
 
+    asked: nodes that cluster.toml wants. at_work: the process that changes the cluster now. set_up: ids of the
+    instances that can train; None: all of them, as far as is known.
     The first that holds:
     stopping   nodes are stopping by call
     starting   nodes that ran before are pending
@@ -66,7 +70,8 @@ def find_allocation(state: ClusterState, *, asked: int, at_work: int | None = No
     none       there are no nodes, and none ended by itself
     stopped    all nodes are stopped by call
     degraded   nodes stopped or ended by themselves, some are stopped, or there are fewer than asked for
-    steady     all run
+    not-set-up all run, and some cannot train yet
+    ready      all run and can train
     """
     failed = {error.instance_id for error in find_errors(state)}
     moving = _find_movement(state, failed)
@@ -83,7 +88,10 @@ def find_allocation(state: ClusterState, *, asked: int, at_work: int | None = No
     reasons = [_nodes(nodes, word) for word, nodes in by_state.items() if nodes]
     if len(state.nodes) < asked:
         reasons.append(f"{len(state.nodes)} of the {asked} nodes that cluster.toml asks for")
-    return Allocation(state="degraded", why="; ".join(reasons)) if reasons else Allocation(state="steady")
+    bare = [node.name for node in state.nodes if set_up is not None and node.instance_id not in set_up]
+    if reasons or not bare:
+        return Allocation(state="degraded", why="; ".join(reasons)) if reasons else Allocation(state="ready")
+    return Allocation(state="not-set-up", why=f"{', '.join(bare)}; cluster up completes the set-up")
 
 
 def find_errors(state: ClusterState) -> tuple[NodeError, ...]:

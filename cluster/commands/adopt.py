@@ -7,8 +7,8 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.session import describe
+from cluster.views.layout import render_table
 from cluster.views.status import render_owner, untrusted_document
-from cluster.views.terminal import render_table
 from foundation.errors import ClusterError, NotFoundError
 from provision.apply import apply
 from provision.aws.clients import make_clients

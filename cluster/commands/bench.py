@@ -11,7 +11,7 @@ from bootstrap.apply import ReadyNode
 from cluster.app import App, pass_app
 from cluster.jobs import ask_head, head_of
 from cluster.session import describe_and_warn, ready_nodes
-from cluster.views.terminal import render_table
+from cluster.views.layout import render_table
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from train.follow.events import Event as JobEvent

@@ -62,4 +62,6 @@ def _render_others(app: App) -> str:
 
 
 def _print(app: App, receipt: Receipt, *, as_json: bool) -> None:
-    app.show(render_receipt(receipt).rstrip(), receipt_document(receipt), as_json=as_json)
+    text = render_receipt(receipt, price_note=app.price_note).rstrip()
+    document = {**receipt_document(receipt), "cost_is_simulated": bool(app.price_note)}
+    app.show(text, document, as_json=as_json)

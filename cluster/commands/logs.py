@@ -16,7 +16,7 @@ from cluster.app import App, pass_app
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
 from cluster.views.live import JobDisplay
-from cluster.views.status import job_documents, render_jobs
+from cluster.views.status import iso_time, job_documents, render_jobs
 from foundation.errors import JobError
 from train.follow.events import Event, EventReader, Selection, parse_since
 from train.follow.records import JobRecord, fetch_s3_log
@@ -26,15 +26,17 @@ from train.job.protocol import MAX_LINE_BYTES, JobResult, Role
 
 @click.command("jobs")
 @click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
+@click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 @pass_app
-def jobs(app: App, *, as_json: bool) -> None:
+def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     """Show the cluster's jobs, the newest first.
 
     As the head knows them, and what [data] results has of those that it does not know any more.
     """
     with open_jobs(app) as sources:
         records = sources.find_records()
-    app.show(render_jobs(records, now=datetime.now(UTC)), job_documents(records), as_json=as_json)
+    table = render_jobs(records, now=datetime.now(UTC), columns=None if wide else app.columns)
+    app.show(table, job_documents(records), as_json=as_json)
 
 
 class Sink(Protocol):
@@ -136,7 +138,7 @@ class JsonLines:
 
 def event_document(event: Event) -> dict[str, Any]:
     """An event as `cluster logs --json` prints it. Pure."""
-    document: dict[str, Any] = {"time": event.at, "kind": event.kind}
+    document: dict[str, Any] = {"time": iso_time(event.at), "kind": event.kind}
     if event.process is not None:
         document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
     if event.kind in {"line", "say", "damaged"}:
@@ -144,7 +146,7 @@ def event_document(event: Event) -> dict[str, Any]:
     if event.kind == "warnings":
         document["warnings"] = list(event.warnings)
     if event.stalled_since is not None:
-        document["stalled_since"] = event.stalled_since or None
+        document["stalled_since"] = iso_time(event.stalled_since or None)
     if event.state is not None:
         document["state"] = event.state
     if event.result is not None:

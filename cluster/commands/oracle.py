@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app
-from cluster.views.terminal import render_table
+from cluster.views.layout import render_table
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from provision.oracle.decide import Verdict, check_mxnet, find_gpu_wheels, judge_on, pick_for
 from provision.oracle.fatbin import LibraryCode, read_wheel

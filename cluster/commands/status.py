@@ -8,7 +8,7 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.jobs import ask_for_job
-from cluster.views.status import Status, list_document, render_clusters, render_status, status_document
+from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
 from foundation.errors import ClusterError
 from provision.aws.clients import make_clients
 from provision.describe import ClusterSummary, describe_cluster, describe_clusters
@@ -22,8 +22,9 @@ T = TypeVar("T")
 
 @click.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+@click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 @pass_app
-def status(app: App, *, as_json: bool) -> None:
+def status(app: App, *, as_json: bool, wide: bool) -> None:
     """Show the cluster's nodes, and what they cost.
 
     As EC2 has them, and which of them stopped or ended by themselves, and why; and the job that runs on them.
@@ -42,15 +43,28 @@ def status(app: App, *, as_json: bool) -> None:
         now=datetime.now(UTC),
         prices=prices,
         at_work=app.files.find_command_at_work(),
+        set_up=find_set_up(app, job),
         job=job,
+        price_note=app.price_note,
     )
-    app.show(render_status(shown), status_document(shown), as_json=as_json)
+    app.show(render_status(shown, columns=None if wide else app.columns), status_document(shown), as_json=as_json)
+
+
+def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
+    """Ids of the instances that can train; None: all of them, as far as is known here.
+
+    This machine knows the nodes that it has set up. On a second machine only the head is asked.
+    """
+    if job is not None and job.why is None and not job.set_up:
+        return frozenset()
+    return frozenset(app.files.addresses()) or None
 
 
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 @pass_app
-def list_(app: App, *, as_json: bool) -> None:
+def list_(app: App, *, as_json: bool, wide: bool) -> None:
     """Show all clusters in the region.
 
     Those that other people and machines made, too; KEY says of which this machine has the private key.
@@ -66,8 +80,17 @@ def list_(app: App, *, as_json: bool) -> None:
         prices = dict(describe_node_prices(clients, [each for cluster in clusters for each in cluster.instances]))
     keys_here = {cluster.name for cluster in clusters if _is_key_here(app, cluster)}
     now = datetime.now(UTC)
-    table = render_clusters(clusters, region=region, prices=prices, keys_here=keys_here, now=now)
-    app.show(table, list_document(clusters, prices=prices, keys_here=keys_here, now=now), as_json=as_json)
+    table = render_clusters(
+        clusters,
+        region=region,
+        prices=prices,
+        keys_here=keys_here,
+        now=now,
+        price_note=app.price_note,
+        columns=None if wide else app.columns,
+    )
+    document = list_document(clusters, prices=prices, keys_here=keys_here, now=now, price_note=app.price_note)
+    app.show(table, document, as_json=as_json)
 
 
 def _read_files(app: App, name: str, read: Callable[[ClusterFiles], T], otherwise: T) -> T:

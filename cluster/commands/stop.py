@@ -61,7 +61,8 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     with if_interrupted("cluster stop --nodes stops the others"):
         apply(plan, clients=clients, files=app.files, report=app.report)
     disks_gib = describe_disks_gib(clients.ec2, name=name)
-    app.print(render_stopped(name, disks_gib=disks_gib, usd_per_gib_month=find_volume_price(clients)))
+    price = find_volume_price(clients)
+    app.print(render_stopped(name, disks_gib=disks_gib, usd_per_gib_month=price, price_note=app.price_note))
 
 
 def stop_job(app: App, words: str | None) -> None:
@@ -125,10 +126,10 @@ def _render_role(role: RecordRole) -> str:
     return f"{role.role}{rank} on {role.host}"
 
 
-def render_stopped(name: str, *, disks_gib: int, usd_per_gib_month: float | None) -> str:
+def render_stopped(name: str, *, disks_gib: int, usd_per_gib_month: float | None, price_note: str = "") -> str:
     """What a stopped cluster costs, until when. Pure."""
     cost = None if usd_per_gib_month is None else disks_gib * usd_per_gib_month
     return (
-        f"cluster {name} is stopped; its disks, {disks_gib} GiB, still cost money: {render_usd(cost)} a month, "
-        "until `cluster start` or `cluster down`"
+        f"cluster {name} is stopped; its disks, {disks_gib} GiB, still cost money: {render_usd(cost)} per month"
+        f"{f' ({price_note})' if price_note else ''}, until `cluster start` or `cluster down`"
     )

@@ -184,9 +184,9 @@ def bring_up(
     if shadowed is not None:
         app.report(Event(kind="warn", what=shadowed))
     if dry_run:
-        app.print(render_plan(plan).rstrip())
+        app.print(render_plan(plan, price_note=app.price_note).rstrip())
         return False
-    app.say(render_plan(plan).rstrip())
+    app.say(render_plan(plan, price_note=app.price_note).rstrip())
     question = find_question(plan)
     if question and not yes:
         interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
@@ -207,7 +207,7 @@ def bring_up(
         if state.nodes:
             with ready_nodes(app, state, wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
-    app.print(render_nodes(state))
+    app.print(render_nodes(state, columns=app.columns))
     if state.nodes:
         ready_text = f"cluster {config.name} is ready"
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")

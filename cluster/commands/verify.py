@@ -11,7 +11,7 @@ from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.nodes import verify as try_nodes
 from cluster.app import App, pass_app
 from cluster.session import describe_and_warn, ready_nodes
-from cluster.views.terminal import render_table
+from cluster.views.layout import render_table
 from foundation.errors import ClusterError
 from train.measure.verify_s3 import plan_s3_check
 

@@ -48,7 +48,7 @@ def render_view(progress: Progress, *, title: str, now: float, columns: int, lin
         rows = _render_ranks(progress, now=now, most=most, room=max(2, lines // 2 - 3))
     if lines >= SMALLEST_WINDOW and progress.warnings:
         rows = (*rows, Row(text=f"warning: {'; '.join(progress.warnings)}"[:most], style="slow"))
-    return (*rows, Row(text=_render_all(progress, title=title, now=now)[:most], style="bold"))
+    return (*rows, Row(text=_render_all(progress, title=title, now=now, most=most), style="bold"))
 
 
 def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tuple[Row, ...]:
@@ -135,7 +135,17 @@ def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
     return tuple(sorted(kept, key=lambda column: column.place))
 
 
-def _render_all(progress: Progress, *, title: str, now: float) -> str:
+def _render_all(progress: Progress, *, title: str, now: float, most: int) -> str:
+    """The state of the job, then as much of the rest as fits, the most important first."""
+    first, *others = _describe_all(progress, title=title, now=now)
+    text = first[:most]
+    for words in others:
+        if len(text) + len(words) + 2 <= most:
+            text += f", {words}"
+    return text
+
+
+def _describe_all(progress: Progress, *, title: str, now: float) -> list[str]:
     began = progress.began_at
     state = progress.state if began is None else f"{progress.state} {render_duration(now - began)}"
     words = [f"{title}: {state}"]
@@ -143,7 +153,7 @@ def _render_all(progress: Progress, *, title: str, now: float) -> str:
         words.append(f"no progress for {render_duration(now - progress.stalled_since)}")
     workers = count(len(progress.ranks), "worker")
     if progress.speed is None:
-        return ", ".join([*words, workers] if progress.ranks else words)
+        return [*words, workers] if progress.ranks else words
     reporting = len(progress.reporting)
     of = f"{reporting} of " if reporting < len(progress.ranks) else ""
     words.append(f"{render_rate(progress.speed)} samples/s over {of}{workers}")
@@ -152,4 +162,4 @@ def _render_all(progress: Progress, *, title: str, now: float) -> str:
     if progress.epoch is not None:
         words.append(f"epoch {progress.epoch}")
     words += [f"{name} {render_value(value)}" for name, value in progress.metrics.items()]
-    return ", ".join(words)
+    return words

@@ -19,7 +19,8 @@ from typing import TextIO
 
 from cluster.app import App
 from cluster.views.job_rows import Row, Style, render_view
-from cluster.views.terminal import escape, escape_line, escape_output
+from cluster.views.layout import wrap
+from cluster.views.terminal import escape, escape_line, escape_output, find_columns
 from train.follow.events import Event, Selection, render_line
 from train.follow.known_mistakes import Advisor
 from train.follow.missing_module import advise, find_nearby
@@ -89,7 +90,7 @@ class JobDisplay:
         if self._view is None or self._closed:
             self._app.say(text, style=style)
         else:
-            self._view.print(f"{escape(text)}\n", code=SAY_CODES.get(style, ""))
+            self._view.print(f"{wrap(escape(text), find_columns(sys.stderr))}\n", code=SAY_CODES.get(style, ""))
 
     @contextmanager
     def paused(self) -> Iterator[None]:

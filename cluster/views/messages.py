@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from cluster.views.layout import wrap
 from cluster.views.terminal import escape, escape_line, write
 from foundation.progress import Event
 
@@ -20,7 +21,7 @@ def make_console() -> Console:
 def say(console: Console, text: str, *, style: str = "") -> None:
     """Print a message: on a terminal escaped and in a style, never as markup; elsewhere as it is."""
     if console.is_terminal:
-        console.print(escape(text), style=style or None, markup=False, emoji=False)
+        console.print(wrap(escape(text), console.width), style=style or None, markup=False, emoji=False)
     else:
         write(console.file, text)
 
@@ -44,7 +45,8 @@ class StepDisplay:
             if not self._console.is_terminal:
                 return
             if self._running:
-                self._spinner.update(Text(escape_line(self._running[-1])))  # a str would be read as markup
+                # A str would be read as markup.
+                self._spinner.update(Text(escape_line(self._running[-1]), no_wrap=True, overflow="ellipsis"))
                 self._spinner.start()
             else:
                 self._spinner.stop()

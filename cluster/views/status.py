@@ -3,13 +3,13 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from cluster.views.terminal import render_table
+from cluster.views.layout import render_table
 from provision.describe import ClusterSummary
 from provision.membership import describe_untrusted
 from provision.model import ClusterState, Instance, Node, UntrustedInstance
@@ -26,7 +26,7 @@ from provision.status import (
 from train.follow.records import JobRecord
 from train.job.protocol import Order
 
-ERROR_WIDTH = 60
+MOMENTS = frozenset({"submitted_at", "started_at", "ended_at", "since"})  # of a job's record
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
 
 
@@ -34,12 +34,13 @@ INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public
 class HeadJob:
     """The running job as the head reports it; `why` says why it could not be asked.
 
-    queued: how many jobs wait. last: the newest that has ended.
+    queued: how many jobs wait. last: the newest that has ended. set_up: whether the head can run jobs at all.
     """
 
     record: JobRecord | None = None
     last: JobRecord | None = None
     queued: int = 0
+    set_up: bool = True
     why: str | None = None
 
 
@@ -47,7 +48,8 @@ class HeadJob:
 class Status:
     """What `cluster status` shows. asked: nodes that cluster.toml wants; at_work: a process that changes the cluster.
 
-    now: the moment at which times and costs are reckoned. job: None where there is no head to be asked.
+    set_up: see find_allocation. now: the moment for which times and costs are computed. job: None if there is no head
+    to ask. price_note: what to add to prices, such as "simulated".
     """
 
     state: ClusterState
@@ -55,12 +57,14 @@ class Status:
     now: datetime
     prices: Prices
     at_work: int | None = None
+    set_up: Collection[str] | None = None
     job: HeadJob | None = None
+    price_note: str = ""
 
     @property
     def allocation(self) -> Allocation:
         """How the cluster stands."""
-        return find_allocation(self.state, asked=self.asked, at_work=self.at_work)
+        return find_allocation(self.state, asked=self.asked, at_work=self.at_work, set_up=self.set_up)
 
     @property
     def errors(self) -> tuple[NodeError, ...]:
@@ -68,13 +72,13 @@ class Status:
         return find_errors(self.state)
 
 
-def render_status(status: Status) -> str:
-    """The nodes in a table, then what went wrong, the state, and the price."""
-    lines = [render_nodes(status.state, now=status.now)]
+def render_status(status: Status, *, columns: int | None = None) -> str:
+    """The nodes in a table, then what went wrong, the state, and the price. columns: see render_nodes."""
+    lines = [render_nodes(status.state, now=status.now, columns=columns)]
     lines += render_untrusted(status.state.untrusted)
     lines += [_render_error(error) for error in status.errors]
     allocation = status.allocation
-    lines.append(f"state  {allocation.state}" + (f": {allocation.why}" if allocation.why else ""))
+    lines.append(f"state  {allocation.state.replace('-', ' ')}" + (f": {allocation.why}" if allocation.why else ""))
     if status.job is not None:
         lines.append(f"job    {_render_job(status.job, now=status.now)}")
         shown = status.job.record or status.job.last
@@ -85,18 +89,20 @@ def render_status(status: Status) -> str:
         hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
         so_far = render_usd(add_up([cost.usd_so_far for cost in costs]))
         ran_h = sum(cost.running_s for cost in costs) / 3600
-        lines.append(f"price  {hourly} an hour now, {so_far} so far ({ran_h:.2f} node hours; without disks)")
+        notes = [*filter(None, [status.price_note]), f"{ran_h:.2f} node hours", "without disks"]
+        lines.append(f"price  {hourly} per hour now, {so_far} so far ({'; '.join(notes)})")
     return "\n".join(lines)
 
 
-def render_nodes(state: ClusterState, *, now: datetime | None = None) -> str:
-    """A table of the nodes; one sentence when there are none."""
+def render_nodes(state: ClusterState, *, now: datetime | None = None, columns: int | None = None) -> str:
+    """A table of the nodes; one sentence when there are none. columns: the width that it fits into."""
     if not state.nodes:
         ending = f"; {count_ending(state.ending)}" if state.ending else ""
         return f"cluster {state.name} has no nodes{ending}"
     moment = now or datetime.now(UTC)
     heading = ("NODE", "ROLE", "STATE", "TYPE", "MARKET", "ZONE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE")
-    return render_table([heading, *(_row(node, moment) for node in state.nodes)])
+    rows = [heading, *(_row(node, moment) for node in state.nodes)]
+    return render_table(rows, columns=columns, drop=("ZONE", "MARKET", "PRIVATE", "AGE", "ROLE", "TYPE"))
 
 
 def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
@@ -137,6 +143,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "job": None if status.job is None else _job_document(status.job),
         "cost": {
             "at": status.now.isoformat(),
+            "simulated": bool(status.price_note),
             "usd_per_hour": _rounded(add_up([cost.usd_per_hour for cost in costs.values()])),
             "usd_so_far": _rounded(add_up([cost.usd_so_far for cost in costs.values()])),
             "nodes": {
@@ -202,7 +209,8 @@ def _job_document(job: HeadJob) -> dict[str, Any]:
     if record is None:
         return {"state": "none" if job.why is None else "unknown", "why": job.why, "queued": job.queued}
     return {
-        **_pick(record, "id name state workers servers started_at stall"),
+        **_pick(record, "id name state workers servers stall"),
+        "started_at": iso_time(record.started_at),
         "why": None,
         "queued": job.queued,
     }
@@ -250,9 +258,20 @@ def _row(node: Node, now: datetime) -> tuple[str, ...]:
 
 
 def render_clusters(
-    clusters: Sequence[ClusterSummary], *, region: str, prices: Prices, keys_here: Collection[str], now: datetime
+    clusters: Sequence[ClusterSummary],
+    *,
+    region: str,
+    prices: Prices,
+    keys_here: Collection[str],
+    now: datetime,
+    price_note: str = "",
+    columns: int | None = None,
 ) -> str:
-    """A table; one sentence when there are none. keys_here: names of clusters whose private key is on this machine."""
+    """A table; one sentence when there are none.
+
+    keys_here: names of clusters whose private key is on this machine. price_note: what to add to prices. columns: the
+    width that the table fits into.
+    """
     if not clusters:
         return f"no clusters in {region}"
     rows = [("NAME", "NODES", "TYPE", "AGE", "PRICE/h", "OWNER", "KEY")]
@@ -269,11 +288,18 @@ def render_clusters(
                 "here" if cluster.name in keys_here else "-",
             )
         )
-    return "\n".join([render_table(rows), *(line for cluster in clusters if (line := _warn(cluster, keys_here)))])
+    lines = [render_table(rows, columns=columns, drop=("TYPE", "AGE", "OWNER"))]
+    lines += [line for cluster in clusters if (line := _warn(cluster, keys_here))]
+    return "\n".join([*lines, *([f"prices: {price_note}"] if price_note else [])])
 
 
 def list_document(
-    clusters: Sequence[ClusterSummary], *, prices: Prices, keys_here: Collection[str], now: datetime
+    clusters: Sequence[ClusterSummary],
+    *,
+    prices: Prices,
+    keys_here: Collection[str],
+    now: datetime,
+    price_note: str = "",
 ) -> list[dict[str, Any]]:
     """What `cluster list --json` prints."""
     return [
@@ -284,6 +310,7 @@ def list_document(
             "instance_types": _types(cluster),
             "launched_at": min((node.launched_at.isoformat() for node in cluster.instances), default=None),
             "usd_per_hour": _usd_per_hour(cluster, prices, now),
+            "simulated": bool(price_note),
             "owner": cluster.owner,
             "key_here": cluster.name in keys_here,
             "untrusted": [instance.instance_id for instance in cluster.untrusted],
@@ -323,17 +350,29 @@ def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> flo
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
-def render_jobs(records: Sequence[JobRecord], *, now: datetime) -> str:
-    """A table of jobs in the order given; one sentence when there are none."""
+def render_jobs(records: Sequence[JobRecord], *, now: datetime, columns: int | None = None) -> str:
+    """A table of jobs in the order given; one sentence when there are none. columns: the width that it fits into.
+
+    The error or the warnings of a job follow in lines of their own.
+    """
     if not records:
         return "no job has run on this cluster"
-    heading = ("JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "CODE", "ERROR")
-    lines = render_table([heading, *(_job_row(record, now) for record in records)])
-    in_s3 = any(record.source == "s3" for record in records)
+    heading = ("JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "CODE")
+    table = render_table(
+        [heading, *(_job_row(record, now) for record in records)],
+        columns=columns,
+        drop=("SERVERS", "WORKERS", "TOOK", "NAME", "STARTED"),
+    )
+    first, *rows = table.split("\n")
+    lines = [first]
+    for record, row in zip(records, rows, strict=True):
+        lines += [row, *(f"    {note}" for note in _describe_trouble(record))]
     newest = next((record for record in records if not record.is_damaged), None)
     if newest is not None and (results := find_results(newest)):
-        lines += f"\nfiles of {newest.id}: {results}"
-    return f"{lines}\n(s3): as it was last copied to [data] results; not on the head any more" if in_s3 else lines
+        lines.append(f"files of {newest.id}: {results}")
+    if any(record.source == "s3" for record in records):
+        lines.append("(s3): as last copied to [data] results; no longer on the head")
+    return "\n".join(lines)
 
 
 def find_results(job: JobRecord | Order) -> str | None:
@@ -365,33 +404,48 @@ def find_option(words: Sequence[str], name: str) -> str | None:
 
 
 def job_documents(records: Sequence[JobRecord]) -> list[dict[str, Any]]:
-    """What `cluster jobs --json` prints: the records as they are, and where each was read."""
-    return [{**record.document, "source": record.source} for record in records]
+    """What `cluster jobs --json` prints: the records with their times as ISO 8601, and where each was read."""
+    return [{**_with_iso_times(record.document), "source": record.source} for record in records]
+
+
+def _with_iso_times(value: Any) -> Any:
+    """A record, or a part of one, with its moments as ISO 8601 has them."""
+    if isinstance(value, Mapping):
+        return {
+            name: iso_time(below) if name in MOMENTS and isinstance(below, int | float) else _with_iso_times(below)
+            for name, below in value.items()
+        }
+    return [_with_iso_times(below) for below in value] if isinstance(value, list) else value
+
+
+def iso_time(at: float | None) -> str | None:
+    """Seconds since the epoch as ISO 8601 has them, with milliseconds, in UTC. Pure."""
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
 def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
+    in_s3 = " (s3)" if record.source == "s3" else ""
     if record.is_damaged:
-        state = "damaged" + (" (s3)" if record.source == "s3" else "")
-        return (record.id, "-", state, "-", "-", "-", "-", "-", _shorten(record.error or "-"))
+        return (record.id, "-", f"damaged{in_s3}", "-", "-", "-", "-", "-")
     lost = record.source == "s3" and not record.has_ended
     return (
         record.id,
         record.name,
-        ("? " if lost else "") + record.state + (" (s3)" if record.source == "s3" else ""),
+        f"{'? ' if lost else ''}{record.state}{in_s3}",
         str(record.workers),
         str(record.servers),
         _moment(record.started_at),
         "?" if lost else render_took(record, now=now),
         "-" if record.exit_code is None else str(record.exit_code),
-        _shorten(record.error or record.stall or "; ".join(f"warning: {text}" for text in record.warnings) or "-"),
     )
+
+
+def _describe_trouble(record: JobRecord) -> list[str]:
+    """What went wrong with a job, or goes wrong, one line each."""
+    found = [record.error] if record.error else [record.stall] if record.stall else []
+    return [text.partition("\n")[0] for text in (*found, *(f"warning: {text}" for text in record.warnings))]
 
 
 def _moment(at: float | None) -> str:
     """In this machine's time zone."""
     return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _shorten(text: str) -> str:
-    line = text.partition("\n")[0]
-    return line if len(line) <= ERROR_WIDTH else f"{line[: ERROR_WIDTH - 3]}..."

@@ -6,11 +6,13 @@ goes through this module; what goes into a pipe or a file, and all JSON, is left
 """
 
 import codecs
+import os
 import re
-from collections.abc import Sequence
 from typing import IO, TextIO
 
 import click
+
+from cluster.views.layout import DEFAULT_COLUMNS, wrap
 
 # C0 but for tab and newline, DEL, C1; marks that turn the direction of text; line separators; single surrogates.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -53,16 +55,27 @@ def _show(match: re.Match[str]) -> str:
     return _LINE_BREAK.get(found) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
-def write(stream: IO[str], text: str, *, one_line: bool = False, colour: str | None = None) -> None:
+def write(
+    stream: IO[str], text: str, *, one_line: bool = False, wrapped: bool = False, colour: str | None = None
+) -> None:
     """Write text and a newline: on a terminal escaped and in a colour of click's, elsewhere as it is.
 
-    one_line: newlines in the text are escaped, too.
+    one_line: newlines in the text are escaped, too. wrapped: lines are wrapped to the terminal's width.
     """
     if stream.isatty():
         text = escape_line(text) if one_line else escape(text)
+        text = wrap(text, find_columns(stream)) if wrapped else text
         text = click.style(text, fg=colour) if colour else text
     stream.write(f"{text}\n")
     stream.flush()
+
+
+def find_columns(stream: IO[str]) -> int:
+    """The width of a stream's terminal; 80 where it is none, or one that does not know its size."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
+    except (OSError, ValueError):  # ValueError: a stream without a file
+        return DEFAULT_COLUMNS
 
 
 def print_bytes_unchanged(stream: TextIO) -> None:
@@ -77,14 +90,3 @@ def _encode_unchanged(error: UnicodeError) -> tuple[str | bytes, int]:
         return codecs.lookup_error("surrogateescape")(error)
     except UnicodeError:
         return codecs.backslashreplace_errors(error)
-
-
-def render_table(rows: Sequence[Sequence[str]], *, numbers_from: int = 1000) -> str:
-    """Rows, the heading first, in columns; from column `numbers_from` on to the right. A row stays one line. Pure."""
-    rows = [[cell.replace("\n", "\\n") for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join((str.ljust, str.rjust)[at >= numbers_from](cell, widths[at]) for at, cell in enumerate(row)).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines)

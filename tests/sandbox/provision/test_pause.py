@@ -30,7 +30,7 @@ def test_a_cluster_rests_and_trains_again(two_nodes: Project) -> None:
     (pins,) = (project.directory / "state").rglob("known_hosts")
     pinned = pins.read_text()
     before = status_of(project)
-    assert (before["state"], before["node_counts"]) == ("steady", {"running": 2})
+    assert (before["state"], before["node_counts"]) == ("ready", {"running": 2})
     assert before["cost"]["usd_per_hour"] > 0
     assert project.run("stop").stdout == "no job runs\n"
 
@@ -51,7 +51,7 @@ def test_a_cluster_rests_and_trains_again(two_nodes: Project) -> None:
     project.run("start")
 
     after = status_of(project)
-    assert (after["state"], after["node_counts"]) == ("steady", {"running": 2})
+    assert (after["state"], after["node_counts"]) == ("ready", {"running": 2})
     kept = ("name", "role", "instance_id", "private_ip")
     assert [[node[key] for key in kept] for node in after["nodes"]] == [
         [node[key] for key in kept] for node in before["nodes"]
@@ -81,7 +81,7 @@ def test_what_goes_wrong_with_a_node_is_shown(project: Project) -> None:
     assert f"error  node-1 ({lost}) stopped: Stopped due to scheduled retirement" in shown
     assert "state  degraded: node 1 is stopped" in shown
     project.run("start")
-    assert status_of(project)["state"] == "steady"
+    assert status_of(project)["state"] == "ready"
     project.run("verify")
 
 

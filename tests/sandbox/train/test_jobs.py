@@ -282,7 +282,7 @@ def press_ctrl_c(terminal: Terminal, answer: str, *, times: int = 1) -> None:
     terminal.type(answer)
 
 
-QUESTION = "[stop/leave/continue]"
+QUESTION = "[s: stop; l: leave"
 
 
 def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Nodes) -> None:

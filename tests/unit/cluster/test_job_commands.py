@@ -124,7 +124,7 @@ def test_the_running_job_is_one_that_the_head_says_runs() -> None:
 )
 def test_what_is_wrong_with_a_running_job_is_shown(values: dict[str, Any], shown: str) -> None:
     one = record(1, state="running", ended_at=None, exit_code=None, **values)
-    assert render_jobs([one], now=NOW).splitlines()[1].endswith(f"  {shown}")
+    assert render_jobs([one], now=NOW).splitlines()[2] == f"    {shown}"
     status = Status(state=ClusterState(name="demo"), asked=2, now=NOW, prices={}, job=HeadJob(record=one))
     assert render_status(status).splitlines()[3] == f"       {shown}"
     job = status_document(status)["job"]
@@ -159,16 +159,18 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         record(1, "s3", state="running", ended_at=None, exit_code=None),
     ]
     lines = render_jobs(records, now=NOW).splitlines()
-    assert lines[0].split() == ["JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "CODE", "ERROR"]
-    assert lines[1].split()[2:] == ["queued", "2", "2", "-", "-", "-", "-"]
-    assert lines[2].split()[2:] == ["running", "2", "2", "2026-11-21", "09:55:00", "5m00s", "-", "-"]
+    assert lines[0].split() == ["JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "CODE"]
+    assert lines[1].split()[2:] == ["queued", "2", "2", "-", "-", "-"]
+    assert lines[2].split()[2:] == ["running", "2", "2", "2026-11-21", "09:55:00", "5m00s", "-"]
     assert lines[3].split()[2:9] == ["failed", "2", "2", "2026-11-21", "09:55:00", "3m20s", "7"]
-    assert lines[3].endswith("xxx...")
-    assert "? running (s3)" in lines[4]
-    assert lines[5] == f"files of {records[0].id}: cluster cp node-0:/home/ubuntu/x/FILE ."
-    assert lines[6].startswith("(s3): ")
+    assert lines[4] == "    worker 1 on node-1 " + "x" * 60
+    assert "? running (s3)" in lines[5]
+    assert lines[6] == f"files of {records[0].id}: cluster cp node-0:/home/ubuntu/x/FILE ."
+    assert lines[7].startswith("(s3): ")
     assert render_jobs([], now=NOW) == "no job has run on this cluster"
-    assert job_documents(records)[3] == {**records[3].document, "source": "s3"}
+    document = job_documents(records)[3]
+    assert (document["source"], document["started_at"]) == ("s3", "2026-11-21T09:55:00.000+00:00")
+    assert document.keys() == {*records[3].document, "source"}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
                 "name": "train_mnist",
                 "workers": 2,
                 "servers": 2,
-                "started_at": NOW.timestamp() - 300,
+                "started_at": "2026-11-21T09:55:00.000+00:00",
                 "stall": None,
             },
         ),
@@ -335,17 +337,37 @@ def test_a_log_without_an_end() -> None:
     assert replay(io.BytesIO(encode([{"t": 1.0, "state": "running"}])), lambda _: None)[1] is None
 
 
+EPOCH = "1970-01-01T00:00:"
+
+
 def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     sink = JsonLines(App(config_path=Path("cluster.toml")), Selection(ranks=frozenset({1})))
     replay(io.BytesIO(LOG), sink.take)
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [item["kind"] for item in shown] == ["state", "state", "line", "say", "result"]
-    assert shown[2] == {"time": 3.0, "kind": "line", "role": "worker", "rank": 1, "host": "node-0", "text": "ünïcode"}
-    assert shown[4] == {"time": 3.3, "kind": "result", "state": "done", "exit_code": 0, "error": None}
-    assert event_document(Event(kind="say", at=1.0, text="x")) == {"time": 1.0, "kind": "say", "text": "x"}
+    assert shown[2] == {
+        "time": f"{EPOCH}03.000+00:00",
+        "kind": "line",
+        "role": "worker",
+        "rank": 1,
+        "host": "node-0",
+        "text": "ünïcode",
+    }
+    assert shown[4] == {
+        "time": f"{EPOCH}03.300+00:00",
+        "kind": "result",
+        "state": "done",
+        "exit_code": 0,
+        "error": None,
+    }
+    assert event_document(Event(kind="say", at=1.0, text="x")) == {
+        "time": f"{EPOCH}01.000+00:00",
+        "kind": "say",
+        "text": "x",
+    }
     warned = Event(kind="warnings", at=1.0, warnings=("x", "y"))
-    assert event_document(warned) == {"time": 1.0, "kind": "warnings", "warnings": ["x", "y"]}
-    hangs = {"time": 9.0, "kind": "say", "text": "x", "stalled_since": 5.0}
+    assert event_document(warned) == {"time": f"{EPOCH}01.000+00:00", "kind": "warnings", "warnings": ["x", "y"]}
+    hangs = {"time": f"{EPOCH}09.000+00:00", "kind": "say", "text": "x", "stalled_since": f"{EPOCH}05.000+00:00"}
     assert event_document(Event(kind="say", at=9.0, text="x", stalled_since=5.0)) == hangs
     assert event_document(Event(kind="say", at=9.0, text="x", stalled_since=0.0)) == {**hangs, "stalled_since": None}
 
@@ -355,14 +377,21 @@ def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "choice"),
-    [("stop\n", "stop"), ("\nwhat\nLeave\n", "leave"), ("c\n", "continue"), ("", "leave"), (" s \n", "stop")],
+    [
+        ("stop\n", "stop"),
+        ("what\nLeave\n", "leave"),
+        ("c\n", "continue"),
+        ("\n", "continue"),
+        ("", "leave"),
+        (" s \n", "stop"),
+    ],
 )
 def test_the_question_is_asked_until_it_is_answered(
     typed: str, choice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     assert ask() == choice
-    assert "Stop the job, or leave it running? [stop/leave/continue]" in capsys.readouterr().err
+    assert "[s: stop; l: leave it running; c or Enter: continue to watch]" in capsys.readouterr().err
 
 
 def test_a_signal_is_remembered_and_a_second_one_comes_at_once() -> None:

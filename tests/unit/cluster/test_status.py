@@ -58,9 +58,9 @@ STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9), "ran": "0,18934
         (make_state(ended={"i-9": BY_CALL}), None, "none", None),
         (make_state(security_groups=(), ended={"i-9": SPOT}), None, "none", None),  # after `down`
         (make_state(ended={"i-9": SPOT}), None, "degraded", "0 of the 2 nodes that cluster.toml asks for"),
-        (make_state(make_node(0), make_node(1)), None, "steady", None),
-        (make_state(make_node(0), make_node(1), make_node(2)), None, "steady", None),
-        (make_state(make_node(0), make_node(1), ended={"i-9": SPOT}), None, "steady", None),  # replaced since
+        (make_state(make_node(0), make_node(1)), None, "ready", None),
+        (make_state(make_node(0), make_node(1), make_node(2)), None, "ready", None),
+        (make_state(make_node(0), make_node(1), ended={"i-9": SPOT}), None, "ready", None),  # replaced since
         (make_state(make_node(0)), None, "degraded", "1 of the 2 nodes that cluster.toml asks for"),
         (make_state(make_node(0), make_node(1)), 77, "resizing", "a command is at work (process 77)"),
         (make_state(), 77, "resizing", "a command is at work (process 77)"),
@@ -151,14 +151,37 @@ def test_status_as_text() -> None:
         "error  node-1 (i-1) stopped: Stopped due to scheduled retirement (Server.ScheduledStop)",
         "error  i-9 ended: spot interruption, Spot instance termination (Server.SpotInstanceTermination)",
         "state  degraded: node 1 is stopped",
-        "price  $0.17 an hour now, $3.40 so far (20.00 node hours; without disks)",
+        "price  $0.17 per hour now, $3.40 so far (20.00 node hours; without disks)",
     ]
+
+
+def test_a_status_of_80_columns_leaves_columns_out_and_marks_simulated_prices() -> None:
+    status = replace(make_status(make_state(make_node(0), make_node(1))), price_note="simulated")
+    lines = render_status(status, columns=80).splitlines()
+    assert lines[0].split() == ["NODE", "ROLE", "STATE", "TYPE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE"]
+    assert lines[-1].endswith("so far (simulated; 20.00 node hours; without disks)")
+    assert max(map(len, lines)) <= 80
+    assert status_document(status)["cost"]["simulated"]
+
+
+@pytest.mark.parametrize(
+    ("set_up", "line"),
+    [
+        (None, "state  ready"),
+        ({"i-0", "i-1", "i-9"}, "state  ready"),
+        ({"i-0"}, "state  not set up: node-1; cluster up completes the set-up"),
+        (set(), "state  not set up: node-0, node-1; cluster up completes the set-up"),
+    ],
+)
+def test_nodes_that_run_and_cannot_train_yet(set_up: set[str] | None, line: str) -> None:
+    status = replace(make_status(make_state(make_node(0), make_node(1))), set_up=set_up)
+    assert line in render_status(status).splitlines()
 
 
 def test_status_without_nodes_and_without_prices() -> None:
     assert render_status(make_status(make_state())).splitlines() == [f"cluster {NAME} has no nodes", "state  none"]
     shown = render_status(make_status(make_state(make_node(0), make_node(1)), prices={}))
-    assert shown.endswith("price  unknown an hour now, unknown so far (20.00 node hours; without disks)")
+    assert shown.endswith("price  unknown per hour now, unknown so far (20.00 node hours; without disks)")
     assert render_nodes(make_state(ending=("i-7",))).endswith("; 1 instance is shutting down")
     assert "3 instances are shutting down" in render_nodes(make_state(ending=("i-7", "i-8", "i-9")))
 
@@ -274,6 +297,7 @@ def test_a_list_as_json() -> None:
         "instance_types": ["c5.xlarge"],
         "launched_at": LAUNCHED_AT.isoformat(),
         "usd_per_hour": 0.17,
+        "simulated": False,
         "owner": "arn:aws:iam::123456789012:user/ada",
         "key_here": True,
         "untrusted": [],

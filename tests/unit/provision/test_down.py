@@ -275,11 +275,13 @@ def test_the_receipt_of_a_cluster_that_is_gone() -> None:
         "  deleted  1 x key pair: cluster-demo\n"
         "  deleted  1 x local files: private key, known hosts\n"
         "  left     nothing; looked for instances, volumes\n"
-        "  spared   1 x upload to s3://b/, younger than 15 minutes: a data put may be at work; `cluster down` aborts\n"
-        "           them later\n"
+        "  spared   1 x upload to s3://b/, younger than 15 minutes: a data put may be at\n"
+        "           work; `cluster down` aborts them later\n"
         "  unseen   role and instance profile: AWS says: no (AccessDenied)\n"
-        "  ran      2.50 node hours, about $1.25, spot at its present price (disks and traffic not counted)\n"
+        "  ran      2.50 node hours, about $1.25, spot at its present price (disks and\n"
+        "           traffic not counted)\n"
     )
+    assert "; simulated)" in render_receipt(receipt, price_note="simulated")
 
 
 @pytest.mark.parametrize(("usd", "shown"), [(0.0, "$0.00"), (0.0017, "$0.0017"), (0.1, "$0.10"), (None, "unknown")])

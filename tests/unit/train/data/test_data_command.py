@@ -134,7 +134,7 @@ def test_a_question_stays_on_the_screen_until_it_is_answered(project: Project, s
         closing(Terminal()) as terminal,
         on_terminal(terminal, project, "put", "--delete", "in", "s3://bucket/") as process,
     ):
-        terminal.wait_for(lambda: "[y/N]" in terminal.raw)
+        terminal.wait_for(lambda: "[y: yes" in terminal.raw)
         time.sleep(0.5)  # a bar would have been drawn over it by now
         asked = terminal.settle()
         terminal.type("y\n")

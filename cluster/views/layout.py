@@ -1,0 +1,63 @@
+"""Fits text to the width of a terminal: wraps lines between words, and leaves out columns of tables. Pure."""
+
+import re
+from collections.abc import Sequence
+
+DEFAULT_COLUMNS = 80  # where there is no terminal
+GAP = "  "
+_NARROWEST = 20  # columns that must be left for text behind a label, otherwise it is indented by less
+_LABEL = re.compile(r" *\S+(?: \S+)*  +(?=\S)|(?:ok|==|!!) (?=\S)")
+
+
+def wrap(text: str, columns: int) -> str:
+    """Wrap lines that are longer than `columns`; no word is broken, so one that is longer stays whole.
+
+    Further lines are aligned with what follows the last label or column of the first, such as in "price  $1 an hour".
+    """
+    if all(len(line) <= columns for line in text.split("\n")):
+        return text
+    return "\n".join(_wrap_line(line, columns) for line in text.split("\n"))
+
+
+def _wrap_line(line: str, columns: int) -> str:
+    if len(line) <= columns:
+        return line
+    indent = " " * _find_indent(line, columns)
+    lines, current = [], ""
+    for gap, word in re.findall(r"( *)(\S+)", line):
+        if current.strip() and len(current) + len(gap) + len(word) > columns:
+            lines.append(current)
+            current = indent + word
+        else:
+            current += gap + word
+    return "\n".join([*lines, current])
+
+
+def _find_indent(line: str, columns: int) -> int:
+    """How many blanks the further lines of a wrapped line begin with."""
+    found, at = len(line) - len(line.lstrip(" ")) + 2, 0
+    while (label := _LABEL.match(line, at)) and label.end() <= columns - _NARROWEST:
+        found = at = label.end()
+    return found
+
+
+def render_table(
+    rows: Sequence[Sequence[str]], *, numbers_from: int = 1000, columns: int | None = None, drop: Sequence[str] = ()
+) -> str:
+    """Rows, the heading first, in aligned columns; a row stays one line.
+
+    numbers_from: from this column on, cells are aligned to the right. columns: the width to fit into; while the table
+    is wider, the columns whose titles `drop` has are left out, in that order.
+    """
+    rows = [[cell.replace("\n", "\\n") for cell in row] for row in rows]
+    kept = list(range(len(rows[0])))
+    widths = [max(len(row[at]) for row in rows) for at in kept]
+    for title in drop:
+        if columns is None or sum(widths[at] for at in kept) + len(GAP) * (len(kept) - 1) <= columns:
+            break
+        kept = [at for at in kept if rows[0][at] != title]
+    lines = [
+        GAP.join((str.ljust, str.rjust)[at >= numbers_from](row[at], widths[at]) for at in kept).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,56 @@
+"""Text that fits a terminal: lines wrapped between words, tables without their less important columns."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.views.layout import render_table, wrap
+
+
+@pytest.mark.parametrize(
+    ("text", "wrapped"),
+    [
+        ("short enough", "short enough"),
+        ("one two three four five six", "one two three four\n  five six"),
+        ("    one two three four five", "    one two three\n      four five"),
+        ("price  one two three", "price  one two three"),
+        ("ok one two three four five", "ok one two three\n   four five"),
+        ("a-word-that-is-longer-than-a-line and more", "a-word-that-is-longer-than-a-line\n  and more"),
+        ("first\n\none two three four five", "first\n\none two three four\n  five"),
+    ],
+)
+def test_lines_are_wrapped_between_words(text: str, wrapped: str) -> None:
+    assert wrap(text, 20) == wrapped
+
+
+def test_further_lines_are_aligned_with_what_follows_a_label() -> None:
+    text = "state  degraded: node 1 is stopped; 1 of the 2 nodes that cluster.toml asks for"
+    assert wrap(text, 50).split("\n")[1] == "       nodes that cluster.toml asks for"
+    row = "node-0  s3     s3://b/d/  FAILED   it may not be read with these credentials"
+    assert wrap(row, 60).split("\n")[1] == " " * 35 + "these credentials"
+
+
+@given(st.text(alphabet="ab  \n", max_size=120), st.integers(min_value=1, max_value=40))
+def test_no_word_is_lost_or_broken_and_lines_fit(text: str, columns: int) -> None:
+    wrapped = wrap(text, columns)
+    assert wrapped.split() == text.split()
+    for line in wrapped.split("\n"):
+        assert len(line) <= columns or len(line.split()) <= 1 or line in text.split("\n")
+
+
+ROWS = [("NODE", "ZONE", "STATE"), ("node-0", "us-east-1a", "running"), ("node-1", "us-east-1a", "a\nb")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "first"),
+    [(None, "NODE    ZONE        STATE"), (27, "NODE    ZONE        STATE"), (26, "NODE    STATE"), (3, "NODE")],
+)
+def test_columns_are_left_out_until_a_table_fits(columns: int | None, first: str) -> None:
+    lines = render_table(ROWS, columns=columns, drop=("ZONE", "STATE")).split("\n")
+    assert lines[0] == first
+    assert len(lines) == len(ROWS)
+
+
+def test_numbers_are_aligned_to_the_right() -> None:
+    rows = [("name", "MB/s"), ("a", "1"), ("bcdef", "100")]
+    assert render_table(rows, numbers_from=1) == "name   MB/s\na         1\nbcdef   100"
