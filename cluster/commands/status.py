@@ -24,9 +24,9 @@ T = TypeVar("T")
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 @pass_app
 def status(app: App, *, as_json: bool) -> None:
-    """Show the cluster's nodes, and what they cost.
+    """Show the cluster's nodes, their cost and the running job.
 
-    As EC2 has them, and which of them stopped or ended by themselves, and why; and the job that runs on them.
+    It also shows which nodes stopped or terminated unexpectedly, and why.
     """
     config = app.config
     state, prices, job = ClusterState(name=config.name), {}, None
@@ -51,9 +51,10 @@ def status(app: App, *, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @pass_app
 def list_(app: App, *, as_json: bool) -> None:
-    """Show all clusters in the region.
+    """List all clusters in the region.
 
-    Those that other people and machines made, too; KEY says of which this machine has the private key.
+    The list includes clusters that other people or machines created. KEY shows whether this machine has the private
+    key.
     """
     region = app.config.provision.region
     clusters: tuple[ClusterSummary, ...] = ()
