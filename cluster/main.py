@@ -27,11 +27,11 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
     default="cluster.toml",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="The cluster's description.",
+    help="Configuration file of the cluster.",
 )
 @click.version_option(package_name="mxnet-cluster", prog_name="cluster")
 def cli(config_path: Path) -> None:
-    """GPU clusters on EC2 for distributed MXNet training: up, train, down."""
+    """Provision GPU clusters on EC2 and run distributed MXNet training on them."""
     del config_path  # cluster.app.pass_app reads it from the context
 
 

@@ -18,18 +18,18 @@ from provision.pause import prepare_allow
 
 @click.command("adopt")
 @click.argument("instance_ids", metavar="[INSTANCE_ID]...", nargs=-1)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before instances are adopted.")
-@click.option("--json", "as_json", is_flag=True, help="Print the instances, and which of them were adopted, as JSON.")
+@click.option("-y", "--yes", is_flag=True, help="Adopt instances without asking.")
+@click.option("--json", "as_json", is_flag=True, help="Print the instances, and which ones were adopted, as JSON.")
 @pass_app
 def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Make nodes of instances that this machine did not launch.
+    """Accept instances that this machine did not launch as nodes.
 
-    For a second machine, or a colleague's: copy the cluster's private key there, then run this. Without INSTANCE_ID it
-    adopts every instance of the cluster that can be a node. Instances with another key pair, or outside the cluster's
-    security group, are refused.
+    Use this on a second machine or a colleague's: copy the cluster's private key there, then run this command. Without
+    INSTANCE_ID, it adopts every instance of the cluster that qualifies. It refuses instances with another key pair or
+    outside the cluster's security group.
 
-    Adopt only instances that you know of. A node receives your code, the job's AWS credentials and the values of --env,
-    and the tags of an instance, its owner included, are whatever the one who launched it wrote there.
+    Adopt only instances that you recognize: a node receives your code, the job's AWS credentials and the values of
+    --env. Do not rely on tags, not even on the owner's: whoever launched an instance could set them freely.
     """
     app.enter_cloud()
     state = describe(app)
@@ -98,10 +98,10 @@ def render_candidates(instances: Sequence[UntrustedInstance]) -> str:
 @click.command("allow")
 @pass_app
 def allow(app: App) -> None:
-    """Let this machine's present address in by ssh, instead of the one before.
+    """Allow ssh from this machine's current address.
 
-    For when it has changed and connections time out; with [provision] ssh_from that network instead. Rules that were
-    made by hand stay.
+    Use this when your address has changed and connections time out. The new rule replaces the previous one; rules that
+    you created by hand stay. If [provision] ssh_from specifies a network, that network is allowed instead.
     """
     app.enter_cloud()
     clients = make_clients(app.config.provision.region)

@@ -39,14 +39,14 @@ _MS = 1e3
 
 @click.command("bench")
 @click.argument("what", metavar="[network|kvstore|scaling]...", nargs=-1, type=click.Choice(WHAT))
-@click.option("--kv-store", type=click.Choice(DIST_STORES), help="Default: [train] kv_store, or dist_sync.")
+@click.option("--kv-store", type=click.Choice(DIST_STORES), help="Default: [train] kv_store, else dist_sync.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 60.0),
     default=2.0,
     show_default=True,
     metavar="S",
-    help="network: how long a pair of nodes is measured.",
+    help="network: seconds per pair of nodes.",
 )
 @click.option(
     "--streams",
@@ -54,13 +54,13 @@ _MS = 1e3
     default=1,
     show_default=True,
     metavar="N",
-    help="network: connections at once; ps-lite has one.",
+    help="network: connections per pair; ps-lite uses one.",
 )
 @click.option(
     "--batches",
     type=click.IntRange(2, 100_000),
     metavar="N",
-    help="kvstore, scaling: batches of each worker; default: 10 and 200.",
+    help="kvstore, scaling: batches per worker; default: 10 and 200.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
@@ -74,12 +74,17 @@ def bench(
     batches: int | None,
     as_json: bool,
 ) -> None:
-    """Measure the cluster: network, kv-store, scaling; all three when none is named.
+    """Measure the network, the kv-store and scaling.
 
-    network: bytes per second between nodes, pair by pair, and round trips. kvstore: what MXNet's own
-    tools/bandwidth/measure.py says of the parameter servers. scaling: samples/s of a training script with 1, 2, 4 ...
-    workers. The last two are jobs like others. While a job runs nothing is measured.
-    """
+    Without an argument, all three:
+
+    \b
+    network  throughput between pairs of nodes, and round-trip times
+    kvstore  the parameter servers, by MXNet's tools/bandwidth/measure.py
+    scaling  samples/s of a training script on 1, 2, 4 ... workers
+
+    kvstore and scaling run as jobs. The command refuses to start while a job runs or waits.
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
     app.enter_cloud()
     state = describe_and_warn(app)
     configured = app.config.train.kv_store

@@ -12,9 +12,9 @@ from foundation.errors import ClusterError
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @pass_app
 def completion(app: App, *, shell: str) -> None:
-    """Print the script that completes commands in your shell.
+    """Print a shell completion script.
 
-    It completes commands, options, and the names of nodes, jobs, files and datasets as the last commands saw them.
+    It completes commands, options, files, and the nodes, jobs and datasets that recent commands saw.
     """
     found = get_completion_class(shell)
     if found is None:

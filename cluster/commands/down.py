@@ -17,14 +17,14 @@ from provision.resources.instance_profile import KIND as ROLE
 
 
 @click.command("down")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before instances and their disks are deleted.")
+@click.option("-y", "--yes", is_flag=True, help="Delete instances and their disks without asking.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @pass_app
 def down(app: App, *, yes: bool, as_json: bool) -> None:
-    """Delete everything that `up` made, and prove it.
+    """Delete everything that `up` created.
 
-    Ends with a receipt: what was deleted, what a fresh look over the account still found (nothing), for how long the
-    nodes ran, and what that cost.
+    Then it searches the account again and prints a receipt: what was deleted, what is left, how long the nodes ran and
+    what they cost.
     """
     config = app.config
     if not app.find_cloud():

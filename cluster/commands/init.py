@@ -19,12 +19,15 @@ LONGEST_WORD = 15
 
 
 @click.command("init")
-@click.option("--name", metavar="NAME", help="The cluster's name; default: after this folder and you.")
-@click.option("--cloud", type=click.Choice(["sandbox", "aws"]), help="Where it runs; default: sandbox.")
-@click.option("--instance-type", metavar="TYPE", help="The type of the nodes, such as g5.xlarge.")
+@click.option("--name", metavar="NAME", help="Name of the cluster; default: FOLDER-USER.")
+@click.option("--cloud", type=click.Choice(["sandbox", "aws"]), help="Where the cluster runs; default: sandbox.")
+@click.option("--instance-type", metavar="TYPE", help="Instance type of the nodes, such as g5.xlarge.")
 @pass_app
 def init(app: App, *, name: str | None, cloud: str | None, instance_type: str | None) -> None:
-    """Write an annotated cluster.toml here."""
+    """Write an annotated cluster.toml.
+
+    An existing file is left unchanged.
+    """
     text = files("cluster").joinpath("default.toml").read_text(encoding="utf-8")
     name = name or choose_name(app.project_dir.name, find_user())
     try:
@@ -86,13 +89,13 @@ def render_settings(text: str, *, name: str, cloud: str | None, instance_type: s
 
 
 @click.command("iam-policy")
-@click.option("--all-clusters", is_flag=True, help="For clusters of any name in the region, not for this one alone.")
+@click.option("--all-clusters", is_flag=True, help="Cover clusters of any name in the region.")
 @pass_app
 def iam_policy(app: App, *, all_clusters: bool) -> None:
-    """Print the minimal IAM policy that these commands need.
+    """Print the minimal IAM policy that you need.
 
-    It allows what this program does in AWS for the cluster, the region and the buckets of cluster.toml, and nothing
-    else. It is for the person who runs these commands, not for the nodes. No call to AWS is made.
+    It allows only what this program does in AWS, for the cluster, region and buckets in cluster.toml. It is for the
+    person who runs these commands, not for the nodes. This command does not call AWS.
     """
     config = app.config
     profile = config.provision.instance_profile

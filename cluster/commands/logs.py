@@ -29,9 +29,9 @@ from train.job.protocol import MAX_LINE_BYTES, JobResult, Role
 @click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 @pass_app
 def jobs(app: App, *, as_json: bool, wide: bool) -> None:
-    """Show the cluster's jobs, the newest first.
+    """List the cluster's jobs, newest first.
 
-    As the head knows them, and what [data] results has of those that it does not know any more.
+    The list comes from the head. Jobs that the head no longer has come from [data] results.
     """
     with open_jobs(app) as sources:
         records = sources.find_records()
@@ -51,11 +51,13 @@ class Sink(Protocol):
 
 @click.command("logs")
 @click.argument("job", type=JOB, required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, and exit with its code.")
-@click.option("--rank", "ranks", type=int, multiple=True, metavar="R", help="Only of this rank; repeatable.")
-@click.option("--role", "roles", type=click.Choice(get_args(Role)), multiple=True, help="Only of this; repeatable.")
-@click.option("--since", metavar="TIME", help='Only what is newer: "10m" ago, or "2026-11-21T10:00".')
-@click.option("--plain", is_flag=True, help="On a terminal, too: every line as it comes, and no view.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the job until it ends; exit with its code.")
+@click.option("--rank", "ranks", type=int, multiple=True, metavar="R", help="Show only this rank; repeatable.")
+@click.option(
+    "--role", "roles", type=click.Choice(get_args(Role)), multiple=True, help="Show only this role; repeatable."
+)
+@click.option("--since", metavar="TIME", help='Show lines since "10m" ago, or since "2026-11-21T10:00".')
+@click.option("--plain", is_flag=True, help="Print every line; show no live view.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 @pass_app
 def logs(
@@ -69,9 +71,10 @@ def logs(
     plain: bool,
     as_json: bool,
 ) -> None:
-    """Show what a job has printed.
+    """Show the output of a job.
 
-    JOB is its id, how its id begins, or its name: the newest of that name. Without it: the newest job.
+    JOB is an id, the start of an id, or a name; for a name, it shows the newest job of that name. Without JOB, it shows
+    the newest job.
     """
     selection = Selection(
         ranks=frozenset(ranks),

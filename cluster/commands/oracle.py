@@ -21,15 +21,15 @@ from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Machine, Version,
     "--wheel",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Read which GPUs a wheel has code for, out of the file itself.",
+    help="Show which GPUs a wheel file has code for.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @pass_app
 def oracle(app: App, *, instance_type: str | None, wheel: Path | None, as_json: bool) -> None:
     """Show which MXNet wheel runs on which GPU.
 
-    With INSTANCE_TYPE (g5.xlarge, or the family, g5): its GPU, each wheel and why it runs there or not, and what
-    mxnet = "auto" takes. It asks nobody: neither AWS nor PyPI.
+    With an INSTANCE_TYPE (g5.xlarge) or a family (g5), it shows the GPU, whether each wheel runs on it and why, and
+    which wheel mxnet = "auto" selects. It needs no network.
     """
     if wheel is not None:
         if instance_type is not None:

@@ -24,9 +24,9 @@ from sandbox.faults import KINDS
 @click.group("sandbox")
 @pass_app
 def sandbox(app: App) -> None:
-    """The local stand-in for EC2 and S3.
+    """Manage the local stand-in for EC2 and S3.
 
-    Its instances are real Linux hosts on this machine. It belongs to the folder of cluster.toml.
+    Its instances are real Linux hosts on this machine. Each folder with a cluster.toml has its own sandbox.
     """
     rootless.enter(app.project_dir, start=False, report=app.report)
 
@@ -34,7 +34,10 @@ def sandbox(app: App) -> None:
 @sandbox.command("start")
 @pass_app
 def start(app: App) -> None:
-    """Start this folder's sandbox; `cluster up` does so by itself."""
+    """Start the sandbox of this folder.
+
+    `cluster up` starts it automatically.
+    """
     rootless.enter(app.project_dir, start=True, report=app.report)
     rootless.become_root(app.project_dir, report=app.report)
     info = control.start(
@@ -44,10 +47,10 @@ def start(app: App) -> None:
 
 
 @sandbox.command("stop")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before a job that runs in it is ended.")
+@click.option("-y", "--yes", is_flag=True, help="Stop the sandbox without asking, even if a job runs in it.")
 @pass_app
 def stop(app: App, *, yes: bool) -> None:
-    """End the sandbox with all its instances and objects."""
+    """Stop the sandbox and delete its instances and objects."""
     rootless.become_root(app.project_dir, report=app.report)
     if not yes and not _confirm_ending_jobs(app):
         app.say("nothing was done")
@@ -60,7 +63,7 @@ def stop(app: App, *, yes: bool) -> None:
 @sandbox.command("reset")
 @pass_app
 def reset(app: App) -> None:
-    """Remove all of the sandbox from this machine, in whatever state it is."""
+    """Remove the sandbox, whatever state it is in."""
     rootless.become_root(app.project_dir, report=app.report)
     if not control.reset(app.project_dir, report=app.report):
         app.say("there is nothing of a sandbox of this folder on this machine")
@@ -79,7 +82,10 @@ def status(app: App, *, as_json: bool) -> None:
 @sandbox.command("env")
 @pass_app
 def env(app: App) -> None:
-    """Print what leads any AWS tool to the sandbox: eval "$(cluster sandbox env)"."""
+    """Print the environment variables for AWS tools.
+
+    They point any AWS tool to the sandbox: eval "$(cluster sandbox env)".
+    """
     info = control.find_required(app.project_dir)
     for name in control.unset_environment(os.environ):
         app.print(f"unset {name}")
@@ -91,10 +97,10 @@ def env(app: App) -> None:
 @click.argument("packages", nargs=-1, required=True, metavar="PACKAGE...")
 @pass_app
 def install(app: App, *, packages: tuple[str, ...]) -> None:
-    """Install packages of this machine's distribution on all hosts, and on those that start later.
+    """Install distribution packages on all hosts.
 
-    They come from this machine's own package sources; on the machine itself they are not installed. There is no systemd
-    in hosts: start a daemon with `service NAME start`.
+    Hosts that start later get them too. The packages come from this machine's package sources, but are not installed on
+    this machine. Hosts have no systemd: start a daemon with `service NAME start`.
     """
     rootless.become_root(app.project_dir, report=app.report)
     hosts = control.install(app.project_dir, packages, report=app.report)
@@ -105,9 +111,10 @@ def install(app: App, *, packages: tuple[str, ...]) -> None:
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
 @pass_app
 def shell(app: App, *, command: tuple[str, ...]) -> None:
-    """Open a shell in which AWS tools use the sandbox, or run a command there.
+    """Open a shell for AWS tools, or run a command in one.
 
-    Without root, this is how your own tools reach the sandbox and its hosts.
+    In it, AWS tools use the sandbox. If the sandbox runs without root, only this shell gives your own tools access to
+    the sandbox and its hosts.
     """
     info = control.find_required(app.project_dir)
     kept = {name: value for name, value in os.environ.items() if name not in control.unset_environment(os.environ)}
@@ -130,13 +137,15 @@ def _list_kinds() -> str:
 
 @sandbox.command(
     "fault",
-    help="Make something go wrong: KIND, and what narrows it down, such as capacity zone=us-east-1a type=p4d.*\n\n"
-    "A fault lies in wait for the next calls or boots that it is for; one with instance=, a= and b= acts at once.\n\n"
-    + _list_kinds(),
+    help="Inject a fault.\n\n"
+    "KIND is one of those below; KEY=VALUE narrows it down:\n\n"
+    "\b\ncluster sandbox fault capacity zone=us-east-1a type='p4d.*'\n\n"
+    "A fault with instance=, or with a= and b=, takes effect at once. Others wait for the next matching call or boot."
+    "\n\n" + _list_kinds(),
 )
 @click.argument("kind", type=Words(KINDS))
 @click.argument("parameters", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--count", metavar="K", help='How often it strikes; "all": until it is disarmed.')
+@click.option("--count", metavar="K", help='How often it takes effect; "all": until disarmed.')
 @pass_app
 def fault(app: App, *, kind: str, parameters: tuple[str, ...], count: str | None) -> None:
     """Arm a fault, or bring one about."""
@@ -149,7 +158,7 @@ def fault(app: App, *, kind: str, parameters: tuple[str, ...], count: str | None
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @pass_app
 def faults(app: App, *, as_json: bool) -> None:
-    """List the faults that are armed."""
+    """List the armed faults."""
     found = control.list_faults(app.project_dir)
     if as_json:
         app.print_json(found)
@@ -163,16 +172,16 @@ def faults(app: App, *, as_json: bool) -> None:
 @click.argument("which", metavar="ID|all", type=Words(["all"]))
 @pass_app
 def disarm(app: App, *, which: str) -> None:
-    """Take an armed fault away, or all of them."""
+    """Remove one armed fault, or all of them."""
     for one in control.disarm_faults(app.project_dir, which):
         app.print(render_fault(one))
 
 
 @sandbox.command("log")
-@click.option("--json", "as_json", is_flag=True, help="Print each call as a line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print each call as one line of JSON.")
 @pass_app
 def log(app: App, *, as_json: bool) -> None:
-    """Show every API call since the sandbox was started."""
+    """Show every API call since the sandbox started."""
     with control.api_log(app.project_dir).open() as stream:
         for line in stream:
             app.print_line(line.rstrip() if as_json else render_call(json.loads(line)))

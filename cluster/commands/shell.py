@@ -27,23 +27,23 @@ LOOK_EVERY_S = 0.2
 SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
-@click.command("exec", epilog="What follows -- is passed on word for word; for what a shell does: -- sh -c '...'")
+@click.command("exec", epilog="COMMAND is run word for word. For shell features, use -- sh -c '...'")
 @click.option(
     "--node",
     "names",
     multiple=True,
     metavar="NAME",
     type=NODE,
-    help="Only on this node; repeatable.",
+    help="Run only on this node; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON array, at the end.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON array at the end.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @pass_app
 def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, ...]) -> int:
-    """Run a command on all nodes side by side.
+    """Run a command on all nodes in parallel.
 
-    Every line of its output is shown as it comes, with the node's name in front. The exit code is that of the process
-    that failed first, 1 when a node cannot be reached, else 0. Ctrl-C ends the command on all nodes.
+    Each line of output is prefixed with the node's name. The exit code is that of the first process that failed, 1 if a
+    node cannot be reached, otherwise 0. Ctrl-C ends the command on all nodes.
     """
     if not words:
         raise UsageError("there is no command to run", hint="cluster exec -- COMMAND")

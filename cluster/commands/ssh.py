@@ -21,10 +21,10 @@ _ON_NODE = re.compile(r"([A-Za-z][A-Za-z0-9-]*):(.*)", re.DOTALL)
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
 def ssh(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
-    """Open a shell on a node, or run a command there.
+    """Open a shell or run a command on a node.
 
-    Without NODE it is the head. The nodes' Python environment is active, as in `cluster exec`. This is OpenSSH's own
-    ssh, with the cluster's key and the node's pinned host key, and nothing of ~/.ssh.
+    NODE defaults to the head. The node's Python environment is active, as in `cluster exec`. This runs OpenSSH's ssh
+    with the cluster's key and the node's pinned host key; it reads nothing in ~/.ssh.
     """
     words = words[1:] if words[:1] == ("--",) else words
     [host] = _find_hosts(app, [node] if node else None)
@@ -45,9 +45,9 @@ _SSH_CONFIG_EXAMPLES = """\b
 @click.argument("target", metavar="TARGET", type=NODE_OR_FILE)
 @pass_app
 def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
-    """Copy files to a node, or from a node.
+    """Copy files to or from a node.
 
-    NODE:PATH names a file or folder on a node; PATH is relative to the home folder there. This is OpenSSH's own scp.
+    NODE:PATH is a file or folder on a node; PATH is relative to the home folder there. This runs OpenSSH's scp.
     """
     name, there, to_node = read_paths(sources, target)
     [host] = _find_hosts(app, [name])
@@ -78,10 +78,10 @@ def read_paths(sources: Sequence[str], target: str) -> tuple[str, tuple[str, ...
 @click.command("ssh-config", epilog=_SSH_CONFIG_EXAMPLES)
 @pass_app
 def ssh_config(app: App) -> None:
-    """Print the nodes' sections for ~/.ssh/config.
+    """Print an ssh configuration for the nodes.
 
-    With them ssh, scp, rsync and editors reach the nodes. The sections are right until a node gets another address, as
-    after `cluster stop --nodes` and `start`.
+    With it, ssh, scp, rsync and editors can reach the nodes. Print it again when a node gets another address, for
+    example after `cluster stop --nodes` and `cluster start`.
     """
     hosts = _find_hosts(app, None, all_nodes=True)
     sections = [

@@ -25,9 +25,9 @@ T = TypeVar("T")
 @click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 @pass_app
 def status(app: App, *, as_json: bool, wide: bool) -> None:
-    """Show the cluster's nodes, and what they cost.
+    """Show the cluster's nodes, their cost and the running job.
 
-    As EC2 has them, and which of them stopped or ended by themselves, and why; and the job that runs on them.
+    It also shows which nodes stopped or terminated unexpectedly, and why.
     """
     config = app.config
     state, prices, job = ClusterState(name=config.name), {}, None
@@ -65,9 +65,10 @@ def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
 @click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 @pass_app
 def list_(app: App, *, as_json: bool, wide: bool) -> None:
-    """Show all clusters in the region.
+    """List all clusters in the region.
 
-    Those that other people and machines made, too; KEY says of which this machine has the private key.
+    The list includes clusters that other people or machines created. KEY shows whether this machine has the private
+    key.
     """
     region = app.config.provision.region
     clusters: tuple[ClusterSummary, ...] = ()

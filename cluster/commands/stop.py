@@ -32,17 +32,17 @@ from train.job.protocol import OUR_JOB_ID, RecordRole
 
 @click.command("stop")
 @click.argument("job", type=JOB, required=False)
-@click.option("--nodes", is_flag=True, help="Stop the nodes themselves.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before nodes are stopped.")
+@click.option("--nodes", is_flag=True, help="Stop the nodes instead of a job.")
+@click.option("-y", "--yes", is_flag=True, help="Stop nodes without asking.")
 @pass_app
 def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
-    """Stop the running job, or another; with --nodes the nodes.
+    """Stop a job, or stop the nodes.
 
-    JOB is its id, how its id begins, or its name: the newest of that name. All nodes are searched then for what is
-    left of it; of a job that had ended already, too, where something of it is not known to have ended.
+    JOB is an id, the start of an id, or a name (the newest job of that name); default: the running job. The command
+    also searches the nodes for processes that the job left behind, even if the job has already ended.
 
-    Stopped nodes keep their disks, and cost only these, until `cluster start`. What runs on them is interrupted. It
-    ends with what the stopped cluster still costs. Spot instances cannot be stopped: `cluster resize 0` releases them.
+    With --nodes it stops the nodes and interrupts what runs on them. Stopped nodes keep their disks, and you pay only
+    for these until `cluster start`. Spot instances cannot be stopped: use `cluster resize 0`.
     """
     if not nodes:
         stop_job(app, job)

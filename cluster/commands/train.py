@@ -70,56 +70,66 @@ class _TrainCommand(click.Command):
     cls=_TrainCommand,
     context_settings={"allow_interspersed_args": False},
     epilog="""\b
-    cluster train                        the script of cluster.toml
-    cluster train my.py --epochs 1       your script, with its arguments
-    cluster train -- --num-epochs 1      more arguments for cluster.toml's script
+    cluster train                        the script in cluster.toml
+    cluster train my.py --epochs 1       your script with its arguments
+    cluster train -- --num-epochs 1      cluster.toml's script, extra arguments
     cluster train -- python -m my.job    any command, word for word""",
 )
-@click.option("-n", "--workers", "--num-workers", type=int, metavar="W", help="Workers; default: one for each node.")
-@click.option("-s", "--servers", "--num-servers", type=int, metavar="S", help="Servers; default: as many as workers.")
+@click.option(
+    "-n", "--workers", "--num-workers", type=int, metavar="W", help="Worker processes; default: one per node."
+)
+@click.option(
+    "-s", "--servers", "--num-servers", type=int, metavar="S", help="Parameter servers; default: by workers and cores."
+)
 @click.option(
     "-H",
     "--hostfile",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Only on these hosts, one a line: nodes, or hosts of your own.",
+    help="Use only these hosts, one per line: nodes or your own hosts.",
 )
 @click.option("--launcher", type=click.Choice(get_args(Launcher)), help="How launch.py starts processes.")
 @click.option(
     "--kv-store",
     type=click.Choice(get_args(KvStore)),
     metavar="STORE",
-    help=f"How gradients are exchanged: {', '.join(get_args(KvStore))}.",
+    help=f"How workers exchange gradients: {', '.join(get_args(KvStore))}.",
 )
 @click.option("--gc-type", type=click.Choice(["none", "2bit"]), help="Gradient compression.")
-@click.option("--gc-threshold", type=float, metavar="X", help="Its threshold; default: 0.5.")
-@click.option("--p3", is_flag=True, help="Send parameters by priority (MXNet 1.7 and later).")
+@click.option("--gc-threshold", type=float, metavar="X", help="Compression threshold; default: 0.5.")
+@click.option("--p3", is_flag=True, help="Send parameters by priority (MXNet 1.7 or later).")
 @click.option("--gpus", metavar="N,N", help='GPUs of each worker: "0,1", "auto" or "none".')
 @click.option(
     "--env",
     multiple=True,
     metavar="K[=V]",
-    help="An environment variable of the job; without =V: with the value that it has here; repeatable.",
+    help="Set an environment variable of the job; without =V, pass on its local value; repeatable.",
 )
-@click.option("--env-server", multiple=True, metavar="K[=V]", help="One of its servers alone; repeatable.")
-@click.option("--env-worker", multiple=True, metavar="K[=V]", help="One of its workers alone; repeatable.")
+@click.option("--env-server", multiple=True, metavar="K[=V]", help="The same, for servers only; repeatable.")
+@click.option("--env-worker", multiple=True, metavar="K[=V]", help="The same, for workers only; repeatable.")
 @click.option(
-    "--sync-dst-dir", "--sync-dir", "sync_dst_dir", metavar="DIR", help="Copy your files to DIR and run there."
+    "--sync-dst-dir",
+    "--sync-dir",
+    "sync_dst_dir",
+    metavar="DIR",
+    help="Copy your files to DIR on each node and run there.",
 )
-@click.option("--max-duration", metavar="TIME", help='End the job after so long: "90m", "2h", "1d" or seconds.')
-@click.option("--name", metavar="NAME", help="What the job is called; default: after its script or command.")
-@click.option("--queue", is_flag=True, help="Wait for the job that runs, where there is one.")
-@click.option("--job", type=click.Path(path_type=Path), metavar="FILE", help="A job file: [train]'s keys, in TOML.")
-@click.option("-d", "--detach", is_flag=True, help="Print the job's id, and leave it running.")
-@click.option("--plain", is_flag=True, help="On a terminal, too: every line as it comes, and no view.")
+@click.option("--max-duration", metavar="TIME", help='End the job after this time: "90m", "2h", "1d" or seconds.')
+@click.option("--name", metavar="NAME", help="Name of the job; default: from its script or command.")
+@click.option("--queue", is_flag=True, help="Queue the job if another job is running.")
+@click.option("--job", type=click.Path(path_type=Path), metavar="FILE", help="Read [train] keys from this TOML file.")
+@click.option("-d", "--detach", is_flag=True, help="Print the job's id and return while it runs.")
+@click.option("--plain", is_flag=True, help="Print every line; show no live view.")
 @click.argument("words", metavar="[SCRIPT [ARGS...] | -- COMMAND...]", nargs=-1, type=SCRIPT)
 @pass_app
 def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_command: bool, **options: Any) -> int:
-    """Run a training job on the cluster, to its end.
+    """Run a training job on the cluster.
 
-    Without SCRIPT and COMMAND it runs [train] script with [train] args. The exit code is that of the first process
-    that failed, and 0 if all went well. Once it runs, the job no longer needs this machine: Ctrl-C asks whether to
-    stop it or to leave it running, and without a terminal leaves it; `cluster logs -f` shows its further output.
+    Without SCRIPT or COMMAND, it runs [train] script with [train] args. The exit code is that of the first process that
+    failed, or 0.
+
+    A running job does not depend on this machine. Ctrl-C asks whether to stop the job; without a terminal, the job
+    keeps running. `cluster logs -f` attaches to it again.
     """
     asked = read_words(words, is_command=is_command, here=Path.cwd(), project_dir=app.project_dir)
     request = read(options, asked.command)

@@ -32,20 +32,19 @@ LEFT_BY_UP = "cluster up completes the nodes that were launched, cluster down en
 
 
 @click.command("up")
-@click.option("--nodes", type=int, metavar="N", help="How many nodes, instead of [provision] nodes.")
+@click.option("--nodes", type=int, metavar="N", help="Number of nodes; overrides [provision] nodes.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print what was found out and what would be done, and launch nothing (a sandbox is started if none runs).",
+    help="Print findings and plan; launch nothing (but start the sandbox if it is not running).",
 )
-@click.option("--keep-failed", is_flag=True, help="Leave what was launched as it is when the launch fails.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before instances are launched that cost money.")
+@click.option("--keep-failed", is_flag=True, help="Keep launched instances if the launch fails.")
+@click.option("-y", "--yes", is_flag=True, help="Launch instances that cost money without asking.")
 @pass_app
 def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bool) -> None:
-    """Launch the cluster's nodes and make them ready to train.
+    """Launch the cluster's nodes and prepare them for training.
 
-    What is there already is left as it is: a second `up` has nothing to do, and one after an `up` that was interrupted
-    completes it.
+    Running it again is safe: it creates only what is missing, and completes an interrupted `up`.
     """
     if nodes is not None:
         override_nodes(app, nodes)
@@ -92,16 +91,16 @@ class NodeCount(click.ParamType[int]):
 
 @click.command("resize")
 @click.argument("nodes", type=NodeCount(), metavar="N")
-@click.option("--dry-run", is_flag=True, help="Print what was found out and what would be done, and do nothing.")
-@click.option("--keep-failed", is_flag=True, help="Leave what was launched as it is when the launch fails.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before instances are launched or ended.")
+@click.option("--dry-run", is_flag=True, help="Print findings and plan; change nothing.")
+@click.option("--keep-failed", is_flag=True, help="Keep launched instances if the launch fails.")
+@click.option("-y", "--yes", is_flag=True, help="Launch and terminate instances without asking.")
 @pass_app
 def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool) -> None:
-    """Make the cluster one of N nodes.
+    """Change the number of nodes.
 
-    More are launched beside those that are there, in the same subnet and of the same type. Fewer: those with the
-    highest numbers end, with their disks. 0 ends all, and keeps what costs nothing, so that `cluster up` or
-    `cluster resize N` goes on with it.
+    To grow, it launches nodes in the same subnet and of the same type. To shrink, it terminates the nodes with the
+    highest numbers and deletes their disks. 0 terminates all nodes and keeps the resources that cost nothing, for the
+    next `cluster up` or `cluster resize`.
     """
     asked = override_nodes(app, nodes)
     app.enter_cloud()
@@ -120,13 +119,13 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
 
 
 @click.command("start")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before nodes are started that cost money.")
+@click.option("-y", "--yes", is_flag=True, help="Start nodes that cost money without asking.")
 @pass_app
 def start(app: App, *, yes: bool) -> None:
-    """Start stopped nodes, and make them ready to train again.
+    """Start stopped nodes and prepare them for training.
 
-    They have their disks and private addresses as before, and other public ones. ssh is allowed from this machine's
-    present address.
+    They keep their disks and private addresses, but get new public addresses. ssh is allowed from this machine's
+    current address.
     """
     config = app.config
     find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money

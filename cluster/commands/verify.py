@@ -22,10 +22,10 @@ SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
 def verify(app: App, *, as_json: bool) -> None:
-    """Try the nodes: MXNet, S3, ports, clocks, disks.
+    """Check MXNet, S3 access, ports, clocks and disks on all nodes.
 
-    MXNet computes ones((2,3))*2+1 on each GPU, or the processor where there is none, and reads [data] url by itself;
-    every node connects to every other one on the parameter server's ports.
+    MXNet computes ones((2,3))*2+1 on each GPU, or on the CPU of nodes without one, and reads [data] url. Each node
+    connects to every other node on the ports of the scheduler and of the parameter servers.
     """
     app.enter_cloud()
     provision = app.config.provision

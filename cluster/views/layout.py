@@ -36,7 +36,7 @@ def _wrap_line(line: str, columns: int) -> str:
 def _find_indent(line: str, columns: int) -> int:
     """How many blanks the further lines of a wrapped line begin with."""
     found, at = len(line) - len(line.lstrip(" ")) + 2, 0
-    while (label := _LABEL.match(line, at)) and label.end() <= columns - _NARROWEST:
+    while (label := _LABEL.match(line, at)) and columns - label.end() >= min(_NARROWEST, columns // 2):
         found = at = label.end()
     return found
 

@@ -89,7 +89,7 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
         hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
         so_far = render_usd(add_up([cost.usd_so_far for cost in costs]))
         ran_h = sum(cost.running_s for cost in costs) / 3600
-        notes = [*filter(None, [status.price_note]), f"{ran_h:.2f} node hours", "without disks"]
+        notes = [*filter(None, [status.price_note]), f"{ran_h:.2f} node hours", "no disks"]
         lines.append(f"price  {hourly} per hour now, {so_far} so far ({'; '.join(notes)})")
     return "\n".join(lines)
 

@@ -8,29 +8,30 @@ from cluster.commands import LazyGroup
 COMMANDS: dict[str, tuple[str, str]] = {
     "put": ("cluster.commands.data.transfer:put", "Copy files, folders and globs to S3."),
     "get": ("cluster.commands.data.transfer:get", "Copy objects, folders and globs from S3."),
-    "ls": ("cluster.commands.data.transfer:ls", "List buckets, or what is in a folder."),
+    "ls": ("cluster.commands.data.transfer:ls", "List buckets, or the contents of a folder."),
     "du": ("cluster.commands.data.transfer:du", "Count objects and bytes by folder."),
     "rm": ("cluster.commands.data.transfer:rm", "Delete objects, folders and buckets."),
-    "verify": ("cluster.commands.data.transfer:verify", "Compare a folder in S3 with a local one, or its manifest."),
+    "verify": ("cluster.commands.data.transfer:verify", "Compare S3 with a local folder or a manifest."),
     "pack": ("cluster.commands.data.records:pack", "Pack folders of images into RecordIO shards."),
-    "split": ("cluster.commands.data.records:split", "Split .rec files into another number or size of shards."),
-    "info": ("cluster.commands.data.records:info", "Tell what is in .rec files: records, labels, shards."),
-    "fetch": ("cluster.commands.data.datasets:fetch", "Download a public dataset, and write it as MXNet reads it."),
-    "demo": ("cluster.commands.data.datasets:demo", "Write a small real dataset, without a download."),
+    "split": ("cluster.commands.data.records:split", "Split .rec files into shards of another number or size."),
+    "info": ("cluster.commands.data.records:info", "Show records, bytes, labels and shards of .rec files."),
+    "fetch": ("cluster.commands.data.datasets:fetch", "Download a public dataset in MXNet's formats."),
+    "demo": ("cluster.commands.data.datasets:demo", "Write a small real dataset without a download."),
 }
 
 
 @click.group("data", cls=LazyGroup, table=COMMANDS)
 def data() -> None:
-    """Datasets to S3 and from S3: files, folders and 'globs*', many at once.
+    """Transfer, check and create datasets.
+
+    put and get name their targets as follows:
 
     \b
-    SOURCE             lands as
-    file               DST, or DST/file where DST is a folder (ends with /)
-    folder, alone      DST/...  what the folder holds
-    folder/            DST/...  what the folder holds
+    SOURCE             target
+    file               DST, or DST/file if DST ends with /
+    folder, folder/    DST/...  (the contents of the folder)
     a b folder         DST/a, DST/b, DST/folder/...
     'glob*'            DST/name for each match
 
-    In a glob, * and ? stay inside a folder and ** does not; quote it, or the shell expands it.
+    In a glob, * and ? match within one folder, ** across folders. Quote globs, or the shell expands them.
     """  # noqa: D301 - click's mark for text that is not to be wrapped

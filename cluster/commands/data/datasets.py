@@ -21,14 +21,15 @@ from train.s3.url import is_s3, parse_url
 @click.command("fetch")
 @click.argument("name", metavar="NAME", type=click.Choice(sorted(DATASETS)))
 @click.argument("destination", metavar="DST", type=FILE_OR_URL)
-@click.option("--shards", type=click.IntRange(1, 10000), help="How many files of training records to write.")
-@click.option("--create-bucket", is_flag=True, help="Make the bucket, private and encrypted, where there is none.")
+@click.option("--shards", type=click.IntRange(1, 10000), help="Number of training shards.")
+@click.option("--create-bucket", is_flag=True, help="Create the bucket (private, encrypted) if it does not exist.")
 @pass_app
 def fetch(app: App, *, name: str, destination: str, shards: int | None, create_bucket: bool) -> None:
-    """Download mnist, cifar10 or digits, and write it to DST: a folder here, or s3://BUCKET/FOLDER/.
+    """Download a public dataset in MXNet's formats.
 
-    DST gets RecordIO shards in train/ and val/, and of mnist and digits MNIST's four files. What is downloaded has to
-    have the published checksum; it is kept for the next time. digits needs no network.
+    NAME is mnist, cifar10 or digits; DST is a local folder or s3://BUCKET/FOLDER/. DST gets RecordIO shards in train/
+    and val/; for mnist and digits also MNIST's four files. Downloads are checked against the published checksum and
+    cached. digits needs no network.
     """
     dataset = DATASETS[name]
     if is_s3(destination):
@@ -109,8 +110,9 @@ def _describe(written: Written) -> str:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @pass_app
 def demo(app: App, *, folder: Path) -> None:
-    """Write 1797 real handwritten digits into DIR, as MNIST's four files and as RecordIO shards.
+    """Write a small real dataset without a download.
 
-    They come with scikit-learn. 1500 are for training, 297 for validation.
+    It consists of 1797 handwritten digits from scikit-learn, 1500 for training and 297 for validation, as MNIST's four
+    files and as RecordIO shards.
     """
     app.say(f"{_describe(write_demo(folder))}, in {folder}")

@@ -62,33 +62,34 @@ class LabelWidth(click.ParamType[int]):
 @click.command("pack")
 @click.argument("source", metavar="DIR|LIST.lst", type=click.Path(path_type=Path))
 @click.argument("destination", metavar="DST|s3://BUCKET/DST/", type=FILE_OR_URL)
-@click.option("--shards", type=click.IntRange(1), help=f"How many shards.  [default: {_SHARDS}]")
-@click.option("--shard-size", type=Size(), metavar="SIZE", help="Instead: the most that a shard holds, such as 256MiB.")
+@click.option("--shards", type=click.IntRange(1), help=f"Number of shards.  [default: {_SHARDS}]")
+@click.option("--shard-size", type=Size(), metavar="SIZE", help="Or: maximum size of a shard, such as 256MiB.")
 @click.option("--resize", type=click.IntRange(1), metavar="PIXELS", help="Resize the shorter edge to PIXELS.")
-@click.option("--center-crop", is_flag=True, help="Take the square in the middle.")
+@click.option("--center-crop", is_flag=True, help="Crop to the square in the middle.")
 @click.option("--encoding", type=click.Choice(["jpg", "png"]), default="jpg", show_default=True)
 @click.option("--quality", type=click.IntRange(0, 100), help="jpg: 1 to 100 [default: 95]. png: 0 to 9 [default: 9].")
 @click.option("--color", type=click.Choice(["color", "gray", "unchanged"]), default="color", show_default=True)
-@click.option("--pass-through", is_flag=True, help="The files' bytes as they are.")
-@click.option("--root", type=click.Path(path_type=Path, file_okay=False), help="Where a list's paths begin.")
-@click.option("--label-width", type=LabelWidth(), metavar="N|all", help="How many of a list's labels are packed.")
-@click.option("--exts", default=",".join(image_list.EXTENSIONS), show_default=True, help="Which files are images.")
-@click.option("--shuffle/--no-shuffle", default=None, help="Mix the order.  [default: folders yes, lists no]")
-@click.option("--seed", type=int, default=image_list.SEED, show_default=True, help="Decides the mixed order.")
+@click.option("--pass-through", is_flag=True, help="Pack the files unchanged.")
+@click.option("--root", type=click.Path(path_type=Path, file_okay=False), help="Base folder of a list's paths.")
+@click.option("--label-width", type=LabelWidth(), metavar="N|all", help="Number of a list's labels to pack.")
+@click.option("--exts", default=",".join(image_list.EXTENSIONS), show_default=True, help="Extensions of image files.")
+@click.option("--shuffle/--no-shuffle", default=None, help="Shuffle images.  [default: folders yes, lists no]")
+@click.option("--seed", type=int, default=image_list.SEED, show_default=True, help="Seed of the shuffle.")
 @click.option(
-    "--train-ratio", type=float, default=1.0, show_default=True, help="This share to train/, the rest to val/."
+    "--train-ratio", type=float, default=1.0, show_default=True, help="Share for train/; the rest goes to val/."
 )
-@click.option("--test-ratio", type=float, default=0.0, show_default=True, help="This share to test/.")
-@click.option("--processes", type=click.IntRange(1), help="How many processes encode.  [default: one for each core]")
-@click.option("--skip-broken", is_flag=True, help="Images that cannot be read are named and left out, and no error.")
-@click.option("--replace", is_flag=True, help="Replace the shards that are there.")
-@click.option("--create-bucket", is_flag=True, help="Make the bucket, private, where there is none.")
+@click.option("--test-ratio", type=float, default=0.0, show_default=True, help="Share for test/.")
+@click.option("--processes", type=click.IntRange(1), help="Encoding processes.  [default: one per core]")
+@click.option("--skip-broken", is_flag=True, help="Report and skip unreadable images without failing.")
+@click.option("--replace", is_flag=True, help="Replace existing shards.")
+@click.option("--create-bucket", is_flag=True, help="Create the bucket (private) if it does not exist.")
 @pass_app
 def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_bucket: bool, **options: Any) -> None:
-    """Pack folders of images into RecordIO shards with indexes, as MXNet's im2rec.py does, without MXNet.
+    """Pack folders of images into RecordIO shards.
 
-    Every sub-folder with images is a label, 0, 1, 2 ... by name. A list has lines of an index, labels and a path, with
-    tabs between them. Shards are DST/part-00000.rec ..., what belongs to them is in DST/index/.
+    It writes the format of MXNet's im2rec.py, with indexes, and does not need MXNet. Each sub-folder with images is one
+    label: 0, 1, 2 ... in the order of names. Each line of a list has an index, labels and a path, separated by tabs.
+    Shards are DST/part-00000.rec ...; indexes and lists are in DST/index/.
     """
     plan = _plan(source, options)
     region = _enter(app, [destination])
@@ -164,10 +165,10 @@ def _image_options(options: dict[str, Any]) -> ImageOptions:
 
 @click.command("split")
 @click.argument("words", metavar="SOURCE... DST", type=FILE_OR_URL, nargs=-1, required=True)
-@click.option("--shards", type=click.IntRange(1), help="How many shards.")
-@click.option("--shard-size", type=Size(), metavar="SIZE", help="Or: the most that a shard holds, such as 256MiB.")
-@click.option("--replace", is_flag=True, help="Replace the shards that are there.")
-@click.option("--create-bucket", is_flag=True, help="Make the bucket, private, where there is none.")
+@click.option("--shards", type=click.IntRange(1), help="Number of shards.")
+@click.option("--shard-size", type=Size(), metavar="SIZE", help="Or: maximum size of a shard, such as 256MiB.")
+@click.option("--replace", is_flag=True, help="Replace existing shards.")
+@click.option("--create-bucket", is_flag=True, help="Create the bucket (private) if it does not exist.")
 @pass_app
 def split(
     app: App,
@@ -178,9 +179,10 @@ def split(
     replace: bool,
     create_bucket: bool,
 ) -> None:
-    """Split .rec files into another number or size of shards; SOURCE and DST are local or in S3.
+    """Split .rec files into shards of another number or size.
 
-    Records keep their bytes and their order. A file that is cut short or broken is an error that names the byte.
+    SOURCE and DST are local or in S3. Records keep their bytes and their order. A truncated or damaged file is an error
+    that names the byte.
     """
     usage = "cluster data split SOURCE... DST --shards N"
     if len(words) < 2:
@@ -210,16 +212,16 @@ def split(
 
 @click.command("info")
 @click.argument("words", metavar="SOURCE...", type=FILE_OR_URL, nargs=-1, required=True)
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Also what each of N workers would read.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Also show what each of N workers reads.")
 @click.option(
-    "--full", is_flag=True, help="Read all that is in S3, also what an index tells about: labels, and checks."
+    "--full", is_flag=True, help="Read S3 shards completely, even with an index: shows labels, checks records."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
 def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, as_json: bool) -> None:
-    """Tell what is in .rec files: records, bytes, labels, and how they fall on workers.
+    """Show records, bytes, labels and shards of .rec files.
 
-    A file that is cut short or broken is an error that names the byte.
+    A truncated or damaged file is an error that names the byte.
     """
     sources = Sources(region=_enter(app, words, start=False) or None)
     found = sources.find(words)

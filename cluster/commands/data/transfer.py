@@ -29,17 +29,17 @@ from train.s3.plan import Plan
 from train.s3.url import has_glob, is_s3
 
 _exclude = click.option(
-    "--exclude", multiple=True, metavar="PATTERN", help="Leave out names like this, and folders; can be repeated."
+    "--exclude", multiple=True, metavar="PATTERN", help="Skip files and folders that match; repeatable."
 )
 
 
 def _how_to_copy(command: Callable[..., None]) -> Callable[..., None]:
     """The options that put and get have in common."""
     for option in (
-        click.option("-y", "--yes", is_flag=True, help="Do not ask before something is deleted."),
-        click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing."),
+        click.option("-y", "--yes", is_flag=True, help="Delete without asking."),
+        click.option("--dry-run", is_flag=True, help="Show what would be copied and deleted; change nothing."),
         _exclude,
-        click.option("--delete", is_flag=True, help="Delete from DST what the source does not have."),
+        click.option("--delete", is_flag=True, help="Delete from DST what the sources do not have."),
     ):
         command = option(command)
     return command
@@ -47,8 +47,8 @@ def _how_to_copy(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command("put")
 @click.argument("words", metavar="SOURCE... s3://BUCKET/DST", type=FILE_OR_URL, nargs=-1, required=True)
-@click.option("--create-bucket", is_flag=True, help="Make the bucket, private and encrypted, where there is none.")
-@click.option("--manifest", is_flag=True, help="Write DST's manifest beside it, for `cluster data verify`.")
+@click.option("--create-bucket", is_flag=True, help="Create the bucket (private, encrypted) if it does not exist.")
+@click.option("--manifest", is_flag=True, help="Write a manifest next to DST, for `cluster data verify`.")
 @_how_to_copy
 @pass_app
 def put(
@@ -62,10 +62,11 @@ def put(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Copy files, folders and globs to S3; `cluster data --help` has the rules for names.
+    """Copy files, folders and globs to S3.
 
-    What is there already with the same content is not sent. An object appears when all of it is there. A file that
-    fails does not keep the others from being copied. The same command goes on with what was interrupted.
+    `cluster data --help` shows how targets are named. Files whose content is already in S3 are skipped. An object
+    appears only when it is complete. If a file fails, the others are still copied. To resume after an interruption, run
+    the same command again.
     """
     sources, destination = _split(words, "cluster data put SOURCE... s3://BUCKET/FOLDER/")
     if any(is_s3(source) for source in sources) or not is_s3(destination):
@@ -108,10 +109,11 @@ def get(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Copy objects, folders and globs from S3; `cluster data --help` has the rules for names.
+    """Copy objects, folders and globs from S3.
 
-    What is there already with the same content is not fetched. A file appears when all of it is there, and never
-    outside of DST. The same command goes on with what was interrupted.
+    `cluster data --help` shows how targets are named. Files that already have the same content are skipped. A file
+    appears only when it is complete, and never outside DST. To resume after an interruption, run the same command
+    again.
     """
     usage = "cluster data get s3://BUCKET/SOURCE... DST"
     sources, destination = _split(words, usage)
@@ -144,9 +146,10 @@ def get(
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @pass_app
 def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
-    """List the buckets, or the objects and folders in a folder: size in bytes, time of change (UTC), URL.
+    """List buckets, or the contents of a folder.
 
-    Of a 'glob*' the objects and folders that match; `cluster data --help` has the rules.
+    Each line shows the size in bytes, the time of the last change (UTC) and the URL. For a 'glob*' it lists the objects
+    and folders that match; see `cluster data --help`.
     """
     app.enter_cloud()
     entries = s3.ls(url, region=app.config.provision.region, recursive=recursive)
@@ -162,7 +165,10 @@ def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 @pass_app
 def du(app: App, *, url: str, as_json: bool) -> None:
-    """Count what is below each folder in a folder, and last in all of it: bytes, objects, URL."""
+    """Count objects and bytes by folder.
+
+    Each line shows the bytes, the number of objects and the URL of one subfolder. The last line is the total.
+    """
     app.enter_cloud()
     usages = s3.du(url, region=app.config.provision.region)
     if as_json:
@@ -175,13 +181,11 @@ def du(app: App, *, url: str, as_json: bool) -> None:
 
 @click.command("rm")
 @click.argument("urls", metavar="s3://BUCKET/KEY...", type=FILE_OR_URL, nargs=-1, required=True)
-@click.option(
-    "-r", "--recursive", is_flag=True, help="Folders with all that is in them; a bucket with all its objects."
-)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before a whole bucket is deleted.")
+@click.option("-r", "--recursive", is_flag=True, help="Delete folders and buckets with everything in them.")
+@click.option("-y", "--yes", is_flag=True, help="Delete whole buckets without asking.")
 @pass_app
 def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
-    """Delete objects, and with --recursive folders and whole buckets."""
+    """Delete objects, folders and buckets."""
     app.enter_cloud()
     buckets = s3.find_whole_buckets(urls, recursive=recursive)
     if buckets and not app.confirm(f"Delete {', '.join(buckets)} with everything in it?", yes=yes):
@@ -198,9 +202,10 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 @pass_app
 def verify(app: App, *, url: str, local: str | None, exclude: tuple[str, ...], as_json: bool) -> None:
-    """Compare what is in S3 with DIR, by content, or without DIR with the manifest that `put --manifest` has written.
+    """Compare S3 with a local folder or a manifest.
 
-    Every difference is named; the exit code is 1 if there is one.
+    It compares content. Without DIR, it uses the manifest that `put --manifest` wrote. It prints every difference; the
+    exit code is 1 if there are any.
     """
     app.enter_cloud()
     verdict = compare.verify(url, local, region=app.config.provision.region, exclude=exclude)

@@ -9,7 +9,8 @@ import pytest
 
 from cluster.commands import COMMANDS
 from cluster.config import ClusterConfig
-from cluster.main import cli
+from cluster.main import INTERRUPTED, cli
+from foundation import errors
 from foundation.settings import describe_settings
 
 REPOSITORY = Path(__file__).parents[3]
@@ -65,6 +66,14 @@ def test_every_command_and_option_is_documented(name: str, command: click.Comman
 def test_no_command_is_documented_that_does_not_exist() -> None:
     documented = set(re.findall(r"^## cluster (.+)$", COMMAND_LINE, re.MULTILINE))
     assert documented == {name for name, _ in commands()}
+
+
+def test_every_exit_code_is_documented() -> None:
+    table = section(COMMAND_LINE, "## Exit codes\n")
+    classes = [getattr(errors, name) for name in errors.__all__]
+    codes = {error.exit_code for error in classes if issubclass(error, errors.ClusterError)}
+    for code in codes | {0, INTERRUPTED}:
+        assert f"| {code} |" in table, code
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))

@@ -151,7 +151,7 @@ def test_status_as_text() -> None:
         "error  node-1 (i-1) stopped: Stopped due to scheduled retirement (Server.ScheduledStop)",
         "error  i-9 ended: spot interruption, Spot instance termination (Server.SpotInstanceTermination)",
         "state  degraded: node 1 is stopped",
-        "price  $0.17 per hour now, $3.40 so far (20.00 node hours; without disks)",
+        "price  $0.17 per hour now, $3.40 so far (20.00 node hours; no disks)",
     ]
 
 
@@ -159,7 +159,7 @@ def test_a_status_of_80_columns_leaves_columns_out_and_marks_simulated_prices() 
     status = replace(make_status(make_state(make_node(0), make_node(1))), price_note="simulated")
     lines = render_status(status, columns=80).splitlines()
     assert lines[0].split() == ["NODE", "ROLE", "STATE", "TYPE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE"]
-    assert lines[-1].endswith("so far (simulated; 20.00 node hours; without disks)")
+    assert lines[-1].endswith("so far (simulated; 20.00 node hours; no disks)")
     assert max(map(len, lines)) <= 80
     assert status_document(status)["cost"]["simulated"]
 
@@ -181,7 +181,7 @@ def test_nodes_that_run_and_cannot_train_yet(set_up: set[str] | None, line: str)
 def test_status_without_nodes_and_without_prices() -> None:
     assert render_status(make_status(make_state())).splitlines() == [f"cluster {NAME} has no nodes", "state  none"]
     shown = render_status(make_status(make_state(make_node(0), make_node(1)), prices={}))
-    assert shown.endswith("price  unknown per hour now, unknown so far (20.00 node hours; without disks)")
+    assert shown.endswith("price  unknown per hour now, unknown so far (20.00 node hours; no disks)")
     assert render_nodes(make_state(ending=("i-7",))).endswith("; 1 instance is shutting down")
     assert "3 instances are shutting down" in render_nodes(make_state(ending=("i-7", "i-8", "i-9")))
 
