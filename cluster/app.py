@@ -122,32 +122,32 @@ class App:
         """Print a message to stderr; never interpreted as markup."""
         say(self.console, text, style=style)
 
-    def print(self, text: str) -> None:
-        """Print a result to stdout."""
+    def print(self, text: str, *, wrapped: bool = True) -> None:
+        """Print a result to stdout; on a terminal, lines are wrapped between words."""
         self.close()
-        write(sys.stdout, text, wrapped=True)
+        write(sys.stdout, text, wrapped=wrapped)
 
     @property
-    def columns(self) -> int:
-        """The width that tables on stdout fit into."""
-        return find_columns(sys.stdout)
+    def columns(self) -> int | None:
+        """The width that tables on stdout fit into; None, any width, where stdout is no terminal."""
+        return find_columns(sys.stdout) if sys.stdout.isatty() else None
 
     def print_line(self, text: str) -> None:
         """Print one line of a result to stdout; on a terminal, newlines within it are escaped."""
         self.close()
-        write(sys.stdout, text, one_line=True)
+        write(sys.stdout, text, one_line=True, wrapped=True)
 
     def print_json(self, value: Any) -> None:
         """Print a result to stdout as JSON."""
         # In ASCII and without control characters.
         write(sys.stdout, json.dumps(value, indent=2, default=str).replace("\x7f", "\\u007f"))
 
-    def show(self, text: str, document: Any, *, as_json: bool) -> None:
-        """Print a result to stdout: the text, or with as_json the document."""
+    def show(self, text: str, document: Any, *, as_json: bool, wrapped: bool = True) -> None:
+        """Print a result to stdout: the text, or with as_json the document. wrapped: see print."""
         if as_json:
             self.print_json(document)
         else:
-            self.print(text)
+            self.print(text, wrapped=wrapped)
 
     @staticmethod
     def is_interactive() -> bool:
@@ -160,8 +160,10 @@ class App:
             return True
         if not self.is_interactive():
             raise UsageError(f"{question} Without a terminal this needs --yes.")
-        asked = wrap(f"{escape(question)} [y: yes; n or Enter: no] ", self.console.width)
-        return click.confirm(asked, prompt_suffix="", show_default=False, err=True)
+        keys, width = "[y: yes; n or Enter: no]", self.console.width
+        asked = wrap(escape(question), width)
+        gap = " " if len(asked.rpartition("\n")[2]) + len(keys) + 2 <= width else "\n  "
+        return click.confirm(f"{asked}{gap}{keys}", prompt_suffix=" ", show_default=False, err=True)
 
     @property
     def price_note(self) -> str:

@@ -36,7 +36,7 @@ def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     with open_jobs(app) as sources:
         records = sources.find_records()
     table = render_jobs(records, now=datetime.now(UTC), columns=None if wide else app.columns)
-    app.show(table, job_documents(records), as_json=as_json)
+    app.show(table, job_documents(records), as_json=as_json, wrapped=not wide)
 
 
 class Sink(Protocol):

@@ -37,15 +37,19 @@ def oracle(app: App, *, instance_type: str | None, wheel: Path | None, as_json: 
         _show_wheel(app, wheel, as_json=as_json)
     elif instance_type is not None:
         machine = _find_machine(instance_type)
-        app.show(render_machine(instance_type, machine), machine_document(instance_type, machine), as_json=as_json)
+        app.show(
+            render_machine(instance_type, machine, columns=app.columns),
+            machine_document(instance_type, machine),
+            as_json=as_json,
+        )
     else:
-        app.show(render_oracle(), oracle_document(), as_json=as_json)
+        app.show(render_oracle(columns=app.columns), oracle_document(), as_json=as_json)
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------
 
 
-def render_oracle() -> str:
+def render_oracle(*, columns: int | None = None) -> str:
     """Every GPU with its wheels, and every wheel with what it has and needs. Pure."""
     machines_of: dict[tuple[Gpu | None, str], list[Machine]] = {}
     for machine in GPU_MACHINES:
@@ -62,7 +66,8 @@ def render_oracle() -> str:
         code, ptx = _numbers(wheel.code) or "-", _numbers(wheel.ptx) or "-"
         s3, libraries = _yes(wheel.reads_s3), _libraries(wheel)
         wheels.append((wheel.requirement, str(wheel.size_mb), cuda, code, ptx, s3, libraries))
-    return "\n".join([render_table(gpus), "* reads s3:// by itself", "", render_table(wheels)])
+    tables = [render_table(rows, columns=columns, prose=True) for rows in (gpus, wheels)]
+    return "\n".join([tables[0], "* reads s3:// directly", "", tables[1]])
 
 
 def oracle_document() -> dict[str, Any]:
@@ -150,12 +155,12 @@ def _find_machine(instance_type: str) -> Machine:
     return machine
 
 
-def render_machine(name: str, machine: Machine) -> str:
+def render_machine(name: str, machine: Machine, *, columns: int | None = None) -> str:
     """What there is for one instance type, and why. Pure."""
     gpu = machine.gpu.label if machine.gpu is not None else "no GPU"
     auto = pick_for(machine)
     if auto is not None:
-        s3 = "reads s3:// by itself" if auto.reads_s3 else "does not read s3:// by itself"
+        s3 = "reads s3:// directly" if auto.reads_s3 else "does not read s3:// directly"
         taken = f'mxnet = "auto" takes {auto.requirement}, which {s3}'
     else:
         taken = 'mxnet = "auto" has no wheel for it'
@@ -165,7 +170,8 @@ def render_machine(name: str, machine: Machine) -> str:
         wheel = verdict.wheel
         runs = "cpu" if _leaves_gpu_unused(wheel, machine) else _yes(verdict.runs)
         rows.append((wheel.requirement, runs, _yes(wheel.reads_s3), _libraries(wheel), verdict.why))
-    return "\n".join([f"{name}: {gpu}, {machine.architecture}", taken, *notes, "", render_table(rows)])
+    table = render_table(rows, columns=columns, prose=True)
+    return "\n".join([f"{name}: {gpu}, {machine.architecture}", taken, *notes, "", table])
 
 
 def machine_document(name: str, machine: Machine) -> dict[str, Any]:

@@ -47,7 +47,12 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         job=job,
         price_note=app.price_note,
     )
-    app.show(render_status(shown, columns=None if wide else app.columns), status_document(shown), as_json=as_json)
+    app.show(
+        render_status(shown, columns=None if wide else app.columns),
+        status_document(shown),
+        as_json=as_json,
+        wrapped=not wide,
+    )
 
 
 def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
@@ -91,7 +96,7 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
         columns=None if wide else app.columns,
     )
     document = list_document(clusters, prices=prices, keys_here=keys_here, now=now, price_note=app.price_note)
-    app.show(table, document, as_json=as_json)
+    app.show(table, document, as_json=as_json, wrapped=not wide)
 
 
 def _read_files(app: App, name: str, read: Callable[[ClusterFiles], T], otherwise: T) -> T:

@@ -44,7 +44,7 @@ def verify(app: App, *, as_json: bool) -> None:
         )
         if isinstance(s3, Check):
             checks = sort_checks((*checks, s3), names=[node.host.name for node in nodes])
-    app.show(render_checks(checks), [asdict(check) for check in checks], as_json=as_json)
+    app.show(render_checks(checks, columns=app.columns), [asdict(check) for check in checks], as_json=as_json)
     told = render_troubles(checks, "warning")
     if told:
         app.say(told, style="yellow")
@@ -53,11 +53,11 @@ def verify(app: App, *, as_json: bool) -> None:
         raise ClusterError(f"{failed} of {len(checks)} checks failed:\n{render_troubles(checks, 'failed')}")
 
 
-def render_checks(checks: Sequence[Check]) -> str:
-    """One aligned line for each check. Pure."""
+def render_checks(checks: Sequence[Check], *, columns: int | None = None) -> str:
+    """One aligned line for each check, or two where it would be wider than `columns`. Pure."""
     rows = [("node", "check", "of", "result", "")]
     rows += [(check.node, check.check, check.subject, SHOWN[check.status], check.said) for check in checks]
-    return render_table(rows)
+    return render_table(rows, columns=columns, prose=True)
 
 
 def render_troubles(checks: Sequence[Check], status: str) -> str:

@@ -22,42 +22,55 @@ def wrap(text: str, columns: int) -> str:
 def _wrap_line(line: str, columns: int) -> str:
     if len(line) <= columns:
         return line
-    indent = " " * _find_indent(line, columns)
+    lead = len(line) - len(line.lstrip(" ")) + 2
+    indent = _find_indent(line, lead, columns)
     lines, current = [], ""
     for gap, word in re.findall(r"( *)(\S+)", line):
         if current.strip() and len(current) + len(gap) + len(word) > columns:
             lines.append(current)
-            current = indent + word
+            current = " " * (indent if indent + len(word) <= columns else min(lead, indent)) + word
         else:
             current += gap + word
     return "\n".join([*lines, current])
 
 
-def _find_indent(line: str, columns: int) -> int:
-    """How many blanks the further lines of a wrapped line begin with."""
-    found, at = len(line) - len(line.lstrip(" ")) + 2, 0
+def _find_indent(line: str, lead: int, columns: int) -> int:
+    """How many blanks the further lines of a wrapped line begin with; lead: if it has no label."""
+    found, at = lead, 0
     while (label := _LABEL.match(line, at)) and columns - label.end() >= min(_NARROWEST, columns // 2):
         found = at = label.end()
     return found
 
 
 def render_table(
-    rows: Sequence[Sequence[str]], *, numbers_from: int = 1000, columns: int | None = None, drop: Sequence[str] = ()
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers_from: int = 1000,
+    columns: int | None = None,
+    drop: Sequence[str] = (),
+    prose: bool = False,
 ) -> str:
     """Rows, the heading first, in aligned columns; a row stays one line.
 
-    numbers_from: from this column on, cells are aligned to the right. columns: the width to fit into; while the table
-    is wider, the columns whose titles `drop` has are left out, in that order.
+    numbers_from: from this column on, cells are aligned to the right. columns: the width to fit into; None: any. While
+    the table is wider, the columns whose titles `drop` has are left out, in that order. prose: the last column has
+    sentences; if they do not fit, they follow below their row.
     """
     rows = [[cell.replace("\n", "\\n") for cell in row] for row in rows]
     kept = list(range(len(rows[0])))
     widths = [max(len(row[at]) for row in rows) for at in kept]
+
+    def is_too_wide() -> bool:
+        return columns is not None and sum(widths[at] for at in kept) + len(GAP) * (len(kept) - 1) > columns
+
     for title in drop:
-        if columns is None or sum(widths[at] for at in kept) + len(GAP) * (len(kept) - 1) <= columns:
-            break
-        kept = [at for at in kept if rows[0][at] != title]
-    lines = [
-        GAP.join((str.ljust, str.rjust)[at >= numbers_from](row[at], widths[at]) for at in kept).rstrip()
-        for row in rows
-    ]
+        if is_too_wide():
+            kept = [at for at in kept if rows[0][at] != title]
+    below = kept.pop() if prose and is_too_wide() else None
+    lines = []
+    for number, row in enumerate(rows):
+        cells = ((str.ljust, str.rjust)[at >= numbers_from](row[at], widths[at]) for at in kept)
+        lines.append(GAP.join(cells).rstrip())
+        if below is not None and row[below] not in {"", "-"}:
+            lines.append(wrap(f"    {row[below].lower() if number == 0 else row[below]}", columns or DEFAULT_COLUMNS))
     return "\n".join(lines)

@@ -290,7 +290,7 @@ def render_clusters(
         )
     lines = [render_table(rows, columns=columns, drop=("TYPE", "AGE", "OWNER"))]
     lines += [line for cluster in clusters if (line := _warn(cluster, keys_here))]
-    return "\n".join([*lines, *([f"prices: {price_note}"] if price_note else [])])
+    return "\n".join([*lines, *([f"prices are {price_note}"] if price_note else [])])
 
 
 def list_document(

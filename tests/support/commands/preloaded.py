@@ -46,15 +46,25 @@ class Preloaded:
         self._server.wait()
 
     def run(
-        self, words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float
+        self,
+        words: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        timeout_s: float,
+        terminal: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """As subprocess.run does it. Raises subprocess.TimeoutExpired."""
+        """As subprocess.run does it. terminal: a pty that the command has as stdin, stdout and stderr.
+
+        Raises subprocess.TimeoutExpired.
+        """
         ours, theirs = socket.socketpair()
         with ours, theirs, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            order = json.dumps({"words": [*words], "cwd": str(cwd), "env": dict(env)}).encode()
-            socket.send_fds(self._socket, [b"+"], [theirs.fileno(), out.fileno(), err.fileno()])
+            order = json.dumps({"words": [*words], "cwd": str(cwd), "env": dict(env), "terminal": terminal is not None})
+            fds = (out.fileno(), err.fileno()) if terminal is None else (terminal, terminal)
+            socket.send_fds(self._socket, [b"+"], [theirs.fileno(), *fds])
             theirs.close()
-            ours.sendall(order)
+            ours.sendall(order.encode())
             ours.shutdown(socket.SHUT_WR)
             with ours.makefile() as answers:
                 pid = int(answers.readline())
@@ -117,8 +127,8 @@ def answer(asker_fd: int, out_fd: int, err_fd: int) -> list[str]:
     os.close(asker_fd)
     os.close(ready)
     os.close(go)
-    null = os.open(os.devnull, os.O_RDONLY)
-    for fd, target in ((null, 0), (out_fd, 1), (err_fd, 2)):
+    stdin = os.dup(out_fd) if order["terminal"] else os.open(os.devnull, os.O_RDONLY)
+    for fd, target in ((stdin, 0), (out_fd, 1), (err_fd, 2)):
         os.dup2(fd, target)
         os.close(fd)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")

@@ -19,6 +19,7 @@ class Screen:
 
     def __init__(self, columns: int, lines: int) -> None:
         self.columns, self.lines = columns, lines
+        self.broken: list[str] = []  # rows that were longer than the screen, as far as they fit
         self.rows: list[str] = [""]
         self.row = self.column = 0
 
@@ -44,6 +45,7 @@ class Screen:
             self.column = min(self.columns - 1, (self.column // 8 + 1) * 8)
         elif character >= " ":
             if self.column == self.columns:
+                self.broken.append(self.rows[self.row])
                 self._put("\n")
                 self.column = 0
             line = self.rows[self.row].ljust(self.column)

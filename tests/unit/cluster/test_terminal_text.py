@@ -167,4 +167,4 @@ def test_a_question_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (sys.stdin, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     App(config_path=Path("cluster.toml")).confirm(f"Delete s3://{TITLE}?", yes=False)
-    assert asked == [r"Delete s3://\x1b]0;title\x07? [y: yes; n or Enter: no] "]
+    assert asked == [r"Delete s3://\x1b]0;title\x07? [y: yes; n or Enter: no]"]

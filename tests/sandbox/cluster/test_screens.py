@@ -1,0 +1,125 @@
+"""Every screen at a terminal of 80 columns: no word is broken, and no line is cut."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from preloaded import preloaded
+from project import CLUSTER, Project
+from terminal import Terminal
+
+pytestmark = pytest.mark.sandbox
+
+JOB_LINE = re.compile(r"\[(worker|server|scheduler|launcher|setup|supervisor) ")  # a program's output stays as it is
+OWN_SCRIPT = "import sys\nprint('arguments', sys.argv[1:])\nsys.exit(3)\n"
+
+
+@pytest.fixture(scope="module")
+def with_data(two_nodes: Project) -> Iterator[Project]:
+    """The cluster, with the digits in a bucket, and a script that fails."""
+    script = two_nodes.directory / "fails.py"
+    script.write_text(OWN_SCRIPT)
+    two_nodes.run("data", "demo", "demo-data")
+    two_nodes.run("data", "put", "--create-bucket", "demo-data/", "s3://cluster-demo/digits/")
+    yield two_nodes
+    script.unlink()
+
+
+def show(project: Project, *words: str, typed: str = "") -> tuple[int, str]:
+    """Run a command at a terminal of 80 columns and 24 lines; its exit code, and all that it showed.
+
+    Fails if the terminal had to break a line that could have been wrapped between words.
+    """
+    terminal = Terminal(columns=80, lines=24)
+    env = {name: value for name, value in project.environment().items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    try:
+        terminal.type(typed)
+        done = preloaded().run(
+            [CLUSTER, *words], cwd=project.directory, env=env, timeout_s=180, terminal=terminal.theirs
+        )
+        text = terminal.settle()
+        broken = [row for row in terminal.screen.broken if not JOB_LINE.match(row) and " " in row.strip()]
+        assert broken == []
+    finally:
+        terminal.close()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    assert "..." not in re.sub(r"\S*\.\.\.\S* *\]?|\[\S+ *\.\.\.\]|SOURCE\.\.\.|PATH\.\.\.", "", text)
+    return done.returncode, text
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("status", "simulated"),
+        ("list", "prices are simulated"),
+        ("up", "there was nothing to do"),
+        ("up --dry-run", "no resources to change"),
+        ("up --dry-run --nodes 9", "per hour (9 x"),
+        ("resize 1 --dry-run", "node-1"),
+        ("verify", "ones((2,3))*2+1 == 3"),
+        ("oracle", "mxnet-cu112==1.9.1"),
+        ("oracle g5.xlarge", "sm_86"),
+        ("iam-policy", "ec2:RunInstances"),
+        ("data ls s3://cluster-demo/digits/", "train-images-idx3-ubyte"),
+        ("data du s3://cluster-demo/digits/", "s3://cluster-demo/digits/train/"),
+        ("data info demo-data/train", "train"),
+        ("data put --dry-run demo-data/ s3://cluster-demo/other/", "9 to copy"),
+        ("train --kv-store dist_sync -- --num-epochs 1", "done"),
+        ("jobs", "train_mnist"),
+        ("logs --role worker", "Epoch[0]"),
+        ("exec -- hostname", "node-1"),
+        ("adopt", "nothing to adopt"),
+        ("allow", "ssh is allowed from"),
+        ("ssh-config", "HostName"),
+        ("stop", "no job runs"),
+        ("sandbox status", "running"),
+        ("sandbox faults", "no fault is armed"),
+        ("sandbox log", "RunInstances"),
+        ("sandbox env", "AWS_ENDPOINT_URL"),
+    ],
+)
+def test_a_screen_fits(with_data: Project, words: str, shown: str) -> None:
+    code, text = show(with_data, *words.split())
+    assert code == 0, text
+    assert shown in text
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "shown"),
+    [
+        ("train fails.py --epochs 1", 3, "fails.py"),
+        ("jobs", 0, "failed"),
+        ("logs no-such-job", 1, "no-such-job"),
+        ("ssh node-7", 1, "node-0, node-1"),
+        ("cp node-0:/no/such/file .", 1, "/no/such/file"),
+        ("train nothing.py", 2, "train_mnist.py"),
+        ("train --kv-store dist", 2, "dist_sync"),
+        ("data put nothing s3://cluster-demo/x/", 1, "nothing"),
+        ("data get s3://cluster-demo/nothing/ here/", 1, "s3://cluster-demo/nothing/"),
+        ("resize many", 2, "many"),
+        ("-c no.toml status", 2, "no.toml"),
+        ("sandbox fault nonsense", 1, "capacity"),
+    ],
+)
+def test_the_screen_of_a_mistake_fits(with_data: Project, words: str, code: int, shown: str) -> None:
+    found, text = show(with_data, *words.split())
+    assert found == code, text
+    assert shown in text
+
+
+def test_a_prompt_explains_its_keys_and_what_enter_does(with_data: Project) -> None:
+    code, text = show(with_data, "data", "put", "--delete", "demo-data/train/", "s3://cluster-demo/digits/", typed="\n")
+    assert code == 0
+    assert "[y: yes; n or Enter: no]" in text
+    assert "nothing was done" in text
+
+
+def test_a_new_folder(tmp_path: Path) -> None:
+    code, text = show(Project(tmp_path), "init")
+    assert code == 0
+    assert "next: " in text
+    for words in ("status", "jobs", "down"):
+        code, text = show(Project(tmp_path), words)
+        assert "sandbox of this folder is not running" in " ".join(text.split())
