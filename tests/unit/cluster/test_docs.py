@@ -114,7 +114,7 @@ def anchors(document: Path) -> frozenset[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_links_lead_somewhere_on_github(document: Path) -> None:
     text = re.sub(r"`[^`\n]+`", "", document.read_text())
-    for target in re.findall(r"\]\(\s*([^)\s]+)\s*\)|<(https?:[^>]*)>", text):
+    for target in re.findall(r"\]\(\s*([^)]+?)\s*\)|<(https?:[^>]*)>", text):
         link = "".join(target)
         if ":" in link:
             assert re.fullmatch(r"https://[\w.-]+\.[a-z]+(/[^\s<>\"]*)?", link), link
