@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
-.PHONY: help install install-dev system-packages demo test test-all lint types unit bench requirements clean
+.PHONY: help install install-dev system-packages demo test test-all docs lint types unit bench requirements clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,11 @@ install-dev: .venv/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
 
+.venv/.installed-docs: .venv/.python requirements/docs.txt
+	$(BIN)/python -m venv .venv/docs
+	.venv/docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
 demo: install ## the main job, end to end, on the sandbox
 	@sandbox/demo
 
@@ -43,6 +48,9 @@ lint: install-dev ## ruff
 types: install-dev ## mypy, strict
 	$(BIN)/mypy
 
+docs: .venv/.installed-docs ## the documentation as a site, build/docs/index.html; a broken link is an error
+	@.venv/docs/bin/python -m sphinx --quiet --fail-on-warning --nitpicky --jobs auto --conf-dir docs . build/docs
+
 unit: install-dev ## tests that need neither root nor the sandbox
 	$(BIN)/pytest -m 'not sandbox and not slow'
 
@@ -52,10 +60,10 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 8
 # Five processes: most of the time of the sandbox's tests is waiting for hosts. A file's tests share what they set up.
 PYTEST := $(SUDO) $(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder
-test: lint types install-dev ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
+test: lint types docs install-dev ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
 	@$(PYTEST) -m 'not slow'
 
-test-all: lint types install-dev ## also what is slow on purpose
+test-all: lint types docs install-dev ## also what is slow on purpose
 	@$(PYTEST)
 
 bench: install-dev ## side-by-side benchmarks; see bench/RESULTS.md
@@ -66,6 +74,7 @@ PIN := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11
 requirements: install-dev ## pin the requirements anew, with hashes
 	$(PIN) --extra build --extra pack -o requirements/run.txt pyproject.toml
 	$(PIN) --all-extras -c requirements/run.txt -o requirements/dev.txt pyproject.toml
+	$(PIN) --fork-strategy fewest --group docs -o requirements/docs.txt
 
 clean: ## remove everything that make made here
 	@if [ -x $(BIN)/cluster ]; then $(SUDO) $(BIN)/cluster sandbox reset; fi

@@ -230,7 +230,7 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
     with start("sandbox", "start", **pipes) as refused:
         _, said = refused.communicate(timeout=60)
     assert refused.returncode == 1, said
-    assert "belong to" in said
+    assert "Without root, the sandbox needs " in said  # user ids, or packages that this machine does not have
     assert "try: sudo " in said
 
     terminal = Terminal(columns=200)
@@ -253,7 +253,7 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
         terminal.close()
     assert shell.returncode == 0, screen
     assert "running this command with sudo; only the sandbox is root's, your files stay yours" in before
-    assert "to run the sandbox without root: sudo usermod" in before
+    assert "to run the sandbox without root: sudo " in before
     assert screen.count("password for") == 1, screen
     assert "the sandbox is gone" in screen
     assert user.root_owned() == []

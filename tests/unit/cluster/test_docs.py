@@ -1,14 +1,17 @@
 """Every command, option and key is documented, and what the documents say exists."""
 
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
 import pytest
 
 from cluster.commands import COMMANDS
-from cluster.config import ClusterConfig
+from cluster.config import ClusterConfig, load_config
 from cluster.main import INTERRUPTED, cli
 from foundation import errors
 from foundation.settings import describe_settings
@@ -68,14 +71,6 @@ def test_no_command_is_documented_that_does_not_exist() -> None:
     assert documented == {name for name, _ in commands()}
 
 
-def test_every_exit_code_is_documented() -> None:
-    table = section(COMMAND_LINE, "## Exit codes\n")
-    classes = [getattr(errors, name) for name in errors.__all__]
-    codes = {error.exit_code for error in classes if issubclass(error, errors.ClusterError)}
-    for code in codes | {0, INTERRUPTED}:
-        assert f"| {code} |" in table, code
-
-
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_the_short_help_is_the_commands_own_first_sentence(name: str) -> None:
     _, command, _ = cli.resolve_command(click.Context(cli), [name])
@@ -88,10 +83,105 @@ def test_the_readme_names_the_commands_that_matter() -> None:
         assert words in README
 
 
-@pytest.mark.parametrize("document", [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")], ids=lambda p: p.name)
-def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-        assert (document.parent / target).exists(), target
+DOCUMENTS = sorted(
+    [
+        *REPOSITORY.glob("*.md"),
+        *REPOSITORY.glob("docs/**/*.md"),
+        *REPOSITORY.glob("examples/**/*.md"),
+        *REPOSITORY.glob("bench/*.md"),
+    ]
+)
+
+
+def name_of(document: Path) -> str:
+    return str(document.relative_to(REPOSITORY))
+
+
+@cache
+def anchors(document: Path) -> frozenset[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    seen: Counter[str] = Counter()
+    found = set()
+    for heading in re.findall(r"^#+ +(.+?) *$", text, re.MULTILINE):
+        shown = re.sub(r"\[(.+?)\]\(.+?\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        found.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
+        seen[anchor] += 1
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere_on_github(document: Path) -> None:
+    text = re.sub(r"`[^`\n]+`", "", document.read_text())
+    for target in re.findall(r"\]\(\s*([^)]+?)\s*\)|<(https?:[^>]*)>", text):
+        link = "".join(target)
+        if ":" in link:
+            assert re.fullmatch(r"https://[\w.-]+\.[a-z]+(/[^\s<>\"]*)?", link), link
+            continue
+        path, _, anchor = link.partition("#")
+        page = (document.parent / path).resolve() if path else document
+        assert page.exists(), link
+        assert page.is_relative_to(REPOSITORY), link
+        assert not anchor or anchor in anchors(page), link
+
+
+def commands_in(text: str) -> Iterator[str]:
+    """`cluster ...` of blocks and of the text, without what a shell would not give to it, and without synopses."""
+    blocks = re.findall(r"^ {4,}(cluster .+)$", text, re.MULTILINE)
+    spans = re.findall(r"`(cluster [^`]+)`", text.replace("\n", " "))
+    for found in (*blocks, *spans):
+        line = re.split(r"  |\s#|\s>\s", found)[0].removesuffix(" ...").strip()
+        if re.match(r"cluster [-a-z]", line) and not re.search(r"[\[|\]]", line):
+            yield line
+
+
+@pytest.mark.parametrize(
+    "document",
+    [page for page in DOCUMENTS if page.name != "CHANGELOG.md" and page.parent.name != "bench"],
+    ids=name_of,
+)
+def test_commands_in_documents_can_be_parsed(document: Path) -> None:
+    """As the command line would, with all options. A command that is only named, and placeholders, lack arguments."""
+    for line in commands_in(document.read_text()):
+        try:
+            parse(shlex.split(line)[1:])
+        except (click.MissingParameter, click.exceptions.Exit):
+            pass  # the latter: --help
+        except click.BadParameter:
+            assert re.search(r"\b[A-Z]+\b", line), line
+        except click.ClickException as error:
+            pytest.fail(f"{line}: {error.format_message()}")
+
+
+def parse(words: list[str]) -> None:
+    """Raises click.ClickException for what the command line would refuse."""
+    context = cli.make_context("cluster", words)
+    while isinstance(context.command, click.Group):
+        rest = [*context._protected_args, *context.args]
+        if not rest:
+            return
+        name, command, rest = context.command.resolve_command(context, rest)
+        assert command is not None
+        context = command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize(
+    "example", sorted(REPOSITORY.glob("examples/*/cluster.toml")), ids=lambda path: path.parent.name
+)
+def test_the_examples_have_what_they_name(example: Path) -> None:
+    config = load_config(example, {})
+    assert config.name == "examples"
+    assert config.cloud == "sandbox"
+    assert (example.parent / config.train.script).is_file() or config.train.script.startswith("train_")
+    assert 10 <= len((example.parent / "README.md").read_text().splitlines()) <= 35
+
+
+def test_every_exit_code_is_documented() -> None:
+    kinds = [found for found in vars(errors).values() if isinstance(found, type)]
+    codes = {kind.exit_code for kind in kinds if issubclass(kind, errors.ClusterError)}
+    documented = re.findall(r"^\| `(\d+)` \|", section(COMMAND_LINE, "\n## Exit codes\n"), re.MULTILINE)
+    assert {0, INTERRUPTED, *codes} <= {int(code) for code in documented}
 
 
 def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:

@@ -1,0 +1,102 @@
+"""The examples, typed as their READMEs print them; all on one cluster, which ends with the last two commands."""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from foundation.progress import silent
+from project import REPOSITORY, Project
+from sandbox import control
+from sandbox.place import find_leftovers, place_of
+
+pytestmark = pytest.mark.sandbox
+
+EXAMPLES = REPOSITORY / "examples"
+ENDS = ["cluster down", "cluster sandbox stop"]
+
+
+def commands_of(readme: str) -> list[str]:
+    return re.findall(r"^    (cluster .+)$", readme, re.MULTILINE)
+
+
+def promised_by(readme: str) -> list[str]:
+    """A pattern for each line of output that the README prints; nodes and accuracies differ from run to run."""
+    patterns = map(re.escape, re.findall(r"^    (\[worker .+)$", readme, re.MULTILINE))
+    patterns = (re.sub(r"node\\-\d", r"node-\\d", pattern) for pattern in patterns)
+    return [re.sub(r"(accuracy\\ )0\\\.\d+", r"\1(?:0\\.9\\d|1\\.00)", pattern) for pattern in patterns]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A folder that is each example's in turn: its sandbox and cluster stay, since all have the same name."""
+    project = Project(tmp_path_factory.mktemp("examples"))
+    project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
+    try:
+        yield project
+        receipt, _ = (project.run(*shlex.split(command)[1:]).stdout for command in ENDS)
+        assert re.search(r"left +nothing", receipt)
+        assert not find_leftovers(place_of(project.directory))
+    finally:
+        control.reset(project.directory, report=silent)
+
+
+def run_example(project: Project, name: str) -> dict[str, str]:
+    """What each command of the README but the last two printed on stdout, in their order."""
+    shutil.rmtree(project.directory)
+    shutil.copytree(EXAMPLES / name, project.directory)
+    readme = (EXAMPLES / name / "README.md").read_text()
+    *typed, down, stop = commands_of(readme)
+    assert [down, stop] == ENDS
+    said = {command: project.run(*shlex.split(command)[1:]).stdout for command in typed}
+    printed = "".join(said.values())
+    promises = promised_by(readme)
+    assert promises
+    for promise in promises:
+        assert re.search(rf"^{promise}$", printed, re.MULTILINE), f"{promise}\n{printed}"
+    return said
+
+
+def test_every_example_is_run_here() -> None:
+    tested = re.findall(r'run_example\(shared, "(.+)"\)', Path(__file__).read_text())
+    assert sorted(tested) == sorted(readme.parent.name for readme in EXAMPLES.glob("*/README.md"))
+
+
+def test_own_script(shared: Project) -> None:
+    said = run_example(shared, "own-script")
+    assert "epoch 4: worker 1 of 2" in said["cluster train"]
+    with_arguments = said["cluster train train.py --epochs 2 --hidden 64"]
+    assert "epoch 1: worker 0 of 2" in with_arguments
+    assert "epoch 2:" not in with_arguments
+    # Two layers, of 64 and of 4, in float32.
+    assert (shared.directory / "quadrants.params").stat().st_size > 4 * (2 * 64 + 64 + 64 * 4 + 4)
+
+
+def test_digits_from_s3(shared: Project) -> None:
+    said = run_example(shared, "digits-from-s3")
+    info = said["cluster data info s3://cluster-examples/digits/train/ --workers 2"]
+    read = re.findall(r"^worker [01] +(\d+) records", info, re.MULTILINE)
+    assert sum(map(int, read)) == 1500
+    assert (shared.directory / "digits" / "val").is_dir()
+
+
+def test_own_requirements(shared: Project) -> None:
+    said = run_example(shared, "own-requirements")
+    (versions,) = (words for command, words in said.items() if command.startswith("cluster exec"))
+    nodes = dict(re.findall(r"^\[(node-\d)\] ([\d.]+)$", versions, re.MULTILINE))
+    assert sorted(nodes) == ["node-0", "node-1"]
+    assert len(set(nodes.values())) == 1
+
+
+def test_checkpoints(shared: Project) -> None:
+    said = run_example(shared, "checkpoints")
+    first, resumed = said["cluster train -- --num-epochs 2"], said["cluster train -- --num-epochs 4"]
+    assert "Epoch[1] Validation-accuracy" in first
+    assert "Loaded s3://cluster-examples/model/mlp-0002.params" in resumed
+    assert "Epoch[1]" not in resumed
+    assert "Epoch[3] Validation-accuracy" in resumed
+    model = {path.name for path in (shared.directory / "model").iterdir()}
+    assert {"mlp-0004.params", "mlp-symbol.json"} <= model
