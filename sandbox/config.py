@@ -1,4 +1,4 @@
-"""[sandbox] of cluster.toml: how closely the local EC2 resembles the real one."""
+"""[sandbox] of cluster.toml: the behaviour of the local EC2."""
 
 import re
 from typing import Annotated, Literal, NamedTuple

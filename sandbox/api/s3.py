@@ -1,4 +1,4 @@
-"""S3's uploads in progress: ListMultipartUploads in pages, with the initiator and the time, which moto does not know.
+"""S3's uploads in progress: ListMultipartUploads in pages, with initiator and time, which moto lacks.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListMultipartUploads.html
 """
@@ -36,7 +36,7 @@ class SandboxS3Response(S3Response):
     def _key_response_post(
         self, request: Any, body: bytes, bucket_name: str, query: dict[str, Any], key_name: str
     ) -> TYPE_RESPONSE:
-        """As moto's, and notes who began an upload, and when."""
+        """As moto's, and records who began an upload, and when."""
         answer: TYPE_RESPONSE = super()._key_response_post(request, body, bucket_name, query, key_name)
         if "uploads" in query and answer[0] < 300:
             content = answer[2].encode() if isinstance(answer[2], str) else answer[2]

@@ -1,16 +1,15 @@
 """Process 1 of a sandbox host: builds the host's file system, starts sshd, reaps, and stays.
 
-Started by the daemon as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD`. That process, the machine's root, mounts the
-host's disk, makes namespaces whose root is an ordinary user of the machine, forks process 1 in them, and waits for it.
-Standard library only and Python >= 3.10, because the machine's own Python runs it: the virtual environment's may be in
-a folder that the host does not see.
+The daemon starts it as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD`. That process, the machine's root, mounts the
+host's disk, makes namespaces whose root is an ordinary user of the machine, and forks process 1 in them. Standard
+library only and Python >= 3.10: the machine's own Python runs it, because the host may not see the virtual environment.
 
-The first line of standard input is the host's description (`HostSpec` in files.py); it stays open as long as the daemon
-lives, and the host ends when it is closed. Standard output is the console. One byte is written to the descriptor
-READY_FD when the network is up and sshd answers.
+The first line of standard input is the host's description (`HostSpec` in files.py). The daemon keeps standard input
+open as long as it lives, and the host ends when it closes. Standard output is the console. READY_FD gets one byte when
+the network is up and sshd answers.
 
-Everything is mounted in the host's own mount namespace, and the disk is a loop device that detaches itself: when the
-last process of the host dies, for whatever reason, the kernel removes it all.
+All mounts are in the host's own mount namespace, and the disk is a loop device that detaches itself: when the last
+process of the host ends, for whatever reason, the kernel removes everything.
 """
 
 import ctypes
@@ -43,8 +42,8 @@ AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = -100, 0x1000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_IDMAP = 1, 0x100000
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
-# In the host's folder on the machine: the image of its disk, and where that, the layers of the operating system and the
-# host's root are mounted.
+# In the host's folder on the machine: the image of its disk, and the mount points of this disk, of the operating
+# system's layers and of the host's root.
 DISK, VOLUME, STAGE, ROOT = Path("disk"), Path("volume"), Path("stage"), Path("root")
 OWN_DIRECTORIES = (("home", 0o755), ("root", 0o700), ("srv", 0o755), ("mnt", 0o755), ("media", 0o755), ("boot", 0o755),
                    ("run", 0o755), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777))  # fmt: skip
@@ -53,10 +52,10 @@ DEVICE_LINKS = (
     ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
 )  # fmt: skip
-# The machine's disks, which a program that formats instance store volumes must not find.
+# The machine's disks: a program that formats instance store volumes must not find them.
 SYS_HIDDEN = ("block", "class/block", "dev/block")
-# The kernel allows a new mount of proc or sysfs, as containers and `ip netns exec` make them, only beside one of which
-# nothing is hidden. LXC has them in such a place, too.
+# The kernel allows a new mount of proc or sysfs, which containers and `ip netns exec` need, only if there is one that
+# hides nothing. LXC also keeps them in such a place.
 UNHIDDEN = "dev/.sandbox"
 PACKAGES = "run/host/packages"
 TRIAL_UID = 1 << 29
@@ -78,7 +77,7 @@ SHUTDOWNS = {POWER_OFF: ("power down", POWERED_OFF_CODE), REBOOT: ("restarting s
 
 
 def say(text: str) -> None:
-    """A line on the console, with the time since the machine's boot as in the kernel's lines."""
+    """Writes a line to the console, with the time since the machine's boot, as the kernel does."""
     os.write(1, f"[{time.monotonic():12.6f}] {text}\n".encode())
 
 
@@ -126,9 +125,9 @@ def open_user_namespace(uid_map: str, gid_map: str) -> int:
 
 
 def open_shift(spec: dict[str, Any]) -> int | None:
-    """The user namespace that shows files with the host's owners; None where the host's ids are the daemon's.
+    """The user namespace that shows files with the host's owners; None if the host has the daemon's ids.
 
-    The machine's own root may write there, too, as nobody's files.
+    The machine's own root may write there too; its files then belong to nobody.
     """
     first, count = spec["first_uid"], spec["uids"]
     if first is None:
@@ -146,13 +145,13 @@ def open_users(spec: dict[str, Any]) -> int:
 
 
 def read_same_ids(name: str) -> str:
-    """A map by which all ids that there are here stay as they are."""
+    """A map that keeps all ids of this namespace."""
     lines = [line.split() for line in Path("/proc/self", name).read_text().splitlines()]
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
 
 
 def show(source: Path, target: Path, shift: int | None, attributes: int = 0) -> None:
-    """Mounts a directory at `target`, with the host's owners if `shift` says which."""
+    """Mounts a directory at `target`, with the host's owners if `shift` is given."""
     if shift is not None:
         mount_shifted(source, target, shift, attributes)
         return
@@ -164,7 +163,7 @@ def show(source: Path, target: Path, shift: int | None, attributes: int = 0) -> 
 
 
 def mount_shifted(source: Path, target: Path, users: int, attributes: int = 0) -> None:
-    """Mounts a directory at `target`, its owners' ids as the user namespace `users` maps them (mount_setattr(2))."""
+    """Mounts a directory at `target`, with its owners as the user namespace `users` maps them (mount_setattr(2))."""
     flags = OPEN_TREE_CLONE | os.O_CLOEXEC
     tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, str(source).encode(), flags), f"open_tree {source}")
     asked = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP | attributes, 0, 0, users)
@@ -176,7 +175,7 @@ def mount_shifted(source: Path, target: Path, users: int, attributes: int = 0) -
 
 
 def attach_disk(size_bytes: int) -> None:
-    """The root volume: a loop device over a sparse ext4 image; without loop devices, a folder on the machine's disk."""
+    """Mounts the root volume: a loop device over a sparse ext4 image; without loop devices, it stays a folder."""
     attached = subprocess.run(
         ("mount", "-t", "ext4", "-o", "loop,noinit_itable,noatime", DISK, VOLUME),
         capture_output=True, text=True, check=False, env=ENVIRONMENT,
@@ -184,14 +183,14 @@ def attach_disk(size_bytes: int) -> None:
     if attached.returncode == 0:
         say(f"EXT4-fs: mounted root volume, {size_bytes >> 30} GiB")
     else:
-        say(f"no loop device here ({attached.stderr.strip()}): the root volume is a folder, of any size")
+        say(f"no loop device ({attached.stderr.strip()}): the root volume is a folder without a size limit")
 
 
 def build_outside(spec: dict[str, Any]) -> None:
-    """Mounts the host's disk and the machine's system where process 1 takes them from.
+    """Mounts the host's disk and the machine's system for process 1.
 
-    On the disk and in the machine's folders, files are the machine's root's. Seen through these mounts they are the
-    host's root's, an ordinary user of the machine.
+    Files on the disk and in the machine's folders belong to the machine's root. In these mounts they belong to the
+    host's root, an ordinary user of the machine.
     """
     shift = open_shift(spec)
     attach_disk(spec["disk_bytes"])
@@ -206,43 +205,43 @@ def build_outside(spec: dict[str, Any]) -> None:
     (STAGE / "packages").mkdir()
     show(Path(spec["packages"]), STAGE / "packages", shift, MOUNT_ATTR_RDONLY)
     if spec["fuse"]:
-        # Hosts may mount file systems of theirs, as on EC2; the machine's device may be its root's alone.
+        # Hosts may mount FUSE file systems, as on EC2; the machine's own device may be open to its root only.
         os.mknod(STAGE / "fuse", stat.S_IFCHR, os.makedev(10, 229))
         (STAGE / "fuse").chmod(0o666)
         mount(str(STAGE / "fuse"), Path("/dev/fuse"), "", MS_BIND)
 
 
 def start_building(spec: dict[str, Any]) -> tuple[int, int]:
-    """Starts a process that mounts what is outside, while namespaces are made: its pid, and what `await_built` wants.
+    """Starts a process that mounts what is outside while this one makes namespaces; its pid and a pipe to wait on.
 
-    They share this mount namespace, of which process 1 makes its own.
+    They share this mount namespace, which process 1 copies.
     """
     unshare(CLONE_NEWNS)
     mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
-    # From here on paths are relative to it: the host's root may not pass through the folders above it.
+    # From here on paths are relative: the host's root may not pass through the folders above.
     os.chdir(spec["folder"])
     built_read, built_write = os.pipe()
     builder = os.fork()
     if builder == 0:
         build_outside(spec)
         os.write(built_write, b"+")
-        os._exit(0)  # what is below is for the others
+        os._exit(0)  # the rest is for the parent
     os.close(built_write)
     return builder, built_read
 
 
 def await_built(built: int) -> None:
-    """Waits until all is mounted outside, and makes the host's mount namespace of it."""
+    """Waits for all mounts outside, and makes the host's mount namespace from them."""
     if not os.read(built, 1):
-        sys.exit("the host's file systems could not be mounted")
+        sys.exit("could not mount the host's file systems")
     os.close(built)
     unshare(CLONE_NEWNS | CLONE_NEWCGROUP)
 
 
 def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
-    """Forks process 1 in namespaces of its own, whose root has no rights outside; as fork(2), returns its pid or 0.
+    """Forks process 1 in new namespaces, whose root has no rights outside; returns its pid or 0, as fork(2).
 
-    cgroup: the host's own; "" where there is none. outer_cgroup: to which this process returns.
+    cgroup: the host's own, "" if it has none. outer_cgroup: the one that this process returns to.
     """
     if cgroup:
         Path(cgroup, "cgroup.procs").write_text("0")
@@ -263,7 +262,7 @@ def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
 
 
 def end_with_parent() -> None:
-    """Lets the kernel kill this process when the one that is its parent now ends."""
+    """Makes the kernel kill this process when its current parent ends."""
     check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
@@ -278,7 +277,7 @@ def hand_over(first: int, builder: int, ready_fd: int) -> NoReturn:
 
 
 def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
-    """The operating system: overlays over the machine's, whose upper layers are on the host's disk."""
+    """Mounts the operating system: overlays on the machine's, with upper layers on the host's disk."""
     uppers = ROOT / ".overlay"
     uppers.mkdir(mode=0o700, exist_ok=True)
     if first_boot:
@@ -289,13 +288,13 @@ def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
         upper, work = (uppers / layer["name"].replace("/", "-") / part for part in ("upper", "work"))
         for folder in (upper, work, ROOT / layer["name"]):
             folder.mkdir(parents=True, exist_ok=True)
-        # userxattr: the layers' marks are in attributes that root of a user namespace may set.
+        # userxattr: marks in attributes that the root of a user namespace may set.
         mount("overlay", ROOT / layer["name"], "overlay", 0,
               f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr")  # fmt: skip
 
 
 def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
-    """/proc, /sys, /dev and /run of the host's own namespaces."""
+    """Mounts /proc, /sys, /dev and /run of the host's own namespaces."""
     mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
     (root / PACKAGES).mkdir(parents=True)
     mount(str(STAGE / "packages"), root / PACKAGES, "", MS_BIND)
@@ -317,7 +316,7 @@ def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
         (cgroups / "init/cgroup.procs").write_text("0")
     (root / "run/sshd").mkdir(mode=0o755)
     (root / "run/lock").mkdir(mode=0o1777)
-    (root / "run/utmp").touch(0o664)  # sshd notes logins only if it exists; `logname` and `who` read it
+    (root / "run/utmp").touch(0o664)  # sshd records logins only if it exists; `logname` and `who` read it
     for name in DEVICES:
         if Path("/dev", name).exists():
             (dev / name).touch()
@@ -359,14 +358,14 @@ def enter(root: Path) -> None:
     if libc.umount2(b".", MNT_DETACH) != 0:
         raise OSError(ctypes.get_errno(), "umount2 of the old root")
     os.chdir("/")
-    mount("none", Path("/"), "", MS_REC | MS_SHARED)  # for containers, as systemd does it
+    mount("none", Path("/"), "", MS_REC | MS_SHARED)  # for containers, as with systemd
 
 
 def build_root(spec: dict[str, Any]) -> bool:
     """Mounts the rest of the host's root and enters it. True at the first boot, when the disk is empty."""
     root = ROOT
     os.umask(0o022)
-    # A mount that was made outside cannot become the root; one that is made here can.
+    # Only a mount made in this namespace can become the root.
     mount(str(root), root, "", MS_BIND | MS_REC)
     first_boot = not (root / ".overlay").exists()
     if first_boot:
@@ -383,12 +382,12 @@ def build_root(spec: dict[str, Any]) -> bool:
 
 
 def read_line() -> bytes:
-    """What the daemon says at standard input: the host's description, and later an empty line."""
+    """Reads a line of the daemon from standard input: the host's description, later an empty line."""
     line = bytearray()
     while not line.endswith(b"\n"):
         chunk = os.read(0, 65536)
         if not chunk:
-            sys.exit("the daemon went away before the host had booted")
+            sys.exit("the daemon ended before the host had booted")
         line += chunk
     return bytes(line)
 
@@ -404,7 +403,7 @@ def configure_network(commands: str) -> None:
 
 
 def make_host_keys() -> None:
-    """Makes the host keys."""
+    """Generates the host keys."""
     for kind in ("ed25519", "ecdsa"):
         path = f"/etc/ssh/ssh_host_{kind}_key"
         subprocess.run(("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{socket.gethostname()}", "-f", path),
@@ -422,9 +421,9 @@ def print_host_keys() -> None:
 
 
 def log_in(user: str) -> None:
-    """Sets the login name for `logname`, which PAM would do if sshd used it.
+    """Sets the login name for `logname`, as PAM would.
 
-    Kernels without audit, and those that allow it to the machine's own root only, have no login name.
+    Not possible in kernels without audit, or that allow it only to the machine's own root.
     """
     try:
         Path("/proc/self/loginuid").write_text(str(pwd.getpwnam(user).pw_uid))
@@ -447,7 +446,7 @@ def start_sshd() -> int:
 
 
 def sshd_answers() -> bool:
-    """Whether it accepts connections; asked from inside, where security groups do not apply."""
+    """Whether sshd accepts connections, from inside the host, where security groups do not apply."""
     try:
         with socket.create_connection(("127.0.0.1", SSH_PORT), timeout=1.0):
             return True
@@ -456,7 +455,7 @@ def sshd_answers() -> bool:
 
 
 def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
-    """Reaps processes, restarts sshd, and ends the host when it is told to or when the daemon has ended."""
+    """Reaps processes, restarts sshd, and ends the host on a signal or when the daemon has ended."""
     wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakeup_write)
     for number in (signal.SIGCHLD, POWER_OFF, REBOOT):
@@ -481,7 +480,7 @@ def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
 
 
 def shut_down(what: str, code: int) -> NoReturn:
-    """Ends every process, first by SIGTERM, and then this one with `code`."""
+    """Ends every process, with SIGTERM first, and then this one with `code`."""
     say(f"{what}: sending SIGTERM to all processes")
     deadline = time.monotonic() + SHUTDOWN_S
     _kill_all(signal.SIGTERM)
@@ -493,7 +492,7 @@ def shut_down(what: str, code: int) -> NoReturn:
 
 
 def _kill_all(number: int) -> None:
-    """A signal to all processes of the host but this one."""
+    """Sends a signal to all other processes of the host."""
     try:
         os.kill(-1, number)
     except ProcessLookupError:
@@ -519,7 +518,7 @@ def reap() -> list[int]:
 
 
 def boot(spec: dict[str, Any]) -> None:
-    """From a bare namespace to a host that is ready for sshd."""
+    """Prepares the host for sshd."""
     first_boot = build_root(spec)
     socket.sethostname(spec["hostname"])
     if first_boot:
@@ -531,7 +530,7 @@ def boot(spec: dict[str, Any]) -> None:
 
 
 def install_packages() -> None:
-    """Installs the packages that `cluster sandbox install` has fetched; what dpkg says is on the console."""
+    """Installs the packages of `cluster sandbox install`; dpkg's output goes to the console."""
     for folder in sorted(Path("/", PACKAGES).glob("[0-9]*")):
         files = sorted(str(path) for path in folder.glob("*.deb"))
         done = subprocess.run(
@@ -539,13 +538,11 @@ def install_packages() -> None:
             env={**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"},
         )  # fmt: skip
         if done.returncode != 0:
-            sys.exit(
-                f"the packages of cluster sandbox install could not be installed: dpkg ended with {done.returncode}"
-            )
+            sys.exit(f"could not install the packages of cluster sandbox install: dpkg ended with {done.returncode}")
 
 
 def try_kernel() -> None:
-    """Does once what hosts need of the kernel; the kernel removes it all when this process has ended."""
+    """Tries what hosts need of the kernel, which removes everything when this process ends."""
     unshare(CLONE_NEWNS)
     mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
     mount("tmpfs", Path("/mnt"), "tmpfs")
@@ -569,7 +566,7 @@ def try_kernel() -> None:
 
 
 def main() -> NoReturn:
-    """Builds the host's namespaces, and, in them, boots the host and stays."""
+    """Builds the host's namespaces, boots the host in them, and stays."""
     ready_fd = int(sys.argv[2])
     os.set_inheritable(ready_fd, False)  # noqa: FBT003 -- takes it by position only
     end_with_parent()
@@ -579,7 +576,7 @@ def main() -> NoReturn:
     first = enter_namespaces(open_users(spec), spec["cgroup"], spec["outer_cgroup"])
     if first:
         hand_over(first, builder, ready_fd)
-    read_line()  # the daemon is the parent now; should it end before the next line, `stay` notices
+    read_line()  # the daemon is the parent now; if it ends before the next line, `stay` notices
     end_with_parent()
     await_built(built)
     boot(spec)

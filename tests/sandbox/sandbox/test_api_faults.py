@@ -341,7 +341,7 @@ def test_faults_of_cluster_toml_are_armed_from_the_start(own_project: Path, monk
     ("text", "said"),
     [
         ("capacty", 'did you mean "capacity"?'),
-        ("capacity color=red", "there is no color="),
+        ("capacity color=red", "unknown parameter color="),
         ("freeze instance=i-00000000000000000", "no hosts"),
     ],
 )

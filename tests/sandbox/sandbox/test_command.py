@@ -29,7 +29,7 @@ def test_a_sandboxs_life(project: Project) -> None:
     assert secret not in status.stdout
     project.run("sandbox", "reset")
     assert not find_leftovers(project.directory)
-    assert "there is no sandbox here" in project.run("sandbox", "reset").stderr
+    assert "this folder has no sandbox" in project.run("sandbox", "reset").stderr
 
 
 def test_env_leads_a_shell_to_the_sandbox_and_away_from_the_users_account(project: Project) -> None:
@@ -82,7 +82,7 @@ def test_a_change_of_the_file_is_said_to_count_later(project: Project) -> None:
     project.run("sandbox", "start")
     text = (project.directory / "cluster.toml").read_text()
     project.write(text.replace("# boot_delay_s = 0.0", "boot_delay_s = 5.0"))
-    assert "[sandbox] is not what the sandbox was started with" in project.run("sandbox", "start").stderr
+    assert "[sandbox] has changed" in project.run("sandbox", "start").stderr
     project.write(text.replace('region = "us-east-1"', 'region = "eu-west-1"'))
     for words in (("status",), ("up", "--dry-run"), ("data", "ls")):
         said = project.run(*words, code=1).stderr

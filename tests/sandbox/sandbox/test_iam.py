@@ -77,7 +77,7 @@ def test_the_sandboxs_own_credentials_are_limited_to_its_policy(
             document(allow("*", Condition={"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}})),
             "Statement 1: the operator IpA",
         ),
-        (b"\xff\xfe", "no text"),
+        (b"\xff\xfe", "not a text file"),
     ],
 )
 def test_a_policy_that_is_not_understood_is_refused_at_the_start(

@@ -123,7 +123,7 @@ def test_a_session_may_be_limited_further(phantom: RunningSandbox, bucket: str) 
 def test_a_policy_that_is_not_understood_allows_nothing_and_says_so(phantom: RunningSandbox) -> None:
     odd = allow("*", Condition={"DateLessThan": {"aws:CurrentTime": "2030-01-01T00:00:00Z"}})
     message = refused(user("ec2", allow("*"), odd).describe_vpcs)
-    assert "a policy of theirs is not understood: Statement 2: the operator DateLessThan" in message
+    assert "does not understand one of their policies: Statement 2: the operator DateLessThan" in message
 
 
 # --- whose keys
@@ -273,7 +273,7 @@ def test_a_role_may_assume_itself_where_it_trusts_itself_and_then_for_an_hour(bu
 
 def test_a_trust_policy_that_is_not_understood_trusts_nobody_and_says_so(phantom: RunningSandbox) -> None:
     odd = TRUST.replace('"Action"', '"Condition": {"StringEquals": {"sts:ExternalId": "x"}}, "Action"')
-    assert '"Condition" is not understood' in refused(assume, sts=client("sts"), role=make_role(odd))
+    assert '"Condition" is not supported' in refused(assume, sts=client("sts"), role=make_role(odd))
 
 
 # --- on a host

@@ -53,7 +53,7 @@ def test_on_hosts_that_run_and_on_later_ones(project: Project, monkeypatch: pyte
     assert shutil.which(SMALL) is None
     failed = project.run("sandbox", "install", "no-such-package-anywhere", code=1)
     assert "Unable to locate package no-such-package-anywhere" in failed.stderr
-    assert "this machine has them" in project.run("sandbox", "install", "coreutils").stderr
+    assert "this machine already has them" in project.run("sandbox", "install", "coreutils").stderr
 
 
 @needs_absence
