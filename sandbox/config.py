@@ -74,7 +74,7 @@ class SandboxConfig(Settings, frozen=True, kw_only=True):
 
     hosts: Annotated[
         Literal["real", "none"],
-        Meta(description='"real": a Linux host for each instance; "none": instances without one, for the API alone'),
+        Meta(description='"real": a Linux host for each instance; "none": instances without one, for the API only'),
     ] = "real"
     boot_delay_s: Annotated[
         float, Meta(ge=0, le=3600, description="seconds, 0 to 3600, that an instance is pending at least")

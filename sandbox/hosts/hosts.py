@@ -135,13 +135,13 @@ class Host:
         self.end()
 
     def end(self) -> None:
-        """Kills the host and waits until its namespaces and its loop device are gone."""
+        """Kills the host and waits until its namespaces and its loop device have ended."""
         self.kill()
         self._starter.wait(END_TIMEOUT_S)
         if self._starter.stdin is not None:
             self._starter.stdin.close()
         with self._booting:
-            self.kill()  # what was started meanwhile
+            self.kill()  # what was started in the meantime
             if self._first:
                 self._first.reap(END_TIMEOUT_S)
             os.close(self._ready_fd)
