@@ -83,19 +83,23 @@ def test_the_price_list_has_one_region() -> None:
     assert (count("eu-west-1"), count("us-east-1")) == (1, 0)
 
 
-def test_the_price_of_a_volume() -> None:
-    asked = {
-        "Filters": [
-            {"Type": "TERM_MATCH", "Field": field, "Value": value}
-            for field, value in {"productFamily": "Storage", "volumeApiName": "gp3", "regionCode": "eu-west-1"}.items()
-        ]
-    }
-    [text] = prices.answer_call("GetProducts", asked, "eu-west-1")["PriceList"]
+@pytest.mark.parametrize(
+    ("wanted", "usage", "price"),
+    [
+        ({"productFamily": "Storage", "volumeApiName": "gp3", "regionCode": "eu-west-1"},
+         "EBS:VolumeUsage.gp3", ("GB-Mo", 0.08)),
+        ({"instanceType": "g5.xlarge", "regionCode": "eu-west-1", "operatingSystem": "Linux", "tenancy": "Shared",
+          "preInstalledSw": "NA", "capacitystatus": "Used"}, "BoxUsage:g5.xlarge", ("Hrs", 1.006)),
+    ],
+)  # fmt: skip
+def test_prices_on_demand(wanted: dict[str, str], usage: str, price: tuple[str, float]) -> None:
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    [text] = prices.answer_call("GetProducts", {"Filters": filters}, "eu-west-1")["PriceList"]
     found = json.loads(text)
-    assert found["product"]["attributes"]["usagetype"] == "EBS:VolumeUsage.gp3"
+    assert found["product"]["attributes"]["usagetype"] == usage
     [term] = found["terms"]["OnDemand"].values()
     [dimension] = term["priceDimensions"].values()
-    assert (dimension["unit"], float(dimension["pricePerUnit"]["USD"])) == ("GB-Mo", 0.08)
+    assert (dimension["unit"], float(dimension["pricePerUnit"]["USD"])) == price
 
 
 def reserve(book: FaultBook, low: int, high: int, zones: tuple[str, ...] = ("us-east-1a", "us-east-1b")) -> Any:

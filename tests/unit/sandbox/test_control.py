@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from foundation.errors import SandboxError
+from cluster.config import parse_config
+from foundation.errors import ConfigError, SandboxError
 from foundation.progress import silent
 from project import REPOSITORY
 from sandbox import control
@@ -90,6 +91,13 @@ def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(SandboxError, match=r"needs sshd, mkfs\.ext4, which this machine does not have") as caught:
         hosts.check_machine()
     assert caught.value.hint == f"bash {REPOSITORY}/sandbox/system-packages"
+
+
+@pytest.mark.parametrize("name", ["--option=x", "-y", "Tree", "a;b", ""])
+def test_invalid_package_names_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f'has the name "{name}"') as caught:
+        parse_config({"name": "demo", "sandbox": {"packages": [name]}}, source="cluster.toml")
+    assert "sandbox.packages[0]" in caught.value.message
 
 
 def test_status_is_written_atomically(tmp_path: Path) -> None:

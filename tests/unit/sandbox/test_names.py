@@ -1,4 +1,4 @@
-"""The names of instances and the name server's answers (asked by hosts: tests/sandbox/sandbox/test_names.py)."""
+"""The names of instances and the name server's answers (asked by hosts: tests/sandbox/sandbox/hosts/test_names.py)."""
 
 from ipaddress import IPv4Network
 
