@@ -1,7 +1,6 @@
 """Security groups on real hosts."""
 
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 
-from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, find_image, wait_for
+from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, find_image, state_of, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -230,10 +229,11 @@ def test_the_groups_apply_from_the_first_packet(
     [made] = ec2.run_instances(
         ImageId=find_image(), InstanceType="g4dn.xlarge", SecurityGroupIds=[group], MinCount=1, MaxCount=1
     )["Instances"]
-    address, deadline = made["PrivateIpAddress"], time.monotonic() + 3
-    while time.monotonic() < deadline:
+    address, state = made["PrivateIpAddress"], "pending"
+    while state == "pending":
+        state = state_of(ec2, made["InstanceId"])
         assert not answers(address, timeout_s=0.2)
-    wait_for(ec2, "instance_running", [made["InstanceId"]])
+    assert state == "running"
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule("tcp", (22, 22), cidr="0.0.0.0/0")])
     socket.create_connection((address, 22), timeout=5.0).close()
     ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
