@@ -14,7 +14,7 @@ from foundation.thread_pool import bounded_pool
 from sandbox.place import HostStatus
 
 FETCH_TIMEOUT_S = 1800
-SIDE_BY_SIDE = 8
+MAX_THREADS = 8
 SEEN_AT = Path("/run/host/packages")
 ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive")
 
@@ -52,9 +52,9 @@ def fetch(packages: Sequence[str], packages_dir: Path) -> Path | None:
 
 
 def install(folder: Path, hosts: Sequence[HostStatus]) -> None:
-    """Installs the packages of a folder on running hosts, side by side. Raises SandboxError with the first failure."""
-    with bounded_pool(SIDE_BY_SIDE) as pool:
-        results = [pool.submit(_install, folder, host) for host in hosts if host.state == "running"]
+    """Installs the packages of a folder on running hosts. Raises SandboxError with the first failure."""
+    with bounded_pool(MAX_THREADS) as pool:
+        results = [pool.submit(_install, folder, host) for host in hosts]
     for result in results:
         result.result()
 

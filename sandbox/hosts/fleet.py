@@ -46,7 +46,7 @@ from sandbox.hosts.network import (
 from sandbox.hosts.system import copy_system, find_links, is_machines_root
 from sandbox.place import HostStatus, Place, Settings
 
-SIDE_BY_SIDE = 16
+MAX_THREADS = 16
 # Each host has its own range of the machine's user ids, with room for containers in it (subuid(5)), from the part that
 # systemd leaves to containers (systemd.io/UIDS-GIDS).
 FIRST_UID, UIDS, HOSTS_WITH_IDS = 1 << 29, 1 << 18, 4096
@@ -201,11 +201,11 @@ class Fleet(PhantomFleet):
         self._network = network
         self._book = book
         self._wake = wake
-        self._pool = bounded_pool(SIDE_BY_SIDE)
+        self._pool = bounded_pool(MAX_THREADS)
         self._slots: dict[str, HostSlot] = {}
         self._launched = 0
         # As in EC2, the output of terminated instances stays: it shows why a boot failed.
-        self._last_words: dict[str, str] = {}
+        self._last_consoles: dict[str, str] = {}
         self._ca_pem = place.ca_file.read_text()
         self._is_machines_root = is_machines_root()
         self._layers = copy_system(place.system_dir, as_own=not self._is_machines_root)
@@ -301,7 +301,7 @@ class Fleet(PhantomFleet):
         elif instance.reboots != slot.reboots:
             self._begin_end(instance, slot)
         elif slot.host.exit_code is not None:
-            self._handle_ended(instance, slot)
+            self._follow_host_end(instance, slot)
         elif instance.interruption is not None and instance.interruption.at <= dt.datetime.now(dt.UTC):
             log.info("%s: its spot capacity is taken back", instance.id)
             instance.reclaim()
@@ -311,7 +311,7 @@ class Fleet(PhantomFleet):
         elif instance.public_ip != slot.public_ip:
             self._move_public_address(instance, slot)
 
-    def _handle_ended(self, instance: SandboxInstance, slot: HostSlot) -> None:
+    def _follow_host_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
         """The host has ended without the daemon."""
         log.info("%s: its host ended unasked (%s)", instance.id, slot.host.ending or slot.host.exit_code)
         match slot.host.ending:
@@ -361,7 +361,7 @@ class Fleet(PhantomFleet):
         if instance.state == "shutting-down":
             folder = hosts.Folder(self._place, instance.id)
             if folder.path.exists():
-                self._last_words[instance.id] = self.read_console(instance.id)
+                self._last_consoles[instance.id] = self.read_console(instance.id)
                 try:
                     shutil.rmtree(folder.path)
                 except OSError as error:  # the next step tries again
@@ -389,7 +389,7 @@ class Fleet(PhantomFleet):
                 stream.seek(-min(CONSOLE_BYTES, console.stat().st_size), 2)
                 return stream.read().decode(errors="replace")
         except FileNotFoundError:  # not yet booted, or terminated
-            return self._last_words.get(instance_id, "")
+            return self._last_consoles.get(instance_id, "")
 
     def shape(self, slot: HostSlot, pid: int, mbit: float) -> None:
         """Limits a host's link to `mbit` Mbit/s in each direction; 0: no limit. Raises CommandError."""

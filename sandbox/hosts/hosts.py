@@ -86,29 +86,29 @@ class Host:
                 make_disk(self.folder, spec.disk_bytes)
                 if self.folder.cgroup:
                     cgroups.make(self.folder.cgroup, spec.first_uid or 0)
-                self._tell(json.dumps(asdict(spec)))
-                self._wait_for_word(deadline)
+                self._send(json.dumps(asdict(spec)))
+                self._wait_for_answer(deadline)
                 pid = int(os.read(self._ready_fd, 32))
                 self._starter.wait(END_TIMEOUT_S)
                 self._first = ProcessOne(pid)  # the daemon's child, from now on
-                self._tell("")
+                self._send("")
                 network.plug_in(number, self._first.pid, mac_address, addresses)
             except (OSError, ValueError, CommandError, subprocess.TimeoutExpired) as error:
                 raise BootError(f"could not start the host: {error}") from error
-            self._wait_for_word(deadline)
+            self._wait_for_answer(deadline)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._starter.stdin is not None  # noqa: S101 -- tells mypy what PIPE means
         self._starter.stdin.write(line.encode() + b"\n")
         self._starter.stdin.flush()
 
-    def _wait_for_word(self, deadline: float) -> None:
+    def _wait_for_answer(self, deadline: float) -> None:
         ready = select.poll()
         ready.register(self._ready_fd, select.POLLIN)
         while not any(event & select.POLLIN for _, event in ready.poll(POLL_S * 1000)):
-            self._still_booting(deadline)
+            self._check_boot(deadline)
 
-    def _still_booting(self, deadline: float) -> None:
+    def _check_boot(self, deadline: float) -> None:
         if self._ending.wait(POLL_S):
             raise BootError("the instance ended while its host booted")
         if self.exit_code is not None:
