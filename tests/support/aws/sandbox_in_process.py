@@ -29,7 +29,7 @@ from sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
 from sandbox.api.faults import ApiFaults, CutError
 from sandbox.api.log import ApiLog
 from sandbox.api.prices import answer_pricing
-from sandbox.api.server import catch_errors, take_bodies_as_they_are
+from sandbox.api.server import catch_errors, hide_content_types
 from sandbox.config import SandboxConfig
 from sandbox.faults import FaultBook
 from sandbox.hosts.fleet import PhantomFleet
@@ -66,7 +66,7 @@ class InProcessSandbox:
         self.fleet = PhantomFleet()
         self.config = SandboxConfig(hosts="none")
         self.backend = self._install()
-        moto = answer_pricing(take_bodies_as_they_are(DomainDispatcherApplication(create_backend_app)), REGION)
+        moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_backend_app)), REGION)
         self.app: WSGIApplication = ApiLog(ApiFaults(catch_errors(moto), self.book, lambda _: CALLER), log)
 
     def _install(self) -> SandboxEC2Backend:
