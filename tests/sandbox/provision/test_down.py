@@ -97,7 +97,7 @@ def test_a_cluster_ends_from_a_machine_that_has_none_of_its_files(account: Proje
     assert not ec2.describe_volumes(Filters=TAGGED)["Volumes"]
     account.env = {}
     assert kinds(down(account)["deleted"]) == {"local files"}  # of the machine that made it
-    assert account.run("down").stdout == f"cluster {NAME}: nothing is there\n"
+    assert account.run("down").stdout == f"cluster {NAME}: nothing to delete\n"
 
 
 def test_spot_requests_disks_and_interfaces_that_are_left_behind(account: Project) -> None:
@@ -117,17 +117,17 @@ def test_spot_requests_disks_and_interfaces_that_are_left_behind(account: Projec
 
     done = account.run("down")
 
-    assert done.stdout.startswith(f"cluster {NAME} is gone\n  deleted  2 x instance: i-")
+    assert done.stdout.startswith(f"cluster {NAME} is deleted\n  deleted  2 x instance: i-")
     assert "  deleted  1 x volume: vol-" in done.stdout
     assert "  deleted  1 x network interface: eni-" in done.stdout
     assert "  left     nothing; looked for spot requests, instances," in done.stdout
-    assert ", spot at its present price" in done.stdout
+    assert ", at the current spot price" in done.stdout
     states = [request["State"] for request in ec2.describe_spot_instance_requests()["SpotInstanceRequests"]]
     assert states == ["closed"] * 2
     assert others in [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]]
 
 
-def test_uploads_of_the_nodes_are_aborted_and_those_under_way_are_spared(account: Project) -> None:
+def test_uploads_of_the_nodes_are_aborted_and_running_ones_are_kept(account: Project) -> None:
     s3 = client("s3", s3={"addressing_style": "path"})
     s3.create_bucket(Bucket="records")
     launch(account, nodes=1, instance_profile="auto")
@@ -198,4 +198,4 @@ def test_without_a_sandbox_there_is_nothing(tmp_path: Path) -> None:
     write(project)
 
     assert down(project)["deleted"] == []
-    assert project.run("down").stdout == f"cluster {NAME}: nothing is there\n"
+    assert project.run("down").stdout == f"cluster {NAME}: nothing to delete\n"

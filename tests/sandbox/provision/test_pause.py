@@ -118,7 +118,7 @@ def test_the_clusters_of_the_region_are_listed(two_nodes: Project) -> None:
     try:
         heading, line = two_nodes.run("list").stdout.splitlines()
         assert status_of(two_nodes)["state"] == "none"
-        assert "there is no such cluster" in two_nodes.run("allow", code=1).stderr
+        assert "no such cluster" in two_nodes.run("allow", code=1).stderr
         assert "no nodes to start" in two_nodes.run("start", code=1).stderr
     finally:
         two_nodes.write(before)

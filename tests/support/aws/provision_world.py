@@ -18,21 +18,23 @@ from typing import Any, TypeVar
 
 import botocore.endpoint
 import pytest
+from botocore.exceptions import ClientError
 
 import foundation.waiting
 import provision.apply
 import provision.pause
 import provision.resources.launch
 import provision.resources.launch_recovery
+import provision.resources.run_instances
 import sandbox.api.instances
 from foundation.progress import Event, Report, silent
 from foundation.settings import check
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_cluster
-from provision.down import Receipt, down, prepare_down
+from provision.down import Ending, Receipt, down, prepare_down
 from provision.files import ClusterFiles
-from provision.model import Caller, ClusterState, LaunchOption, Node, Preflight
+from provision.model import Caller, ClusterState, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
 from provision.plan import Plan, Wanted
 from provision.up import Wishes, prepare_resize, prepare_up, up
 from sandbox_in_process import Clock, InProcessSandbox
@@ -41,6 +43,7 @@ T = TypeVar("T")
 DONE = "done"
 NAME = "demo"
 CALLER_NETWORK = "203.0.113.7/32"
+PUBLIC_KEY = "ssh-ed25519 AAAAours"
 LAUNCHED_AT = datetime(2030, 1, 1, tzinfo=UTC)
 READS = ("Describe", "Get", "List", "DryRun")
 
@@ -109,6 +112,44 @@ def make_node(index: int, **values: Any) -> Node:
         "started_at": LAUNCHED_AT,
     }
     return Node(**{**defaults, **values})
+
+
+def make_key(public_key: str | None = PUBLIC_KEY, *, ours: bool = True) -> KeyPair:
+    return KeyPair(key_name=f"cluster-{NAME}", public_key=public_key, ours=ours)
+
+
+def make_group(**values: Any) -> SecurityGroup:
+    defaults: dict[str, Any] = {
+        "group_id": "sg-1",
+        "vpc_id": "vpc-1",
+        "ours": True,
+        "ssh_from": (CALLER_NETWORK,),
+        "ssh_open_to": (CALLER_NETWORK,),
+        "open_to_members": True,
+    }
+    return SecurityGroup(**{**defaults, **values})
+
+
+def make_state(*nodes: Node, **values: Any) -> ClusterState:
+    """A complete cluster of these nodes."""
+    defaults: dict[str, Any] = {"nodes": nodes, "key_pair": make_key(), "security_groups": (make_group(),)}
+    return ClusterState(name=NAME, **{**defaults, **values})
+
+
+def aws_error(code: str, operation: str = "RunInstances", words: str = "no way") -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": words}}, operation)
+
+
+@contextmanager
+def listening(client: Any, event: str, listener: Callable[..., Any]) -> Iterator[None]:
+    """botocore calls the listener at each such event, for example "after-call.ec2.RunInstances"."""
+    events = client.meta.events
+    register = events.register_first if event.startswith("before-send") else events.register
+    register(event, listener)
+    try:
+        yield
+    finally:
+        events.unregister(event, listener)
 
 
 class Killed(BaseException):
@@ -193,9 +234,12 @@ class World:
 
         return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
 
-    def down(self) -> Receipt:
-        plan = prepare_down(self.clients, name=NAME, files=self.files, report=silent)
-        return down(plan, clients=self.clients, files=self.files, report=silent)
+    def prepare_down(self, *urls: str) -> Ending:
+        return prepare_down(self.clients, name=NAME, files=self.files, report=silent, urls=urls)
+
+    def down(self, ending: Ending | None = None, *, report: Report = silent) -> Receipt:
+        ending = self.prepare_down() if ending is None else ending
+        return down(ending, clients=self.clients, files=self.files, report=report)
 
     def describe(self) -> ClusterState:
         return describe_cluster(self.clients.ec2, name=NAME, known=self.files.known_instances())
@@ -318,6 +362,7 @@ def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         for module in (
             provision.apply,
             provision.resources.launch,
+            provision.resources.run_instances,
             provision.pause,
             provision.resources.launch_recovery,
             foundation.waiting,

@@ -66,10 +66,10 @@ def test_a_single_address_becomes_a_network() -> None:
         ("user", "", "must be a Linux user name"),
         ("volume_size_gib", 7, "must be a whole number from 8 to 16384"),
         ("volume_size_gib", 16385, "must be a whole number from 8 to 16384"),
-        ("ssh_from", "0.0.0.0/0", "in effect to everybody"),
+        ("ssh_from", "0.0.0.0/0", "would open ssh to 4,294,967,296 addresses"),
         ("ssh_from", "10.0.0.0/7", "no wider than /8"),
         ("ssh_from", "203.0.113.7/24", "did you mean 203.0.113.0/24"),
-        ("ssh_from", "203.0.113.300", 'must be "auto" (the address this machine is seen with) or an IPv4 network'),
+        ("ssh_from", "203.0.113.300", 'must be "auto" (this machine\'s public address) or an IPv4 network'),
         ("ssh_from", "2001:db8::/32", "or an IPv4 network"),
         ("ssh_from", "my-office", "or an IPv4 network"),
         ("subnet_id", "vpc-0123456789", 'must be "auto" or a subnet id'),
@@ -100,7 +100,7 @@ def test_a_market_alone_is_a_list_of_one(market: Any) -> None:
 
 
 def test_private_addresses_need_a_network() -> None:
-    with pytest.raises(ConfigError, match="needs ssh_from to say a network"):
+    with pytest.raises(ConfigError, match="needs a network in ssh_from"):
         make(ssh_address="private")
     assert make(ssh_address="private", ssh_from="10.0.0.0/16").ssh_from == "10.0.0.0/16"
 

@@ -184,7 +184,7 @@ def test_a_machine_without_the_key_launches_nothing_beside_instances_of_the_clus
     for path in world.files.root.iterdir():
         path.unlink()
 
-    with pytest.raises(ClusterError, match="has 2 nodes, which only its private key can reach"):
+    with pytest.raises(ClusterError, match="private key of cluster demo is not on this machine"):
         world.up(make_config())
 
 

@@ -73,8 +73,8 @@ def refusal(code: str, words: str = "no way") -> ClientError:
     [
         ("AuthFailure", "check your credentials"),
         ("InvalidClientTokenId", "check your credentials"),
-        ("ExpiredToken", "the session has ended"),
-        ("RequestExpired", "the session has ended"),
+        ("ExpiredToken", "get new credentials"),
+        ("RequestExpired", "the session has expired"),
         ("UnauthorizedOperation", "ec2:RunInstances"),
         ("InsufficientInstanceCapacity", "instance_type"),
         ("VcpuLimitExceeded", "higher limit"),
@@ -82,7 +82,7 @@ def refusal(code: str, words: str = "no way") -> ClientError:
         ("OptInRequired", "the account"),
         ("PendingVerification", "verifying the account"),
         ("InvalidAMIID.NotFound", "[provision] ami"),
-        ("InvalidKeyPair.NotFound", "makes it again"),
+        ("InvalidKeyPair.NotFound", "run the command again to make it"),
         *((code, "again in a minute") for code in sorted(RETRY_CODES)),
     ],
 )
@@ -164,7 +164,7 @@ def test_an_answer_that_is_none_of_aws(monkeypatch: pytest.MonkeyPatch, status: 
         ("is not authorized to perform: ssm:GetParameter on x", "need the permission ssm:GetParameter: "),
         (
             "is not authorized to perform: ssm:GetParameter with an explicit deny in a service control policy",
-            "a policy of the account forbids ssm:GetParameter: ",
+            "a policy of the account denies ssm:GetParameter: ",
         ),
     ],
 )

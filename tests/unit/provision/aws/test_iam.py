@@ -181,9 +181,9 @@ def test_what_is_not_ours_is_refused_and_left_alone(world: World, make_foreign: 
     assert found is not None
     assert not found.ours
     assert found.policy_names == ()
-    with pytest.raises(ClusterError, match="did not make for this cluster"):
+    with pytest.raises(ClusterError, match="did not make it for this cluster"):
         plan(found)
-    with pytest.raises(ClusterError, match="did not make for this cluster"):
+    with pytest.raises(ClusterError, match="did not make it for this cluster"):
         CreateInstanceProfile(name=CALLED, policy=POLICY).apply(context(world))
     role = next((role for role in iam_backends[DEFAULT_ACCOUNT_ID]["aws"].get_roles() if role.name == CALLED), None)
     assert role is None or before == {"profiles": 1} or not role.policies
@@ -191,7 +191,7 @@ def test_what_is_not_ours_is_refused_and_left_alone(world: World, make_foreign: 
 
 def test_of_ours_and_anothers_only_ours_is_told_of_and_deleted(world: World) -> None:
     make_foreign_profile(world)
-    with pytest.raises(ClusterError, match="instance profile cluster-us-east-1-demo is there"):
+    with pytest.raises(ClusterError, match="instance profile cluster-us-east-1-demo exists"):
         CreateInstanceProfile(name=CALLED, policy=POLICY).apply(context(world))
     found = find(world)
     assert found is not None
@@ -206,7 +206,7 @@ def test_a_profile_of_ours_that_holds_another_role_is_named(world: World) -> Non
     iam.create_role(RoleName="other", AssumeRolePolicyDocument=render_trust_policy(REGION))
     iam.remove_role_from_instance_profile(InstanceProfileName=CALLED, RoleName=CALLED)
     iam.add_role_to_instance_profile(InstanceProfileName=CALLED, RoleName="other")
-    with pytest.raises(ClusterError, match="holds another role, other") as caught:
+    with pytest.raises(ClusterError, match="contains another role, other") as caught:
         make(world)
     assert "remove-role-from-instance-profile" in str(caught.value.hint)
 

@@ -150,7 +150,7 @@ def test_keys_of_kms_are_used_through_s3_alone() -> None:
 
 
 def test_more_places_than_a_policy_has_room_for_are_refused_before_the_start() -> None:
-    with pytest.raises(ConfigError, match="AWS takes 2048"):
+    with pytest.raises(ConfigError, match="AWS allows 2048"):
         render_job_policy(S3Scope(also_read=tuple(f"s3://bucket-{n}/a/folder/" for n in range(30))), region=REGION)
     assert len(render_job_policy(SCOPE, region=REGION)) < MAX_SESSION_POLICY_LENGTH
 

@@ -93,15 +93,15 @@ def test_code_that_was_to_be_linked_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (elf([(".nv_fatbin", b"\x01" + FATBIN)]), "no fat binary where one should begin"),
+        (elf([(".nv_fatbin", b"\x01" + FATBIN)]), "expected a fat binary"),
         (elf([(".nv_fatbin", FATBIN[:-8])]), "longer than its section"),
         (elf([(".nv_fatbin", FATBIN.replace(struct.pack("<I", 64), struct.pack("<I", 0), 1))]), "is damaged"),
-        (LIBRARY[:-1], "ends too early"),
-        (LIBRARY[:70], "ends too early"),
-        (b"\x7fELF", "ends too early"),
+        (LIBRARY[:-1], "truncated"),
+        (LIBRARY[:70], "truncated"),
+        (b"\x7fELF", "truncated"),
         (LIBRARY[:4] + b"\x01" + LIBRARY[5:], "64-bit"),
-        (LIBRARY[:60] + b"\0\0" + LIBRARY[62:], "no table of sections"),
-        (LIBRARY[:40] + b"\xff" * 8 + LIBRARY[48:], "it points to byte"),
+        (LIBRARY[:60] + b"\0\0" + LIBRARY[62:], "no section table"),
+        (LIBRARY[:40] + b"\xff" * 8 + LIBRARY[48:], "it points to its byte"),
     ],
     ids=range(9),
 )

@@ -77,17 +77,17 @@ def test_a_type_has_a_gpu_and_a_gpu_has_wheels(
     [
         ("mxnet-cu112==1.9.1", (8, 9), True, "sm_86"),
         ("mxnet-cu112==1.9.1", (7, 5), True, "sm_70"),
-        ("mxnet-cu110==1.9.1", (8, 6), False, "CUDA 11.0 came before"),
+        ("mxnet-cu110==1.9.1", (8, 6), False, "from CUDA 11.0, and the X needs CUDA 11.1"),
         ("mxnet-cu102==1.9.1", (8, 0), False, "no machine code for 8.0"),
         ("mxnet-cu102==1.9.1", (5, 2), True, "sm_50"),
         ("mxnet-cu90==1.6.0.post0", (7, 0), True, "sm_70"),
-        ("mxnet-cu90==1.6.0.post0", (7, 5), False, "CUDA 9.0 came before"),
-        ("mxnet-cu90==1.6.0.post0", (9, 0), False, "PTX in 318 of its 369 modules only"),
-        ("mxnet-cu100==1.7.0", (9, 0), False, "PTX in 351 of its 406 modules only"),
+        ("mxnet-cu90==1.6.0.post0", (7, 5), False, "from CUDA 9.0, and the X needs CUDA 10.0"),
+        ("mxnet-cu90==1.6.0.post0", (9, 0), False, "PTX in only 318 of its 369 modules"),
+        ("mxnet-cu100==1.7.0", (9, 0), False, "PTX in only 351 of its 406 modules"),
         ("mxnet-cu112==1.9.1", (3, 5), False, "no machine code for 3.5 (it has sm_ 50 60 70 80 86)"),
         ("mxnet-cu112==1.9.1", None, False, "needs an NVIDIA GPU"),
-        ("mxnet==1.9.1", (9, 0), True, "the GPU stays unused"),
-        ("mxnet==1.9.1", None, True, "runs on the processor"),
+        ("mxnet==1.9.1", (9, 0), True, "does not use the GPU"),
+        ("mxnet==1.9.1", None, True, "runs on the CPU"),
     ],
 )
 def test_code_and_libraries_decide(wheel: str, capability: tuple[int, int] | None, *, runs: bool, why: str) -> None:
@@ -102,17 +102,17 @@ def test_code_and_libraries_decide(wheel: str, capability: tuple[int, int] | Non
 @pytest.mark.parametrize(
     ("instance_type", "mxnet", "said", "hint"),
     [
-        ("g4dn.xlarge", "mxnet-cu90==1.6.0.post0", "CUDA 9.0 came before the T4", GPU_WHEEL.requirement),
+        ("g4dn.xlarge", "mxnet-cu90==1.6.0.post0", "from CUDA 9.0, and the T4 needs CUDA 10.0", GPU_WHEEL.requirement),
         ("p5.48xlarge", "mxnet-cu90==1.6.0.post0", "no machine code for 9.0", "T4, A100, A10G, L4 or L40S"),
         ("p5.48xlarge", "auto", "no MXNet wheel has code for H100 (compute capability 9.0)", "g5.xlarge"),
-        ("p2.xlarge", "auto", "PyPI has no CUDA libraries", 'mxnet = "mxnet-cu102==1.9.1"'),
+        ("p2.xlarge", "auto", "PyPI lacks the CUDA libraries", 'mxnet = "mxnet-cu102==1.9.1"'),
         ("p2.xlarge", "mxnet-cu112==1.9.1", "no machine code for 3.7", 'mxnet = "mxnet-cu102==1.9.1"'),
-        ("c5.xlarge", "mxnet-cu112==1.9.1", "there is none", CPU_WHEEL.requirement),
-        ("trn1.2xlarge", "mxnet-cu112==1.9.1", "there is none", CPU_WHEEL.requirement),
-        ("g4ad.xlarge", "auto", "no MXNet wheel has code for Radeon Pro V520 (a GPU of AMD)", "g5.xlarge"),
-        ("g4ad.xlarge", "mxnet-cu112==1.9.1", "Radeon Pro V520 is AMD's", "g5.xlarge"),
-        ("g5g.xlarge", "auto", "its processor is arm64", "c5.xlarge"),
-        ("c7gn.xlarge", "mxnet==1.9.1", "its processor is arm64", "c5.xlarge"),
+        ("c5.xlarge", "mxnet-cu112==1.9.1", "needs an NVIDIA GPU", CPU_WHEEL.requirement),
+        ("trn1.2xlarge", "mxnet-cu112==1.9.1", "needs an NVIDIA GPU", CPU_WHEEL.requirement),
+        ("g4ad.xlarge", "auto", "no MXNet wheel has code for Radeon Pro V520 (a GPU from AMD)", "g5.xlarge"),
+        ("g4ad.xlarge", "mxnet-cu112==1.9.1", "the Radeon Pro V520 is from AMD", "g5.xlarge"),
+        ("g5g.xlarge", "auto", "the type is arm64", "c5.xlarge"),
+        ("c7gn.xlarge", "mxnet==1.9.1", "the type is arm64", "c5.xlarge"),
     ],
 )
 def test_what_cannot_work_is_refused(instance_type: str, mxnet: str, said: str, hint: str) -> None:
@@ -137,7 +137,7 @@ def test_the_key_that_a_type_stands_under_is_named() -> None:
         ("g4dn.xlarge", "MXNet_cu112==1.9.1", "auto", []),
         ("g5.xlarge", "mxnet==1.9.1", "auto", ["does not use the A10G"]),
         ("g4dn.xlarge", "mxnet-cu100==1.7.0", "ami-12345678", ["needs CUDA 10.0"]),
-        ("g4dn.xlarge", "mxnet-cu100==1.7.0", "auto", ['that of [provision] ami = "auto" does not']),
+        ("g4dn.xlarge", "mxnet-cu100==1.7.0", "auto", ['the image of [provision] ami = "auto" does not']),
         ("p3dn.24xlarge", "auto", "auto", ["open driver"]),
         ("p3dn.24xlarge", "auto", "ami-12345678", []),
         ("p3dn.24xlarge", "mxnet-cu90==1.6.0.post0", "auto", ["needs CUDA 9.0", "open driver"]),
@@ -234,7 +234,7 @@ def test_the_tables_are_shown() -> None:
         ("c5.xlarge", ["no GPU, x86_64", "takes mxnet==1.7.0.post2, which reads s3://"]),
         ("p5.48xlarge", ["H100 (compute capability 9.0)", 'mxnet = "auto" has no wheel for it']),
         ("p3dn", ["V100", "open driver"]),
-        ("g5g.xlarge", ["arm64", "is set up on x86_64 alone"]),
+        ("g5g.xlarge", ["arm64", "is only supported on x86_64"]),
     ],
 )
 def test_one_type_is_shown_with_reasons(name: str, lines: list[str]) -> None:

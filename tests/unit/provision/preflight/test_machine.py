@@ -27,9 +27,9 @@ ACTIONS = (
 )  # fmt: skip
 # What a command may rightly answer to such a world. Anything else is a bug.
 RIGHTLY = (
-    "asked for", "only its private key", "only the private key", "ended and not stopped",
+    "asked for", "without it this machine cannot reach", "cannot be stopped",
     "is stopped", "is stopping", "no cluster demo to resize", "has no nodes",
-    "AWS says: Request limit exceeded", "AWS says: An internal error", "no capacity for", "no room in any place",
+    "AWS says: Request limit exceeded", "AWS says: An internal error", "no capacity for", "no capacity in any place",
     "ended while starting", "Connection was closed", "cannot be started", "cannot be stopped", "are ending",
     "appeared after the launch", "sufficient",
 )  # fmt: skip

@@ -119,7 +119,7 @@ def test_a_service_that_carries_out_a_dry_run_is_an_error(world: World) -> None:
 
     world.clients.ec2.meta.events.register("before-call.ec2.DeleteKeyPair", obey)
     try:
-        with pytest.raises(AwsError, match=r"ec2:DeleteKeyPair was to be rehearsed only \(DryRun\)"):
+        with pytest.raises(AwsError, match=r"ec2:DeleteKeyPair was a dry run, but the service carried it out"):
             permissions(world)
     finally:
         world.clients.ec2.meta.events.unregister("before-call.ec2.DeleteKeyPair", obey)

@@ -192,7 +192,7 @@ def test_a_quota_in_one_line() -> None:
 def test_the_error_shows_each_quota_once_and_the_command_for_it() -> None:
     error = quota_error([quota(), quota(), quota(code="L-2", name="Other", needed=16)], least=1, launching=4)
     assert error.message.splitlines() == [
-        "the account's limits do not allow 4 nodes (nor 1 of them):",
+        "the account's quotas do not allow 4 nodes (nor 1 of them):",
         "  L-1 Some: 8 vCPUs needed, 2 in use, limit 4",
         "  L-2 Other: 16 vCPUs needed, 2 in use, limit 4",
     ]

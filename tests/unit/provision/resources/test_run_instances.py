@@ -11,14 +11,15 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError, SSLError
 
 import foundation.waiting
-import provision.resources.launch
+import provision.resources.run_instances
 from foundation.progress import Event, silent
 from foundation.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S
 from provision.describe import number_nodes
-from provision.resources.launch import (
+from provision.resources.run_instances import (
     LAUNCH_ATTEMPTS,
-    LaunchNodes,
+    USER_DATA,
+    NodeSpec,
     call_run_instances,
     request_digest,
     run_instances_request,
@@ -26,20 +27,12 @@ from provision.resources.launch import (
 from provision_world import make_option
 from sandbox_in_process import Clock
 
-STEP = LaunchNodes(
-    indices=(0, 1, 4),
-    least=3,
-    group_id="sg-1",
-    key_name="cluster-demo",
-    volume_size_gib=50,
-    public_address=True,
-    options=(make_option(),),
-)
+NODES = NodeSpec(indices=(0, 1, 4), key_name="cluster-demo", volume_size_gib=50, public_address=True)
 
 
-def request(step: LaunchNodes = STEP, *, least: int = 3, group_id: str | None = "sg-1", **option: Any) -> Any:
+def request(nodes: NodeSpec = NODES, *, least: int = 3, group_id: str | None = "sg-1", **option: Any) -> Any:
     owner = "arn:aws:iam::1:user/ada"
-    return run_instances_request(step, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id)
+    return run_instances_request(nodes, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id)
 
 
 def test_the_request() -> None:
@@ -71,7 +64,7 @@ def test_the_request() -> None:
                 },
             }
         ],
-        "UserData": provision.resources.launch.USER_DATA,
+        "UserData": USER_DATA,
         "NetworkInterfaces": [
             {
                 "DeviceIndex": 0,
@@ -90,8 +83,8 @@ def test_the_request() -> None:
 
 
 def test_what_is_asked_for_only_where_it_is_wanted() -> None:
-    step = replace(STEP, placement_group="cluster-demo", instance_profile="nodes", public_address=False)
-    asked = request(step, least=1, placement=True, efa=True, market="spot")
+    nodes = replace(NODES, placement_group="cluster-demo", instance_profile="nodes", public_address=False)
+    asked = request(nodes, least=1, placement=True, efa=True, market="spot")
 
     assert (asked["MinCount"], asked["MaxCount"]) == (1, 3)
     assert asked["Placement"] == {"GroupName": "cluster-demo"}
@@ -105,7 +98,7 @@ def test_what_is_asked_for_only_where_it_is_wanted() -> None:
     assert [tagged["ResourceType"] for tagged in asked["TagSpecifications"]] == [
         "instance", "volume", "network-interface", "spot-instances-request",
     ]  # fmt: skip
-    assert "Placement" not in request(step, placement=False)
+    assert "Placement" not in request(nodes, placement=False)
 
 
 def test_a_dry_run_needs_neither_group_nor_key() -> None:
@@ -117,8 +110,8 @@ def test_a_dry_run_needs_neither_group_nor_key() -> None:
 def test_the_same_request_has_the_same_digest_and_another_one_another() -> None:
     requests = [
         request(),
-        request(replace(STEP, volume_size_gib=51)),
-        request(replace(STEP, indices=(0, 1))),
+        request(replace(NODES, volume_size_gib=51)),
+        request(replace(NODES, indices=(0, 1))),
         request(least=2),
         request(image_id="ami-2"),
         request(subnet_id="subnet-2"),
@@ -134,7 +127,7 @@ def test_the_same_request_has_the_same_digest_and_another_one_another() -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(provision.resources.launch, "time", clock)
+    monkeypatch.setattr(provision.resources.run_instances, "time", clock)
     monkeypatch.setattr(foundation.waiting, "time", clock)
     return clock
 
