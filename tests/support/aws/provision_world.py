@@ -1,6 +1,6 @@
-"""What the provision tests share: values to plan with, and an EC2 (the sandbox's, in this process) to apply to.
+"""Shared by the provision tests: values for plans, and an EC2 (the sandbox's, in this process) for applying them.
 
-Its fixtures reach the tests by conftest.py beside it.
+conftest.py exports its fixtures.
 """
 
 import gc
@@ -82,7 +82,7 @@ def make_option(**values: Any) -> LaunchOption:
 
 
 def make_wanted(*, config: ProvisionConfig | None = None, found: Any = None, **values: Any) -> Wanted:
-    """What a plan is made from. found: of the state, by kind; values: of Wanted."""
+    """The input of a plan. found: the state's, by kind; values: Wanted's."""
     defaults: dict[str, Any] = {
         "name": NAME,
         "config": config or make_config(),
@@ -153,12 +153,12 @@ def listening(client: Any, event: str, listener: Callable[..., Any]) -> Iterator
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL and Ctrl-C: nothing in the program may catch it."""
+    """Like SIGKILL or Ctrl-C: the program must not catch it."""
 
 
 @dataclass
 class Calls:
-    """Every API call: counted, and a place to be killed just before or just after its effect."""
+    """Counts all API calls, and raises Killed just before or just after one."""
 
     made: list[str] = field(default_factory=list)
     kill_before: int | None = None
@@ -168,7 +168,7 @@ class Calls:
 
     def before(self, name: str) -> None:
         with self.lock:
-            # At least: reads run side by side, and one of them may have been counted meanwhile.
+            # >=: parallel reads may have been counted in between.
             if self.kill_before is not None and self.points >= self.kill_before:
                 raise Killed(f"before {name}")
             self.made.append(name)
@@ -194,7 +194,7 @@ class Calls:
 
 @dataclass
 class World:
-    """One account, one user's machine."""
+    """One AWS account and one user's machine."""
 
     sandbox: InProcessSandbox
     clients: Clients
@@ -217,7 +217,7 @@ class World:
         )
 
     def failing_launch(self, then: Callable[[], object] = lambda: None, *, which: int = 0) -> Report:
-        """A report that, once nodes are launched, has one of their hosts not come up. then: what happens besides."""
+        """A report that makes one host fail to boot after the launch. then: what else happens."""
 
         def fail(event: Event) -> None:
             if event.kind == "done" and event.what.startswith("launch"):
@@ -245,25 +245,25 @@ class World:
         return describe_cluster(self.clients.ec2, name=NAME, known=self.files.known_instances())
 
     def settled(self) -> ClusterState:
-        """The cluster when every list has caught up."""
+        """The cluster after all lists have caught up."""
         self.time.sleep(60)
         return self.describe()
 
     def move_files(self, root: Path) -> None:
-        """To another folder, so that a process that was forked has its own."""
+        """Copy them to another folder, for a forked process."""
         if self.files.root.exists():
             shutil.copytree(self.files.root, root)
         self.files = ClusterFiles(root)
 
     def reset(self, root: Path, **config: Any) -> None:
-        """An empty account, and a machine that has nothing of the cluster. config: the sandbox's."""
+        """An empty account, and a machine without files of the cluster. config: the sandbox's."""
         self.sandbox.reset(**config)
         self.files = ClusterFiles(root)
         self.calls.made.clear()
 
     @contextmanager
     def killed_at(self, point: int, *, before: bool) -> Iterator[None]:
-        """Killed just before, or just after, the API call or fsync number `point`."""
+        """Raise Killed just before, or just after, the API call or fsync number `point`."""
         self.calls.points = 0
         self.calls.kill_before, self.calls.kill_after = (point, None) if before else (None, point)
         try:
@@ -272,7 +272,7 @@ class World:
             self.calls.kill_before = self.calls.kill_after = None
 
     def resources(self) -> Counter[str]:
-        """All that the account has of any cluster, asked of the backend: without the code under test."""
+        """The account's resources, from the backend, without the code under test."""
         backend = self.sandbox.backend
         return +Counter(
             {
@@ -292,26 +292,17 @@ class World:
 
 
 def complete(nodes: int) -> Counter[str]:
-    """What a cluster of on-demand nodes consists of."""
-    placements = 1 if nodes > 1 else 0
-    return +Counter(
-        {
-            "instances": nodes,
-            "volumes": nodes,
-            "interfaces": nodes,
-            "groups": 1,
-            "placements": placements,
-            "keys": 1,
-        }
-    )
+    """The resources of a cluster of on-demand nodes."""
+    of_nodes = dict.fromkeys(("instances", "volumes", "interfaces"), nodes)
+    return +Counter({**of_nodes, "groups": 1, "placements": int(nodes > 1), "keys": 1})
 
 
 def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
-    """Does something for each case, each in a process of its own that is forked with the account as it is.
+    """Runs `act` for each case in a process of its own, forked with the account's current state.
 
-    Raises AssertionError with the traceback of each case that failed.
+    Raises AssertionError with the traceback of each failed case.
     """
-    gc.freeze()  # what is there by now is not copied for being looked at
+    gc.freeze()  # the collector would copy shared pages
     running: deque[tuple[int, int]] = deque()
     said: list[str] = []
 
@@ -344,10 +335,10 @@ def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
 
 
 def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int], None]:
-    """os.fsync as one more point to be killed at."""
+    """os.fsync as a further point for kills."""
 
     def fsync(handle: int) -> None:
-        calls.before("ListFsync")  # named so that it counts as no mutating call
+        calls.before("ListFsync")  # by its name not a mutating call
         real(handle)
         calls.after("ListFsync")
 
@@ -356,7 +347,7 @@ def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int],
 
 @pytest.fixture(scope="module")
 def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Clients take a second to make: one set for a module, and an empty account for each."""
+    """One set of clients per module: making them takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
         for module in (
@@ -387,6 +378,6 @@ def world(ec2: World, tmp_path: Path) -> World:
 
 @pytest.fixture
 def late_world(world: World) -> World:
-    """An account whose lists and ids lag behind its deeds by some seconds, as on AWS."""
+    """An account whose lists and ids lag by some seconds, as on AWS."""
     world.sandbox.reset(consistency_delay_s=3)
     return world

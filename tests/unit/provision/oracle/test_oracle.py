@@ -1,4 +1,4 @@
-"""Which MXNet wheel runs on which GPU, and what `up` refuses before anything is spent."""
+"""Which MXNet wheel runs on which GPU, and what `up` rejects before it costs money."""
 
 import gzip
 import json
@@ -59,9 +59,7 @@ def short(wheel: Wheel) -> str:
         ("g7e.2xlarge", "RTX PRO Server 6000 12.0", None, []),
     ],
 )
-def test_a_type_has_a_gpu_and_a_gpu_has_wheels(
-    instance_type: str, gpu: str, auto: Wheel | None, wheels: list[str]
-) -> None:
+def test_the_gpu_and_the_wheels_of_a_type(instance_type: str, gpu: str, auto: Wheel | None, wheels: list[str]) -> None:
     machine = find_machine(instance_type)
     assert machine is not None
     assert machine.gpu is not None
@@ -90,7 +88,9 @@ def test_a_type_has_a_gpu_and_a_gpu_has_wheels(
         ("mxnet==1.9.1", None, True, "runs on the CPU"),
     ],
 )
-def test_code_and_libraries_decide(wheel: str, capability: tuple[int, int] | None, *, runs: bool, why: str) -> None:
+def test_code_and_libraries_determine_whether_a_wheel_runs(
+    wheel: str, capability: tuple[int, int] | None, *, runs: bool, why: str
+) -> None:
     known = find_wheel(wheel)
     assert known is not None
     gpu = Gpu(name="X", capability=capability) if capability is not None else None
@@ -115,7 +115,7 @@ def test_code_and_libraries_decide(wheel: str, capability: tuple[int, int] | Non
         ("c7gn.xlarge", "mxnet==1.9.1", "the type is arm64", "c5.xlarge"),
     ],
 )
-def test_what_cannot_work_is_refused(instance_type: str, mxnet: str, said: str, hint: str) -> None:
+def test_rejects_what_cannot_work(instance_type: str, mxnet: str, said: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)) as raised:
         check_mxnet(instance_type=instance_type, mxnet=mxnet, ami="auto")
     assert f'[provision] instance_type = "{instance_type}"' in raised.value.message
@@ -123,7 +123,7 @@ def test_what_cannot_work_is_refused(instance_type: str, mxnet: str, said: str, 
     assert hint in (raised.value.hint or "")
 
 
-def test_the_key_that_a_type_stands_under_is_named() -> None:
+def test_names_the_key_of_the_type() -> None:
     with pytest.raises(ConfigError, match=re.escape('[provision] instance_types, "g5g.xlarge" with [bootstrap]')):
         check_mxnet(instance_type="g5g.xlarge", mxnet="auto", ami="auto", is_other=True)
 
@@ -237,7 +237,7 @@ def test_the_tables_are_shown() -> None:
         ("g5g.xlarge", ["arm64", "is only supported on x86_64"]),
     ],
 )
-def test_one_type_is_shown_with_reasons(name: str, lines: list[str]) -> None:
+def test_shows_a_type_with_reasons(name: str, lines: list[str]) -> None:
     machine = find_machine(name)
     assert machine is not None
     text = render_machine(name, machine)
@@ -258,18 +258,18 @@ def test_the_command_needs_no_cluster_toml(tmp_path: Path) -> None:
     ("args", "said"),
     [(["p5x.large"], "p5x.large is not in the table"), (["g5", "--wheel", "x.whl"], "two questions")],
 )
-def test_the_command_says_what_it_does_not_know(tmp_path: Path, args: list[str], said: str) -> None:
+def test_the_command_rejects_unknown_types(tmp_path: Path, args: list[str], said: str) -> None:
     done = CliRunner().invoke(oracle_command, args, obj=App(config_path=tmp_path / "cluster.toml"))
     assert said in str(done.exception)
 
 
-def test_up_refuses_before_it_asks_any_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_rejects_before_it_calls_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(
         'name = "demo"\ncloud = "aws"\n[provision]\ninstance_type = "g4dn.xlarge"\n'
         '[bootstrap]\nmxnet = "mxnet-cu90==1.6.0.post0"\n'
     )
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # whoever asked it would fail in another way
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # a call would fail in another way
     done = CliRunner().invoke(up_command, ["--yes"], obj=App(config_path=path))
     assert isinstance(done.exception, ConfigError)
     assert 'instance_type = "g4dn.xlarge" with [bootstrap] mxnet = "mxnet-cu90==1.6.0.post0"' in str(done.exception)
