@@ -1,7 +1,7 @@
 """`up`, `resize`, `stop`, `start` and `down` in any order, while AWS throttles, loses replies, lags and runs out.
 
-No command makes more nodes than it was asked for, a command that succeeds leaves exactly what it was asked for, and after
-the last `down` nothing is left.
+No command makes more nodes than it was asked for, a command that succeeds leaves exactly what it was asked for, and
+after the last `down` nothing is left.
 """
 
 import shutil
