@@ -1,4 +1,4 @@
-"""vCPU quotas: of which kind a type is, use and limit, and messages."""
+"""vCPU quotas: the kind of a type, use, limit, and messages."""
 
 from typing import Any
 

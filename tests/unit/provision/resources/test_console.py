@@ -55,7 +55,7 @@ def text(*lines: str, before: str = "", end: str = "\n") -> str:
     ("console", "found"),
     [
         pytest.param("", set(), id="nothing yet"),
-        pytest.param("[    0.0] Linux version\n", set(), id="the kernel alone"),
+        pytest.param("[    0.0] Linux version\n", set(), id="only the kernel"),
         pytest.param(UBUNTU, {ECDSA, ED25519}, id="Ubuntu on EC2"),
         pytest.param(text(BEGIN, *KEYS, END), {ECDSA, ED25519}, id="as cloud-init's tool prints it"),
         pytest.param(text(BEGIN, *KEYS, END, before="ec2: "), {ECDSA, ED25519}, id="logger -s"),
@@ -79,12 +79,12 @@ def text(*lines: str, before: str = "", end: str = "\n") -> str:
         pytest.param(
             text(BEGIN, "2048 MD5:aa:bb:cc root@ip (RSA)", "2048 aa:bb:cc root@ip (RSA)", KEYS[1], END),
             {ED25519},
-            id="MD5 beside it",
+            id="MD5 as well",
         ),
         pytest.param(text(BEGIN, f"256 {ECDSA}x root (ECDSA)", f"256 {ED25519[:-1]} root (ED25519)", END), set(),
                      id="too long and too short"),
         pytest.param(text(BEGIN, f"sshd: invalid user 256 {RSA} x (RSA) from 192.0.2.1", KEYS[0], END), {ECDSA},
-                     id="what somebody else has said in between"),
+                     id="another program's line in between"),
         pytest.param(text(BEGIN, f"256 {ECDSA} 256 {RSA} (RSA) (ECDSA)", END), {ECDSA}, id="a comment like a key"),
     ],
 )  # fmt: skip
