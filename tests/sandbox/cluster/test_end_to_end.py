@@ -55,7 +55,7 @@ def test_a_cluster_lives_and_ends_and_leaves_nothing(project: Project) -> None:
     assert "2 x instance" in receipt
     assert re.search(r"left +nothing", receipt)
     second = project.run("down")
-    assert second.stdout == "cluster demo: nothing is there\n"
+    assert second.stdout == "cluster demo: nothing to delete\n"
     assert "no nodes" in project.run("status").stdout
     assert "no nodes" in project.run("train", code=1).stderr
     project.run("sandbox", "stop")

@@ -78,7 +78,7 @@ def test_packages_have_versions_as_pip_has_them(written: str, normal: str) -> No
         (NAMED + "[provision]\nssh_from = '10.0.0.0/99'", ['ssh_from = "10.0.0.0/99"', "IPv4 network"]),
         (NAMED + "[provision]\nvolume_size_gib = 1", ["volume_size_gib = 1"]),
         (NAMED + "[provision]\nami = 'image'", ['ami = "image"']),
-        (NAMED + "[provision]\nmarket = []", ["cluster.toml: [provision] market has the same twice, or nothing: []"]),
+        (NAMED + "[provision]\nmarket = []", ["cluster.toml: [provision] market is empty or has duplicates: []"]),
         (NAMED + "[bootstrap]\nmxnet = 'x; rm -rf /'", ['mxnet = "x; rm -rf /"']),
         (
             NAMED + "[bootstrap]\nmxnet = 'mxnet'",

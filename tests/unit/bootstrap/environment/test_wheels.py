@@ -103,7 +103,7 @@ def test_wheels_are_chosen_for_the_node(
         ({"machine": "aarch64"}, "auto", "aarch64"),
         ({"gpus": (("9.0", "NVIDIA H100"),)}, "auto", "no MXNet wheel has code for NVIDIA H100"),
         ({"gpus": (("3.7", "Tesla K80"),)}, "auto", '"auto" has no MXNet wheel for Tesla K80'),
-        ({"gpus": (("7.5", "T4"),)}, "mxnet-cu90==1.6.0.post0", "CUDA 9.0 came before the T4"),
+        ({"gpus": (("7.5", "T4"),)}, "mxnet-cu90==1.6.0.post0", "from CUDA 9.0, and the T4 needs CUDA 10.0"),
         ({"gpus": (("", "Unheard of"),)}, "auto", "does not tell the compute capability of the Unheard of"),
     ],
 )
