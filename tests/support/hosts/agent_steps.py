@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import LOADER
 from bootstrap.transfer.distribute import MODULES, Distribution, SetUp
 from foundation.progress import silent
+from local_nodes import LocalChannel
 from waits import until
 
 PROGRAMS = Path(__file__).parents[3] / "bootstrap" / "node"
@@ -209,79 +210,19 @@ class Proxy:
                 end.close()
 
 
-class PipeChannel:
-    """The methods of paramiko.Channel that Agent calls, over a process's pipes."""
+class GatedChannel(LocalChannel):
+    """Counts the bytes of files that are sent to the command, and lets a Gate hold them back."""
 
-    def __init__(self, words: Sequence[str], env: Mapping[str, str], gate: "Gate") -> None:
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env)
-        )
-        self.closed = False
+    def __init__(self, command: str, env: Mapping[str, str], gate: "Gate") -> None:
+        super().__init__(command, env)
         self.sent_bytes = 0
         self._gate = gate
-        self._data: queue.Queue[bytes] = queue.Queue()
-        self._ended = threading.Event()
-        self.listener = threading.Thread(target=self._listen, daemon=True)
-        self.listener.start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        while data := os.read(self.process.stdout.fileno(), 1 << 16):
-            self._data.put(data)
-        self.process.wait()
-        self._ended.set()
-        self._data.put(b"")
-
-    def settimeout(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
 
     def sendall(self, data: bytes) -> None:
         if not data.endswith((b"}\n", b"]\n")):  # it is no message
             self._gate.pass_(len(data))
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
+        super().sendall(data)
         self.sent_bytes += len(data)
-
-    def recv_ready(self) -> bool:
-        return not self._data.empty()
-
-    def recv(self, _count: int) -> bytes:
-        try:
-            data = self._data.get(timeout=self._timeout_s)
-        except queue.Empty:
-            raise TimeoutError from None
-        if not data:
-            self._data.put(b"")  # an end is read again and again, as paramiko's is
-        return data
-
-    @property
-    def status_event(self) -> threading.Event:
-        return self._ended
-
-    def exit_status_ready(self) -> bool:
-        return self._ended.is_set()
-
-    def recv_exit_status(self) -> int:
-        self._ended.wait()
-        code = self.process.returncode
-        return -1 if code < 0 else code
-
-    def recv_stderr_ready(self) -> bool:
-        return self.process.stderr is not None and not self.process.stderr.closed
-
-    def recv_stderr(self, _count: int) -> bytes:
-        assert self.process.stderr is not None
-        with self.process.stderr:
-            return self.process.stderr.read()
-
-    def close(self) -> None:
-        self.closed = True
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
 
 
 class Gate:
@@ -319,7 +260,7 @@ class LocalNode(NodeConnection):
             name=f"node-{number}", instance_id=f"i-{number}", address=address, private_ip=address, user="x",
             is_head=not number,
         )  # fmt: skip
-        self.channels: list[PipeChannel] = []
+        self.channels: list[GatedChannel] = []
         self.limit = ":"
         self.profile = ":"
         self._gate = gate
@@ -327,11 +268,11 @@ class LocalNode(NodeConnection):
     def open_channel(self, command: str) -> Any:
         text = f"{self.limit}; {self.profile}; exec {command}"
         env = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
-        self.channels.append(PipeChannel(["/bin/sh", "-c", text], env, self._gate))
+        self.channels.append(GatedChannel(text, env, self._gate))
         return self.channels[-1]
 
     @property
-    def agent(self) -> PipeChannel:
+    def agent(self) -> GatedChannel:
         return self.channels[-1]
 
     def path(self, file: BundleFile) -> Path:
@@ -393,9 +334,4 @@ class Nodes:
         self.distribution.__exit__(None, None, None)
         for node in self.all:
             for channel in node.channels:
-                channel.process.kill()
-                channel.process.wait()
-                channel.listener.join()
-                for pipe in (channel.process.stdout, channel.process.stderr):
-                    assert pipe is not None
-                    pipe.close()
+                channel.end()

@@ -1,9 +1,8 @@
 """What a node says of itself is bounded and held against its form: facts, `exec`, and the programs that set it up."""
 
-import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -20,52 +19,33 @@ from bootstrap.transfer.distribute import failure
 from bootstrap.verify.nodes import _Begun, _Clock, _Tried
 from cluster.commands.shell import Collector
 from foundation.errors import ClusterError, ConnectError
+from job_channels import Channel
 
 HOST = Host(name="node-1", instance_id="i-1", address="192.0.2.1", private_ip="10.0.0.1", user="u", is_head=False)
 FACTS = "machine=x86_64\ncores=1\npython=3.11 /usr/bin/python3\ndisk_free_kib=1\nhome=/h\n"
 
 
 @dataclass
-class Channel:
-    """What a node sends, piece by piece; `endless` again and again."""
+class EndlessChannel(Channel):
+    """Sends `endless` again and again after its pieces."""
 
-    pieces: deque[bytes]
     endless: bytes = b""
-    status_event: threading.Event = field(default_factory=threading.Event)
 
-    def settimeout(self, _timeout_s: float | None) -> None:
-        pass
-
-    def sendall(self, _data: bytes) -> None:
-        pass
-
-    def recv(self, _size: int) -> bytes:
-        return self.pieces.popleft() if self.pieces else self.endless
-
-    def recv_stderr(self, _size: int) -> bytes:
-        return b""
-
-    def recv_stderr_ready(self) -> bool:
-        return False
-
-    def shutdown_write(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    def recv(self, size: int) -> bytes:
+        return super().recv(size) or self.endless
 
 
 @dataclass
 class Connection:
-    channel: Channel
+    channel: EndlessChannel
     host: Host = HOST
 
-    def open_channel(self, _command: str) -> Channel:
+    def open_channel(self, _command: str) -> EndlessChannel:
         return self.channel
 
 
 def connection(*pieces: bytes, endless: bytes = b"") -> NodeConnection:
-    return cast("NodeConnection", Connection(Channel(deque(pieces), endless=endless)))
+    return cast("NodeConnection", Connection(EndlessChannel(deque(pieces), endless=endless)))
 
 
 # -- one command, and facts ------------------------------------------------------------------------------------------
@@ -74,18 +54,20 @@ def connection(*pieces: bytes, endless: bytes = b"") -> NodeConnection:
 def test_output_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "MAX_OUTPUT_BYTES", 1 << 20)
     with pytest.raises(TimeoutError, match="printed more than 1 MiB"):
-        drain(Channel(deque(), endless=b"x" * 65536), timeout_s=60)
+        drain(EndlessChannel(deque(), endless=b"x" * 65536), timeout_s=60)
 
 
 def test_a_command_that_goes_on_printing_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter(range(10**6))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(moments)))
     with pytest.raises(TimeoutError, match="did not end within 60 s"):
-        drain(Channel(deque(), endless=b"x"), timeout_s=60)
+        drain(EndlessChannel(deque(), endless=b"x"), timeout_s=60)
 
 
 def test_a_command_that_closes_its_output_and_goes_on_has_no_exit_code() -> None:
-    assert wait_for_exit(Channel(deque()), timeout_s=0.01) == NO_EXIT_CODE
+    running = EndlessChannel(deque())
+    running.status_event.clear()
+    assert wait_for_exit(running, timeout_s=0.01) == NO_EXIT_CODE
 
 
 @pytest.mark.parametrize(
