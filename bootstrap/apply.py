@@ -26,7 +26,7 @@ from bootstrap.transfer.tree import Tree, TreeArchives
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
-SCRIPT = "the script that sets the node up"
+SCRIPT = "the set-up script"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +119,7 @@ def bootstrap(
     except ClusterError:
         if not damaged:
             raise
-        report(Event(kind="warn", what=f"{damaged[0].path} was damaged; it is removed, and fetched anew"))
+        report(Event(kind="warn", what=f"{damaged[0].path} was damaged and has been removed: fetching it again"))
         nodes = make_ready([])
     # other_hosts.py connects the user's own hosts.
     _connect_nodes([node for node in nodes if not node.host.spec], pins=connections.pins, report=report)
@@ -208,7 +208,7 @@ class _Bootstrap:
             files.append(file)
             tasks.append(task)
         size_mb = sum(file.size_bytes for file in files) / 1e6
-        self.report(Event(kind="start", what=f"taking {size_mb:.0f} MB and setting up", where=name))
+        self.report(Event(kind="start", what=f"copying {size_mb:.0f} MB and setting up", where=name))
         self.distribution.set_up(connection, SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks))
         self.report(Event(kind="done", what=done, where=name, duration_s=time.monotonic() - started))
 
@@ -233,8 +233,8 @@ def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Rep
             known_hosts=text if is_head else None,
         )
         if script:
-            node.connection.run(script, timeout_s=60, what="the script that lets the head in")
-            report(Event(kind="done", what="may be reached by the head", where=node.host.name))
+            node.connection.run(script, timeout_s=60, what="the script that authorizes the head")
+            report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
 
     on_all(nodes, connect_node)
 
@@ -246,7 +246,7 @@ def _pinned_keys(nodes: Sequence[ReadyNode], pins: HostKeyPins) -> Mapping[str, 
         if pinned is None:
             raise ClusterError(
                 f"{node.host.name}: its host key is no longer in {shlex.quote(str(pins.path))}",
-                hint="run the command again; the key is then verified and pinned anew",
+                hint="run the command again: it verifies and pins the key again",
             )
         keys[node.host.private_ip] = pinned
     return keys

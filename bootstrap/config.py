@@ -27,7 +27,7 @@ def check_sync_entry(entry: str) -> str:
     if entry.startswith(("/", "~")):
         raise ValueError("must be relative to the folder of cluster.toml")
     if ".." in entry.split("/"):
-        raise ValueError("must lie in the folder of cluster.toml: no ..")
+        raise ValueError("must be in the folder of cluster.toml, without ..")
     return entry
 
 
@@ -38,7 +38,7 @@ def check_pattern(pattern: str) -> str:
     try:
         parsed = GitIgnoreSpec.from_lines([pattern]).patterns
     except ValueError as error:
-        raise ValueError("not a pattern of .gitignore's kind") from error
+        raise ValueError("not a .gitignore pattern") from error
     if not any(found.include is not None for found in parsed):
         raise ValueError("excludes nothing")
     return pattern

@@ -153,7 +153,7 @@ def _find_wheels(
             if fetch == "head":
                 raise
     if found is None:
-        what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and what it needs"
+        what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"
         download = partial(download_wheels, target, requirements, built=built)
         return fetch_once(cache, f"bundles/{key}", download, what=what, report=report)
     if fetch == "here":
@@ -192,8 +192,8 @@ def _install(key: str, directory: Path) -> Path:
     said = render_last_lines([line for line in result.stderr.splitlines() if line.strip()])
     raise ClusterError(
         f"uv could not fetch a Python for the nodes: {key}{said}",
-        hint="check that this machine reaches where uv has its Pythons from (UV_PYTHON_INSTALL_MIRROR says another "
-        "place), or take an image with a Python 3.9 to 3.12",
+        hint="check that this machine reaches uv's download server (UV_PYTHON_INSTALL_MIRROR names another "
+        "one), or use an image with Python 3.9 to 3.12",
     )
 
 

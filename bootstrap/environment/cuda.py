@@ -95,9 +95,9 @@ def find_warnings(facts: NodeFacts, mxnet: str) -> tuple[str, ...]:
     warnings = []
     nvidia = facts.displays.count("NVIDIA")
     if nvidia and not facts.gpus:
-        warnings.append(f"it has {nvidia} NVIDIA GPU(s), and no driver that works: MXNet will not see them")
+        warnings.append(f"it has {nvidia} NVIDIA GPU(s) but no working driver: MXNet will not see them")
     if "AMD" in facts.displays and not facts.gpus:
-        warnings.append("its GPU is AMD's, which no MXNet wheel uses: training runs on the processor")
+        warnings.append("it has an AMD GPU, which no MXNet wheel supports: training runs on the CPU")
     if cuda_of(mxnet) is not None:
         missing = find_cuda(facts, mxnet).missing
         if missing:
@@ -116,7 +116,7 @@ def explain_missing_libraries(names: Sequence[str], mxnet: str) -> str:
         parts.append(_explain_toolkit(toolkit, mxnet))
     if DRIVER in names:
         parts.append(
-            f"{DRIVER} is missing: there is no NVIDIA driver. Take an instance type with an NVIDIA GPU and an image "
+            f"{DRIVER} is missing: there is no NVIDIA driver. Use an instance type with an NVIDIA GPU and an image "
             "with its driver ([provision] instance_type and ami)"
         )
     return "; ".join(parts)
@@ -126,7 +126,7 @@ def _explain_toolkit(names: Sequence[str], mxnet: str) -> str:
     cuda = cuda_of(mxnet)
     said = f"{mxnet} needs {', '.join(names)}"
     if cuda is None:
-        return f"{said}, and the node does not have it: install it by commands of your own in [bootstrap] setup"
+        return f"{said}, which the node does not have: install it with commands in [bootstrap] setup"
     version = show(cuda)
     separate = [name for name in names if name.startswith(SEPARATE)]
     what = f"CUDA {version}" if len(separate) < len(names) else f"a cuDNN or NCCL for CUDA {version}"
@@ -135,7 +135,7 @@ def _explain_toolkit(names: Sequence[str], mxnet: str) -> str:
         f"{said}: {what}, which the node does not have. Three ways to get it: "
         f"an image that has it in /usr/local/cuda-{version} ([provision] ami); "
         f"the nvidia-* wheels, which come with {GPU_WHEEL.requirement} from PyPI{others}; "
-        "or commands of your own that install it, or load its module ([bootstrap] setup)"
+        "or commands that install it or load its module ([bootstrap] setup)"
     )
 
 

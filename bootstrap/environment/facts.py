@@ -50,7 +50,7 @@ class NodeFacts:
 
     python, python_version: what our own programs run with there; the image's python3 where that is 3.6 or later.
     pythons: every Python that was found, the image's python3 first. configured: the one whose path [bootstrap] python
-    is; None where that is no path, or no Python works there.
+    is; None where that is not a path, or no Python works there.
     missing_libraries: of those that MXNet's wheels take from the system, what the system does not have.
     gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order; driver: its version.
     displays: the maker, "NVIDIA" or "AMD", of each graphics device, with a driver or without.
@@ -111,7 +111,7 @@ def parse_facts(text: str, *, node: str) -> NodeFacts:
         return _parse_facts(text, node=node)
     except ValueError as error:  # a number that is none, a line without all of its parts
         raise ClusterError(
-            f"{node}: what facts.sh says of it cannot be understood: {shorten_reason(str(error))}",
+            f"{node}: cannot parse the output of facts.sh: {shorten_reason(str(error))}",
             hint=f"cluster exec --node {node} -- sh -c 'uname -a; nproc; df -k'",
         ) from None
 
@@ -133,8 +133,8 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
     own = next((found for found in (*pythons, *configured) if found.version >= OLDEST_NODE_PYTHON), None)
     if own is None:
         raise ClusterError(
-            f"{node}: no working Python 3 was found there; the programs that set a node up need 3.6 or later",
-            hint="take an image that has one ([provision] ami), or install it there: "
+            f"{node}: found no working Python 3; setting up a node needs 3.6 or later",
+            hint="use an image that has one ([provision] ami), or install it: "
             f"cluster ssh {node}, sudo apt-get install -y python3",
         )
     known_hosts = several.get("known_host")
@@ -180,7 +180,7 @@ def _version(text: str) -> Version:
 def _count(text: str, *, at_most: int = 9999) -> int:
     """Raises ValueError."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= at_most):
-        raise ValueError(f"{text[:40]!r} is no number from 0 to {at_most}")
+        raise ValueError(f"{text[:40]!r} is not a number from 0 to {at_most}")
     return int(text)
 
 
@@ -188,7 +188,7 @@ def _gpu(line: str) -> tuple[str, str, str]:
     """Of "8.6, 535.104.05, NVIDIA A10G": capability, name, driver. Drivers before 510 leave the capability out."""
     parts = [part.strip() for part in line.split(",", 2)]
     if len(parts) != 3:
-        raise ValueError(f"{line[:80]!r} is no GPU")
+        raise ValueError(f"{line[:80]!r} is not a GPU")
     capability, driver, name = parts
     if not capability:
         capability = _find_capability(name)

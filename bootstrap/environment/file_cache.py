@@ -47,8 +47,8 @@ def check_cache(cache: Path) -> None:
             pass
     except OSError as error:
         raise ClusterError(
-            f"{cache}: what nodes are sent is kept and packed there, and it cannot be written to: {error.strerror}",
-            hint="mend that, or set XDG_CACHE_HOME to another folder",
+            f"{cache}: cannot write to the cache of files for the nodes: {error.strerror}",
+            hint="fix that, or set XDG_CACHE_HOME to another folder",
         ) from error
 
 
@@ -79,7 +79,7 @@ def fetch_once(
     """
     wheels = cache / "wheels"
     wheels.mkdir(parents=True, exist_ok=True)
-    with one_at_a_time(wheels, does="fetches what the nodes need", report=report):
+    with one_at_a_time(wheels, does="is fetching files for the nodes", report=report):
         kept = find_kept(cache, key, report=report)
         if kept is not None:
             return kept
@@ -147,7 +147,7 @@ def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...
         file.path.unlink(missing_ok=True)
     if all(file.urls for file in lost):
         return files
-    report(Event(kind="warn", what=f"{lost[0].path} is damaged or gone: all that was fetched with it is fetched again"))
+    report(Event(kind="warn", what=f"{lost[0].path} is damaged or missing: fetching all of its bundle again"))
     manifest.unlink(missing_ok=True)  # several nodes may ask at the same time
     return None
 

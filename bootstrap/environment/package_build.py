@@ -35,8 +35,8 @@ from foundation.progress import Event, Report
 SILENCE_S = 1800
 """How long a build may print nothing, in seconds."""
 BUILD_HINT = (
-    "what it needs to be built is installed by [bootstrap] setup, such as "
-    'setup = ["sudo apt-get update", "sudo apt-get install -y build-essential python3-dev"]; or take a version of the '
+    "install its build dependencies with [bootstrap] setup, such as "
+    'setup = ["sudo apt-get update", "sudo apt-get install -y build-essential python3-dev"]; or use a version of the '
     "package that has a wheel"
 )
 
@@ -106,7 +106,7 @@ class PackageBuilds:
         steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools, python=head.python.path)]
         text = render_build(source, _key(source, target), tools=tools, node_python=head.facts.python, setup=self._setup)
         what = f"building a wheel from {source.name}"
-        make_ready = script_task(steps, what="the script that makes ready for a build", python=head.facts.python)
+        make_ready = script_task(steps, what="the script that prepares the build", python=head.facts.python)
         tasks = [make_ready, {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S}]
         started = time.monotonic()
         self._report(Event(kind="start", what=what, where=node))
@@ -149,7 +149,7 @@ def read_build_requirements(source: Path) -> tuple[str, ...]:
         text = _read_pyproject(source)
         found = tomllib.loads(text).get("build-system", {}).get("requires") if text is not None else None
     except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise ClusterError(f"{source.name}: no source of a package that can be read: {error}") from error
+        raise ClusterError(f"{source.name}: not a readable source distribution: {error}") from error
     if found is None:
         return (SETUPTOOLS, "wheel")
     names = {canonical_name(requirement) for requirement in found}

@@ -39,7 +39,7 @@ FIRST_PAUSE_S = 0.5
 AT_ONCE = 8
 READ_BYTES = 1 << 20
 HINT = "check the versions in [bootstrap], and that this machine reaches a package index"
-HERE_HINT = 'set [bootstrap] distribute = "chain" and fetch = "here": then wheels come through this machine'
+HERE_HINT = 'set [bootstrap] distribute = "chain" and fetch = "here": then this machine sends the wheels'
 _BROKEN = (OSError, http.client.HTTPException)
 
 
@@ -108,8 +108,8 @@ def check_hashes(found: Sequence[tuple[str, str]], target: WheelTarget, *, built
 
 def _wrong_hash(name: str, sha256: str) -> ClusterError:
     return ClusterError(
-        f"{name}: its SHA-256 is {sha256}, which is none of those that the requirements file has for this package",
-        hint="compare it with the package index's; add it to the requirements file if they are the same",
+        f"{name}: its SHA-256 is {sha256}, which the requirements file does not list for this package",
+        hint="compare it with the package index; if they match, add it to the requirements file",
     )
 
 
@@ -191,7 +191,7 @@ def resolve_wheels(
     of this machine are copied to the cache, and have no URLs. Raises NoUrlError, NoWheelError, ClusterError with pip's
     own words.
     """
-    what = f"looking for the wheels for the nodes: {target.requirements[0]} and what it needs"
+    what = f"finding wheels for the nodes: {target.requirements[0]} and its dependencies"
     started = time.monotonic()
     report(Event(kind="start", what=what))
     wheels = find_wheels(target, pins or requirements, alone=bool(pins), built=built)
@@ -212,7 +212,7 @@ def bring_here(file: BundleFile, *, report: Report) -> None:
     what = f"fetching {file.name}, {file.size_bytes / 1e6:.0f} MB"
     started = time.monotonic()
     report(Event(kind="start", what=what))
-    why = ["it is gone from this machine, and has no URL"]
+    why = ["it is no longer on this machine, and has no URL"]
     for number, url in enumerate(url for url in file.urls for _ in range(TRIES)):
         if number:
             time.sleep(FIRST_PAUSE_S * 2 ** ((number - 1) % TRIES))
@@ -227,7 +227,7 @@ def bring_here(file: BundleFile, *, report: Report) -> None:
         return
     raise ClusterError(
         f"{file.name} could not be fetched: {'; '.join(why)}",
-        hint="the same command again, or check that this machine reaches the package index",
+        hint="run the command again, or check that this machine reaches the package index",
     )
 
 
@@ -235,7 +235,7 @@ def _check(file: BundleFile, path: Path) -> None:
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != file.sha256:
-        raise OSError(f"what came has the SHA-256 {digest}, not {file.sha256}")
+        raise OSError(f"the download has the SHA-256 {digest}, not {file.sha256}")
 
 
 def _describe(wheel: FoundWheel, cache: Path) -> BundleFile:
@@ -244,14 +244,12 @@ def _describe(wheel: FoundWheel, cache: Path) -> BundleFile:
     if parts.scheme == "file":
         return _copy(Path(unquote(parts.path)), cache)
     if not wheel.sha256:
-        raise NoUrlError(f"the package index does not tell the SHA-256 of {name}", hint=HERE_HINT)
+        raise NoUrlError(f"the package index does not publish the SHA-256 of {name}", hint=HERE_HINT)
     url = parts._replace(fragment="").geturl()
     try:
         size_bytes, tail = _read_tail(url)
     except _BROKEN as error:
-        raise NoUrlError(
-            f"{name} cannot be had from its URL alone, {parts.hostname}: {error}", hint=HERE_HINT
-        ) from error
+        raise NoUrlError(f"{name} cannot be fetched directly from {parts.hostname}: {error}", hint=HERE_HINT) from error
     return BundleFile(
         path=find_place(cache, wheel.sha256, name),
         sha256=wheel.sha256,
@@ -276,7 +274,7 @@ def _read_tail(url: str) -> tuple[int, bytes]:
         if answer.status == http.client.PARTIAL_CONTENT:
             return int(answer.headers["Content-Range"].rpartition("/")[2]), answer.read()
         if answer.headers["Content-Length"] is None:
-            raise OSError("the server does not tell the file's size")
+            raise OSError("the server does not report the file's size")
         return int(answer.headers["Content-Length"]), b""
 
 

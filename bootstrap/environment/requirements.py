@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FILE_OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(\S.*)")
 HASH_OPTION = re.compile(r"\s--hash(?:=|\s+)(\S+)")
 COMMENT = re.compile(r"(?:^|\s+)#.*$")
-INDEX_ADVICE = "remove it from the file, and set it up for pip on this machine: pip config set global.{name} URL"
+INDEX_ADVICE = "remove it from the file, and configure pip on this machine instead: pip config set global.{name} URL"
 ADVICE = {
     "-e": "remove it: the folder of your script is sent to the nodes as it is; [bootstrap] sync names others",
     "--editable": "remove it: the folder of your script is sent to the nodes as it is; [bootstrap] sync names others",
@@ -31,11 +31,11 @@ ADVICE = {
     "--find-links": INDEX_ADVICE.format(name="find-links"),
     "--trusted-host": "remove it from the file, and run: pip config set global.trusted-host HOST",
     "--pre": "remove it, and name the version: NAME==VERSION",
-    "--require-hashes": "remove it: hashes are compared in any case, where a line has them",
+    "--require-hashes": "remove it: hashes are checked wherever a line has them",
 }
 """What to do about an option that a requirements file may have for pip, and may not have here."""
 URL_ADVICE = (
-    "packages come from the package index, by their names; to use another one, "
+    "packages come from the package index, by name; to use another index, "
     "set up pip on this machine: pip config set global.extra-index-url URL"
 )
 MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
@@ -67,10 +67,10 @@ def parse_requirement(text: str) -> "Requirement":
         found = Requirement(text)
     except InvalidRequirement as error:
         if "://" in text or text.startswith((".", "/", "~")) or text.endswith((".whl", ".tar.gz", ".zip")):
-            raise ValueError(f"no URL or file: {URL_ADVICE}") from error
+            raise ValueError(f"URLs and files are not supported: {URL_ADVICE}") from error
         raise ValueError('not a package with versions, such as "pandas>=2,<3"') from error
     if found.url is not None:
-        raise ValueError(f"no URL or file: {URL_ADVICE}")
+        raise ValueError(f"URLs and files are not supported: {URL_ADVICE}")
     return found
 
 
@@ -155,7 +155,7 @@ def _read_project(text: str, *, name: str, only_limits: bool, mistakes: list[str
         mistakes.append(f"{name}: not valid TOML: {error}")
         return
     if not isinstance(found, list):
-        mistakes.append(f"{place}: missing; write down there, or in a requirements file, what the nodes need")
+        mistakes.append(f"{place}: missing; list the nodes' packages there or in a requirements file")
         return
     for entry in found:
         try:

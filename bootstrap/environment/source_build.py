@@ -189,8 +189,8 @@ def _cuda(build: SourceBuild) -> list[str]:
         return []
     nvcc = shlex.quote(f"{build.cuda_path}/bin/nvcc")
     missing = shlex.quote(
-        f"there is no {build.cuda_path}/bin/nvcc to build for GPUs with: take an image that has CUDA, install it by "
-        '[bootstrap] setup, name another folder in build_options ("USE_CUDA_PATH=..."), or leave it out ("USE_CUDA=0")'
+        f"{build.cuda_path}/bin/nvcc is missing, which a build for GPUs needs: use an image with CUDA, install it with "
+        '[bootstrap] setup, set another folder ("USE_CUDA_PATH=...") or no CUDA ("USE_CUDA=0") in build_options'
     )
     return [
         f"[ -x {nvcc} ] || {{ echo {missing} >&2; touch resumable; exit 1; }}",
@@ -236,8 +236,8 @@ class Built:
                 return parse_requirements(wheel.read(name).decode("utf-8", "replace"))
         except (OSError, zipfile.BadZipFile, KeyError) as error:
             raise ClusterError(
-                f"{self.file.path} is no wheel: {error}",
-                hint=f"rm -r {shlex.quote(str(self.file.path.parent))}, and the same command again",
+                f"{self.file.path} is not a valid wheel: {error}",
+                hint=f"rm -r {shlex.quote(str(self.file.path.parent))}, then run the command again",
             ) from error
 
 
@@ -314,7 +314,7 @@ class Builds:
         )
         what = f"the build of MXNet {build.ref} from {build.url}"
         tasks = [
-            script_task(plan.steps, what="the script that makes ready for a build of MXNet", python=facts.python),
+            script_task(plan.steps, what="the script that prepares the build of MXNet", python=facts.python),
             {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S},
         ]
         started = time.monotonic()
@@ -339,8 +339,8 @@ def check_fit(build: SourceBuild, facts: NodeFacts, *, node: str) -> None:
     if facts.machine != build.machine or facts.glibc < build.glibc:
         raise ClusterError(
             f"{node}: MXNet was built on the head, for {build.machine} and glibc {show(build.glibc)} or later; "
-            f"here it is {facts.machine} and glibc {show(facts.glibc)}",
-            hint="take the same image for all nodes ([provision] ami)",
+            f"this node has {facts.machine} and glibc {show(facts.glibc)}",
+            hint="use the same image for all nodes ([provision] ami)",
         )
 
 
@@ -364,15 +364,15 @@ def build_and_take(
         told = _ask(connection, facts, key)
     if told is None:
         raise ClusterError(
-            f"{node}: the wheel that was built there is gone, or damaged",
-            hint="the same command again, which builds it anew",
+            f"{node}: the wheel that was built there is missing or damaged",
+            hint="run the command again: it builds the wheel again",
         )
     name, sha256 = told["name"], told["sha256"]
 
     def take(directory: Path) -> None:
         connection.get(f".cluster/built/{key}/{name}", directory / name)
         if describe_file(directory / name).sha256 != sha256:
-            raise ClusterError(f"{node}: {name} has not arrived as it was sent", hint="the same command again")
+            raise ClusterError(f"{node}: {name} was damaged on the way", hint="run the command again")
 
     [file] = fetch_once(cache, f"built/{key}", take, what=f"taking {name} from {node}", report=report)
     return file
@@ -381,7 +381,7 @@ def build_and_take(
 def _ask(connection: NodeConnection, facts: NodeFacts, key: str) -> dict[str, str] | None:
     """The name and SHA-256 of a finished wheel on a node. Raises ConnectError, NodeCommandError, ClusterError."""
     command = render_tell(key, node_python=facts.python)
-    what = "the program that looks for a wheel that was built"
+    what = "the program that finds a built wheel"
     said = connection.run(command, timeout_s=KEEP_S, what=what).stdout.strip()
     if not said:
         return None
@@ -390,5 +390,5 @@ def _ask(connection: NodeConnection, facts: NodeFacts, key: str) -> dict[str, st
     if told is None:
         return None
     if not check_told(told):
-        raise ClusterError(f"{connection.host.name}: its built wheel has a name that wheels cannot have")
+        raise ClusterError(f"{connection.host.name}: its built wheel has an invalid name")
     return told

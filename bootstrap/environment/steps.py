@@ -61,7 +61,7 @@ class InstallPackages:
     def render(self, _python: str) -> list[str]:
         """Its lines of the script."""
         debian, fedora = (shlex.join(names) for names in zip(*self.packages, strict=True))
-        failed = "could not be installed on this node: install it by [bootstrap] setup"
+        failed = "could not be installed on this node: install it with [bootstrap] setup"
         return [
             "missing=",
             "if command -v apt-get >/dev/null; then",
@@ -78,7 +78,7 @@ class InstallPackages:
             '    install() { $as_root dnf install -q -y "$@"; }',
             "fi",
             '[ -z "$missing" ] || install $missing >&2 ||',
-            f'    {{ echo "MXNet needs$missing, and that {failed}" >&2; exit 1; }}',
+            f'    {{ echo "MXNet needs$missing, which {failed}" >&2; exit 1; }}',
         ]
 
 
@@ -254,9 +254,9 @@ def plan_node(
     needed_kib = int(needed_bytes) >> 10
     if facts.disk_free_kib < needed_kib:
         raise ClusterError(
-            f"{node}: {facts.disk_free_kib >> 10} MiB of disk are free at {facts.home}, "
-            f"and the MXNet environment and your files take {needed_kib >> 10} MiB more",
-            hint="free some space there, or set a larger [provision] volume_size_gib and make the cluster anew",
+            f"{node}: {facts.disk_free_kib >> 10} MiB are free in {facts.home}, "
+            f"but the MXNet environment and your files need {needed_kib >> 10} MiB",
+            hint="free some space there, or set a larger [provision] volume_size_gib and create the cluster again",
         )
     return NodePlan(files=tuple(files), steps=tuple(steps), trees=lacking)
 
@@ -331,7 +331,7 @@ def _forget_damaged(bundle: Bundle) -> list[str]:
         "        sha256=${file#files/} sha256=${sha256%%/*}",
         '        [ ! -f "$file" ] || [ "$(sha256sum <"$file")" = "$sha256  -" ] || {',
         '            rm -rf "files/$sha256"',
-        '            echo "$file was damaged and is removed: the same command again brings it anew" >&2',
+        '            echo "$file was damaged and has been removed: run the command again to get it again" >&2',
         "        }",
         "    done",
         "    exit $code",

@@ -55,9 +55,9 @@ def choose_python(facts: NodeFacts, *, setting: str, node: str) -> ChosenPython:
     if facts.glibc < MANAGED_GLIBC:
         wanted = "3.9 to 3.12" if setting == "auto" else setting
         raise ClusterError(
-            f"{node}: it has no Python {wanted}, and the one that would be brought along needs "
-            f"glibc {show(MANAGED_GLIBC)}; there it is {show(facts.glibc)}",
-            hint="take an image that has one ([provision] ami)",
+            f"{node}: it has no Python {wanted}, and the one that cluster installs needs "
+            f"glibc {show(MANAGED_GLIBC)}; the node has {show(facts.glibc)}",
+            hint="use an image that has one ([provision] ami)",
         )
     return ChosenPython(version=version, path=None)
 
@@ -71,13 +71,13 @@ def _named(facts: NodeFacts, path: str, *, node: str) -> ChosenPython:
     found = facts.configured
     if found is None:
         raise ClusterError(
-            f'{node}: [bootstrap] python = "{path}": no Python works there',
-            hint='set python = "auto", or a version such as "3.11", which is brought along where the image has none',
+            f'{node}: [bootstrap] python = "{path}": no working Python there',
+            hint='set python = "auto", or a version such as "3.11", which is installed if the image lacks it',
         )
     if not is_fit(found):
         raise ClusterError(
             f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; MXNet works with 3.9 to 3.12',
-            hint='set python = "auto", or another Python of the nodes',
+            hint='set python = "auto", or the path of another Python',
         )
     return ChosenPython(version=found.version, path=found.path, named=True)
 
@@ -110,7 +110,7 @@ def choose_wheels(
     """
     if facts.machine != "x86_64":
         raise ClusterError(
-            f"{node}: its processor is {facts.machine}; MXNet's wheels are made for x86_64 alone",
+            f"{node}: its CPU is {facts.machine}; MXNet's wheels are for x86_64 only",
             hint="set [provision] instance_type to a type with Intel or AMD processors",
         )
     if mxnet == "auto":
@@ -161,8 +161,8 @@ def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
     for gpu in _gpus(facts):
         if gpu.capability is None:
             raise ClusterError(
-                f"{node}: its driver does not tell the compute capability of the {gpu.name}, and we do not know it",
-                hint="name the wheel yourself: [bootstrap] mxnet; cluster oracle lists them",
+                f"{node}: its driver does not report the compute capability of the {gpu.name}, which is unknown here",
+                hint="set [bootstrap] mxnet to a wheel; cluster oracle lists them",
             )
         wheel = pick_wheel(gpu)
         if wheel is None:

@@ -91,7 +91,7 @@ class Agent(object):
                 break
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
-                    raise Failed("another set-up of this node has been running for long") from error
+                    raise Failed("another set-up of this node is still running") from error
                 time.sleep(0.05)
         for name in ("files", "env", "tree", "tools", "ssh", "incoming", "setup", "python"):
             os.makedirs(os.path.join(self.root, name), mode=0o700, exist_ok=True)
@@ -119,7 +119,7 @@ class Agent(object):
             try:
                 direction["taker"].take(arriving)
             except store.Damaged as error:
-                raise Failed("%s, and so it was when it was taken again" % error) from error
+                raise Failed("%s, also after fetching it again" % error) from error
         elif "index" in direction:
             wanted = next(file for file in self.order["files"] if file["sha256"] == arriving.sha256)
             if not wanted["urls"]:
@@ -168,7 +168,7 @@ class Agent(object):
             try:
                 direction = dict(json.loads(line.decode("utf-8")), received=threading.Event())
             except (ValueError, TypeError):
-                self.fail(Failed("what came over ssh is no message: %r" % line[:80]).said)
+                self.fail(Failed("what came over ssh is not a message: %r" % line[:80]).said)
             self.directions.put(direction)
             if "upload" in direction:
                 direction["received"].wait()  # `receive` reads the bytes that follow
@@ -276,7 +276,7 @@ def end_when_silent(child, output, silence_s, over):
     """Kill the script, and what it has started, when it says nothing for so long."""
     while not over.wait(min(1.0, silence_s)):
         if time.monotonic() > output.heard + silence_s:
-            output.lines.append("(it said nothing for %g s, and was ended)" % silence_s)
+            output.lines.append("(killed after %g s without output)" % silence_s)
             os.killpg(child.pid, signal.SIGKILL)
             return
 

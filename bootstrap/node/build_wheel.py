@@ -34,7 +34,7 @@ def find_added(source, library):
     added = {LIBRARY: library}
     tracker = next((path for path in (os.path.join(source, name) for name in TRACKERS) if os.path.isdir(path)), None)
     if tracker is None or not os.path.isfile(os.path.join(source, "tools", "launch.py")):
-        sys.exit("the source has no tools/launch.py, or no %s: jobs could not be started with it" % TRACKERS[0])
+        sys.exit("the source has no tools/launch.py, or no %s: it cannot start jobs" % TRACKERS[0])
     for path in glob.glob(os.path.join(source, "tools", "*.py")):
         added["mxnet/tools/" + os.path.basename(path)] = path
     for folder, _, names in os.walk(tracker):

@@ -226,7 +226,7 @@ class Taker(object):
             if kind == b"W":
                 continue
             if kind != b"D" or not 0 < length <= FRAME_BYTES:
-                raise ConnectionError("it sent what is no frame")
+                raise ConnectionError("it sent an invalid frame")
             arriving.append(receive_exactly(connection, length), offset)
             offset += length
         arriving.finish()

@@ -6,7 +6,7 @@ cluster=$HOME/.cluster
 [ -d "$cluster" ] || mkdir -p "$cluster" || exit 1
 # The set-up of a command that was killed may still be running, and holds this lock.
 exec 9<"$cluster"
-flock --shared --timeout 300 9 || { echo "a set-up of this node has been running for long" >&2; exit 1; }
+flock --shared --timeout 300 9 || { echo "another set-up of this node is still running" >&2; exit 1; }
 
 places="/usr/bin /usr/local/bin /opt/conda/bin $HOME/miniconda3/bin /opt/python/bin"
 cuda="/usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /opt/conda/lib /opt/conda/pkgs/cudatoolkit-*/lib

@@ -84,7 +84,7 @@ def unpack(path, new):
     except (OSError, tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         if getattr(error, "errno", None) is not None:  # the disk's; gzip's own have none
             raise
-        raise OSError(errno.EBADMSG, "not a whole archive: %s" % error, path) from error
+        raise OSError(errno.EBADMSG, "incomplete archive: %s" % error, path) from error
     return written
 
 

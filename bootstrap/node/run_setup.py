@@ -138,12 +138,12 @@ def run_all(commands, work, silence_s):
         with open(work + "/at") as stream:
             at = int(stream.read())
     except FileNotFoundError:
-        return code or 1, "the login shell ended before the first setup command: look at this user's profile"
+        return code or 1, "the login shell ended before the first setup command: check this user's profile"
     which = "setup command %d of %d" % (at, len(commands))
     if code is None:
-        ending = "said nothing for %d s and was ended" % silence_s
+        ending = "was killed after %d s without output" % silence_s
     elif code == 0:
-        ending = "has left the shell by `exit`"
+        ending = "left the shell with `exit`"
     elif code < 0:
         ending = "was killed by signal %d" % -code
     else:
@@ -159,7 +159,7 @@ def main():
         commands = json.load(stream)
     os.unlink(base + ".json")  # it may contain secrets
     if shutil.which("bash") is None:
-        sys.exit("setup commands run in bash, and this node has none")
+        sys.exit("setup commands need bash, which this node does not have")
     work = tempfile.mkdtemp(prefix=".run-", dir=folder)
     os.umask(0o022)  # as for commands typed by hand
     try:

@@ -103,7 +103,7 @@ def take_once(address, arriving):
         while offset < arriving.size:
             data = answer.read(min(READ_BYTES, arriving.size - offset))
             if not data:
-                raise OSError("the answer ended early")
+                raise OSError("the response ended early")
             if offset + len(data) > arriving.have:
                 arriving.append(data, offset)
             offset += len(data)
@@ -112,7 +112,7 @@ def take_once(address, arriving):
 def open_range(address, offset, count, timeout_s):
     """The server's answer."""
     if not address.startswith(("http://", "https://")):
-        raise OSError("not an address of the web")
+        raise OSError("not an http or https URL")
     headers = {"Range": "bytes=%d-%d" % (offset, offset + count - 1)}
     request = urllib.request.Request(address, headers=headers)  # noqa: S310 - checked above
     return urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - the same

@@ -29,7 +29,7 @@ from bootstrap.ssh.explain import (
     may_be_booting,
 )
 from bootstrap.ssh.host import Host, Output
-from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins, UnverifiedHostKey, load_private_key
+from bootstrap.ssh.keys import REPIN_HINT, Console, FirstContact, HostKeyPins, UnverifiedHostKey, load_private_key
 from foundation.errors import ClusterError, ConnectError
 
 MAX_OUTPUT_BYTES = 16 << 20
@@ -242,7 +242,7 @@ def _parse_pinned(host: Host, pinned: tuple[str, str], path: Path) -> paramiko.P
     if entry is None:
         raise ClusterError(
             f"{path}: the host key of {host.instance_id} ({host.name}) is damaged",
-            hint=f"rm '{path}'; the nodes' keys are then verified by their consoles, and pinned anew",
+            hint=REPIN_HINT.format(path=path),
         )
     return entry.key
 
@@ -297,7 +297,7 @@ def _give_up(
     except ClusterError as unreadable:  # the node that does not answer is what matters
         return ConnectError(f"{told}\n  its console cannot be read: {unreadable.message}", hint=hint)
     if not booted and not refused and not isinstance(cause, UnverifiedHostKey):
-        hint = f"the same command in a minute; then {hint}"
+        hint = f"run the command again in a minute; then {hint}"
     return ConnectError(f"{told}\n{said}", hint=hint)
 
 

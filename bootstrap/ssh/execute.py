@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 20.0
 PROGRAM = ("process_tree", "exec_command")
 """More than the node's program needs at most: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
 _PYTHONS = 'python3 /usr/libexec/platform-python "$HOME"/.cluster/env/*/bin/python'
-_NO_PYTHON = "cluster exec needs Python 3.6 or later on the node, and finds none"
+_NO_PYTHON = "cluster exec needs Python 3.6 or later on the node, and found none"
 
 Stream = Literal["stdout", "stderr"]
 
@@ -101,7 +101,7 @@ def _stop(runs: Sequence["_Run"], sink: Sink, changed: threading.Condition) -> N
     left = [run.host.name for run in runs if not run.is_over or run.left]
     if left:
         raise ClusterError(
-            f"the command was stopped, but is not known to have ended on {', '.join(left)}",
+            f"the command was stopped, but may still run on {', '.join(left)}",
             hint=f"cluster exec --node {left[0]} -- ps -ef",
         )
 
@@ -190,7 +190,7 @@ class _Run:
                 try:
                     result = decode(data, _Result)
                 except ValueError as error:
-                    raise self._lost(f"its end cannot be understood: {error}") from None
+                    raise self._lost(f"cannot parse its result: {error}") from None
                 self.left = result.left
                 ended_at = time.monotonic()
                 self._pass_on("stdout", b"")
@@ -210,7 +210,7 @@ class _Run:
     def _lost(self, why: str) -> ConnectError:
         return ConnectError(
             f"{self.host.name} ({self.host.address}): the command was lost: {why or 'the connection ended'}",
-            hint="cluster status; a node whose connection is lost ends the command",
+            hint="cluster status; a node that loses the connection ends the command",
         )
 
 
@@ -243,7 +243,7 @@ class _Frames:
         """The next frame, its letter and its data; None at the end."""
         while len(self._rest) < 5 or len(self._rest) < 5 + self._size():
             if len(self._rest) >= 5 and self._size() > MAX_FRAME_BYTES:
-                self._damage = f"it sent a piece of more than {MAX_FRAME_BYTES >> 20} MiB"
+                self._damage = f"it sent a frame of more than {MAX_FRAME_BYTES >> 20} MiB"
                 return None
             if not self._fill():
                 return None
@@ -269,7 +269,7 @@ class _Frames:
         if self._damage is not None:
             return self._damage
         if self._silent:
-            return f"nothing was heard for {SILENCE_S:.0f} s"
+            return f"no message for {SILENCE_S:.0f} s"
         said = b""
         while self._channel.recv_stderr_ready() and len(said) < SHELL_BYTES:
             said += self._channel.recv_stderr(SHELL_BYTES)

@@ -31,7 +31,8 @@ from foundation.files import write_whole
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 5.0
 _GROWTH = 1.5
-LOST_HINT = "run this where the cluster was made, or cluster down, then cluster up"
+LOST_HINT = "run this on the machine that created the cluster; or cluster down, then cluster up"
+REPIN_HINT = "rm '{path}'; the next command then verifies the nodes' keys with their consoles, and pins them again"
 MARK = "cluster-internal"
 RECHECK_S = 3.0
 """cloud-init may make the host keys anew at the first boot: only after this time is a contradiction final."""
@@ -86,7 +87,7 @@ def parse_pins(text: str, *, source: str) -> dict[str, tuple[str, str]]:
         if len(parts) != 3:
             raise ClusterError(
                 f"{source}:{number}: not a pinned host key",
-                hint=f"rm '{source}'; the nodes' keys are then verified by their consoles, and pinned anew",
+                hint=REPIN_HINT.format(path=source),
             )
         pins[parts[0]] = (parts[1], parts[2])
     return pins
@@ -168,17 +169,17 @@ def load_private_key(path: Path) -> paramiko.PKey:
         found = path.stat()
         if found.st_uid == os.getuid() and found.st_mode & 0o077:  # as OpenSSH refuses
             raise ClusterError(
-                f"{path}: others than you may read this private key (mode {stat.S_IMODE(found.st_mode):04o})",
-                hint=f"chmod 600 '{path}'; if somebody may have read it: cluster down, then cluster up",
+                f"{path}: other users can read this private key (mode {stat.S_IMODE(found.st_mode):04o})",
+                hint=f"chmod 600 '{path}'; if somebody may have read it, cluster down, then cluster up",
             )
         return paramiko.PKey.from_path(path)
     except FileNotFoundError:
-        raise ClusterError(f"{path}: the cluster's private key is not there", hint=LOST_HINT) from None
+        raise ClusterError(f"{path}: the cluster's private key is missing", hint=LOST_HINT) from None
     except OSError as error:
         raise ClusterError(f"{path}: the private key cannot be read: {error.strerror}", hint=LOST_HINT) from error
     except TypeError:  # cryptography's, for a key with a passphrase when it was given none
         raise ClusterError(
-            f"{path}: this private key has a passphrase", hint=f"ssh-keygen -p -N '' -f '{path}' takes it off"
+            f"{path}: this private key has a passphrase", hint=f"ssh-keygen -p -N '' -f '{path}' removes it"
         ) from None
     except (ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
         raise ClusterError(f"{path}: damaged, or not a private key", hint=LOST_HINT) from error

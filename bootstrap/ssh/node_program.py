@@ -22,7 +22,7 @@ SILENCE_S = 20.0
 """These programs speak every second or two. What is silent for so long is dead, or its host is."""
 MAX_LINE_BYTES = 1 << 20
 MAX_STDERR_BYTES = 1 << 20
-HINT = "cluster status; when the node runs, the same command again"
+HINT = "cluster status; when the node runs, run the command again"
 T = TypeVar("T")
 # Runs the modules that come on its stdin, the last one as the program; they share that stdin, buffer and all.
 LOADER = """
@@ -76,7 +76,7 @@ class NodeProgram:
                     yield message
             if not self._receive():
                 self._raise_ended()
-        raise ConnectError(f"{self._where}: {self._name} did not come to an end", hint=HINT)
+        raise ConnectError(f"{self._where}: {self._name} did not end in time", hint=HINT)
 
     def read(self, message: Mapping[str, Any], kind: type[T]) -> T:
         """Validate a message. Raises ConnectError."""
@@ -84,7 +84,7 @@ class NodeProgram:
             return convert(message, kind)
         except ValidationError as error:
             raise ConnectError(
-                f"{self._where}: what {self._name} says cannot be understood: {shorten_reason(str(error))}", hint=HINT
+                f"{self._where}: {self._name} sent an invalid message: {shorten_reason(str(error))}", hint=HINT
             ) from None
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class NodeProgram:
         return bool(data)
 
     def _silent(self) -> ConnectError:
-        return ConnectError(f"{self._where}: nothing was heard for {SILENCE_S:g} s", hint=HINT)
+        return ConnectError(f"{self._where}: no message for {SILENCE_S:g} s", hint=HINT)
 
     def _raise_ended(self) -> None:
         code = wait_for_exit(self._channel, timeout_s=SILENCE_S)

@@ -74,7 +74,7 @@ class Memory:
         except ValueError as error:
             raise ClusterError(
                 f"{self.path}: damaged: {error}",
-                hint=f"rm {shlex.quote(str(self.path))}; what is on hosts of your own has then to be removed by hand",
+                hint=f"rm {shlex.quote(str(self.path))}; then remove the cluster's files from your own hosts by hand",
             ) from error
         return known.mark, known.hosts
 
@@ -141,7 +141,7 @@ def choose_others(lines: Sequence[str], nodes: Sequence[Host], *, launcher: str,
             )
     if others and why_not:
         raise ConfigError(
-            f'train.launcher = "{launcher}" goes with nodes of the cluster alone ({why_not}), and train.hosts names '
+            f'train.launcher = "{launcher}" works only with nodes of the cluster ({why_not}), but train.hosts names '
             f"{next(iter(others))}",
             hint="cluster train --launcher ssh",
         )
@@ -155,14 +155,14 @@ def no_such_host(line: str, hostname: str, nodes: Sequence[Host]) -> ConfigError
     meant = f'; did you mean "{nearest[0]}"?' if nearest else ""
     via = f" (HostName {hostname} in your ssh_config)" if hostname != host else ""
     return ConfigError(
-        f'train.hosts: "{line}" is no node of this cluster, and no host that this machine knows{via}{meant}',
+        f'train.hosts: "{line}" is not a node of this cluster, and this machine cannot resolve it{via}{meant}',
         hint=_listed(nodes),
     )
 
 
 def _listed(nodes: Sequence[Host]) -> str:
     listed = ", ".join(f"{node.name} ({node.private_ip})" for node in nodes)
-    return f"one of: {listed}; or what ssh reaches from here, as [user@]host[:port]"
+    return f"one of: {listed}; or a host that ssh reaches from here, as [user@]host[:port]"
 
 
 def check_addresses(others: Sequence[Host], nodes: Sequence[Host]) -> None:
@@ -171,14 +171,14 @@ def check_addresses(others: Sequence[Host], nodes: Sequence[Host]) -> None:
     for host in others:
         if host.private_ip.startswith("127.") or host.private_ip == "0.0.0.0":  # noqa: S104 - nothing is bound here
             raise ConfigError(
-                f'train.hosts: "{host.spec}" is {host.private_ip}, where no node reaches it',
-                hint="HostName in your ssh_config has to be an address that the cluster's nodes reach",
+                f'train.hosts: "{host.spec}" is {host.private_ip}, which no node can reach',
+                hint="set HostName in your ssh_config to an address that the cluster's nodes reach",
             )
         other = seen.setdefault(host.private_ip, host.spec)
         if other != host.spec:
             raise ConfigError(
                 f'train.hosts: "{host.spec}" and {other} are the same host ({host.private_ip})',
-                hint="write a host in one way; to run more processes there, the same line several times",
+                hint="name a host in one way; to run more processes there, repeat its line",
             )
 
 
@@ -191,10 +191,10 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
 
     def let_in(node: ReadyNode) -> None:
         said = node.connection.run(
-            render_let_in(line, mark=mark), timeout_s=SCRIPT_TIMEOUT_S, what="the script that lets the head in"
+            render_let_in(line, mark=mark), timeout_s=SCRIPT_TIMEOUT_S, what="the script that authorizes the head"
         )
         if said.stdout.strip():
-            report(Event(kind="done", what="may be reached by the head", where=node.host.name))
+            report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
 
     on_all(others, let_in)
     now = [remember(node.host, key=node.connection.host_key) for node in others]  # they win, at addresses used again

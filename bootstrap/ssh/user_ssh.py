@@ -186,9 +186,7 @@ def _make_connection(spec: Spec, config: paramiko.SSHConfig) -> fabric.Connectio
             spec.host, user=spec.user, port=spec.port, config=fabric.Config(lazy=True, ssh_config=config)
         )
     except (ValueError, KeyError, paramiko.SSHException) as error:
-        raise ClusterError(
-            f"{spec.host}: your ssh_config makes no sense: {error}", hint=f"ssh -G {spec.host}"
-        ) from error
+        raise ClusterError(f"{spec.host}: your ssh_config is invalid: {error}", hint=f"ssh -G {spec.host}") from error
 
 
 def _hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
@@ -237,26 +235,26 @@ def explain(host: Host, spec: Spec, error: BaseException) -> tuple[str, str]:
 
 def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:  # noqa: PLR0911 - one for each cause
     command = spec.command
-    again = f"{command} true has to work without a question; then the same command again"
+    again = f"{command} true must work without a prompt; then run the command again"
     match error:
         case UnknownHostKey():
             is_its = error.hostname == _known_name(host.address, host.port)
-            whose = "its host key" if is_its else f"the host key of {error.hostname}, which is on the way,"
+            whose = "its host key" if is_its else f"the host key of {error.hostname}, on the way to it,"
             return (
-                f"{whose} is not in your known_hosts: nothing was sent to it\n"
+                f"{whose} is not in your known_hosts; nothing was sent to it\n"
                 f"  presented: {error.key.get_name()} {error.key.fingerprint}"
-            ), f"{command}, once: it asks you whether that is the right host; then the same command again"
+            ), f"{command}, once, to check and accept its key; then run the command again"
         case paramiko.BadHostKeyException():
             return (
-                f"the host key of {error.hostname} is another one than your known_hosts has, so this may not be the "
-                f"machine that you know: nothing was sent to it\n"
+                f"the host key of {error.hostname} differs from the one in your known_hosts, so this may not be the "
+                f"machine that you know; nothing was sent to it\n"
                 f"  known:     {error.expected_key.get_name()} {error.expected_key.fingerprint}\n"
                 f"  presented: {error.key.get_name()} {error.key.fingerprint}"
             ), f"only if you know why: ssh-keygen -R {shlex.quote(error.hostname)}, then {command}, once"
         case paramiko.PasswordRequiredException():
             return "your key for it has a passphrase, and no agent has the key", f"ssh-add, with that key; then {again}"
         case paramiko.AuthenticationException():
-            return f"ssh answers, but takes none of your keys for user {host.user}", again
+            return f"ssh answers, but accepts none of your keys for user {host.user}", again
         case TimeoutError():
             return f"no answer on port {host.port} within {CONNECT_TIMEOUT_S} s", again
         case ConnectionRefusedError():

@@ -62,7 +62,9 @@ def failure(node: str, said: Mapping[str, Any]) -> ClusterError:
     try:
         failed = convert(said, _Failed)
     except ValidationError as error:
-        return ClusterError(f"{node}: it failed, and why cannot be understood: {error}", hint="the same command again")
+        return ClusterError(
+            f"{node}: it failed, and its report cannot be parsed: {error}", hint="run the command again"
+        )
     code = failed.exit_code
     if code is None:
         return ClusterError(f"{node}: {failed.what}", hint=_find_hint(failed.what))
@@ -72,8 +74,8 @@ def failure(node: str, said: Mapping[str, Any]) -> ClusterError:
 
 def _find_hint(what: str) -> str | None:
     if "No space left" in what or "quota" in what:
-        return "free some space there, or set a larger [provision] volume_size_gib and make the cluster anew"
-    return "the same command again"
+        return "free some space there, or set a larger [provision] volume_size_gib and create the cluster again"
+    return "run the command again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,12 +226,12 @@ class _Conversation:
         elif "stuck" in message:
             stuck = self._agent.read(message, _Stuck)
             if stuck.stuck not in self._files:
-                raise ClusterError(f"{self._host.name}: it asks for a file that it was not to get")
+                raise ClusterError(f"{self._host.name}: it asked for a file that is not meant for it")
             self._help(stuck.stuck, offset=stuck.have, why=stuck.why)
         elif "begun" in message:
             begun = self._agent.read(message, _Task).begun
             if begun >= len(self._wanted.tasks):
-                raise ClusterError(f"{self._host.name}: it does what it was not asked to do")
+                raise ClusterError(f"{self._host.name}: it started a task that it was not given")
             what = self._wanted.tasks[begun]["what"]
             self._distribution.report(Event(kind="start", what=what, where=self._host.name))
         elif "failed" in message:
@@ -279,7 +281,7 @@ class _Conversation:
             self._agent.upload(self._distribution.sources.find_path(file), sha256=file.sha256, offset=offset)
         except OSError as error:
             raise ClusterError(
-                f"{self._host.name}: {file.path} cannot be sent: {error.strerror}", hint="the same command again"
+                f"{self._host.name}: {file.path} cannot be sent: {error.strerror}", hint="run the command again"
             ) from error
 
 
@@ -299,5 +301,5 @@ def _check_here(file: BundleFile, damaged: list[BundleFile]) -> None:
         file.path.unlink(missing_ok=True)
         damaged.append(file)
         raise ClusterError(
-            f"{file.path} was damaged; it has been removed", hint="the same command again, which fetches it anew"
+            f"{file.path} was damaged and has been removed", hint="run the command again: it fetches the file again"
         )

@@ -19,7 +19,7 @@ from foundation.progress import Event, Report
 CANDIDATES_AT_MOST = 32
 PROBE_S = 2.0
 """How long a node tries to reach the package index before this machine fetches the wheels."""
-CHAIN_HINT = 'set [bootstrap] distribute = "chain": then they come through this machine where need be'
+CHAIN_HINT = 'set [bootstrap] distribute = "chain": then this machine sends them where necessary'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,18 +107,18 @@ class Sources:
         said = "; ".join(why)
         if self._distribute == "pypi":
             raise ClusterError(
-                f'{node}: [bootstrap] distribute = "pypi", and {file.name} could not be taken from there: {said}',
+                f'{node}: [bootstrap] distribute = "pypi", and {file.name} could not be fetched from the index: {said}',
                 hint=CHAIN_HINT,
             )
         if self._fetch == "head":
             raise ClusterError(
-                f'{node}: [bootstrap] fetch = "head", and {file.name} could not be taken from there: {said}',
-                hint='set [bootstrap] fetch = "auto" or "here": then the wheels come through this machine',
+                f'{node}: [bootstrap] fetch = "head", and {file.name} could not be fetched from the index: {said}',
+                hint='set [bootstrap] fetch = "auto" or "here": then this machine sends the wheels',
             )
         with self._lock:
             known, self._unreachable = self._unreachable, True
         if not known:
-            what = f"the wheels come through this machine, the package index could not be reached from there: {said}"
+            what = f"this machine sends the wheels, since the node cannot fetch them from the package index: {said}"
             self._report(Event(kind="info", what=what, where=node))
 
     def find_path(self, file: BundleFile) -> Path:

@@ -92,7 +92,7 @@ def _read_file(path: str, file: Path) -> TreeFile:
             after = os.fstat(stream.fileno())
     except OSError as error:
         raise ClusterError(
-            f"{str(file)!r} cannot be read: {error.strerror}", hint=f"mend that, or {EXCLUDE_HINT}"
+            f"{str(file)!r} cannot be read: {error.strerror}", hint=f"fix that, or {EXCLUDE_HINT}"
         ) from error
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise ClusterError(
@@ -198,13 +198,13 @@ class _Walk:
         left_out = self.find_left_out(path)
         if left_out is not None:
             raise ConfigError(
-                f'bootstrap.sync = "{entry}": nothing of it would be sent: {left_out} is left out',
-                hint=f"change [bootstrap] exclude; always left out are {', '.join(ALWAYS_LEFT_OUT)}",
+                f'bootstrap.sync = "{entry}": nothing would be sent, since {left_out} is excluded',
+                hint=f"change [bootstrap] exclude; always excluded are {', '.join(ALWAYS_LEFT_OUT)}",
             )
         if home_folder().resolve().is_relative_to(path.resolve()):
             raise ConfigError(
                 f'bootstrap.sync = "{entry}": your whole home folder, keys and passwords too, is in {path.resolve()}',
-                hint="put cluster.toml and what is to be sent into a folder of their own",
+                hint="put cluster.toml and the files to send into a folder of their own",
             )
 
     def find_left_out(self, place: Path) -> str | None:
@@ -248,7 +248,7 @@ class _Walk:
         elif not stat.S_ISDIR(status.st_mode):
             self.found.left_out.append(f"{path!r} is neither a file nor a folder")
         elif identity in above:
-            self.found.left_out.append(f"{path!r} is a link to a folder that it lies in")
+            self.found.left_out.append(f"{path!r} is a link to a folder that contains it")
         else:
             self.visit_folder(path, target, (*above, identity))
 
@@ -282,15 +282,15 @@ class _Walk:
         try:
             target = link.resolve(strict=True)
         except (OSError, RuntimeError):  # the latter for a circle, before Python 3.13
-            self.found.left_out.append(f"{path!r} is a link that leads nowhere")
+            self.found.left_out.append(f"{path!r} is a broken link")
             return None
         if not target.is_relative_to(self.root):
             raise ClusterError(
-                f"{str(link)!r} is a link that leads out of the folder of cluster.toml, to {str(target)!r}",
+                f"{str(link)!r} is a link to {str(target)!r}, outside the folder of cluster.toml",
                 hint=f"put a copy there instead, or {EXCLUDE_HINT}",
             )
         if self.find_left_out(target) is not None:
-            self.found.left_out.append(f"{path!r} is a link to what is left out")
+            self.found.left_out.append(f"{path!r} is a link to an excluded path")
             return None
         return target
 
@@ -303,5 +303,5 @@ class _Walk:
             raise ClusterError(f"{shown!r}: this name is not UTF-8", hint=f"rename it, or {EXCLUDE_HINT}") from None
         if path == RESERVED:
             raise ClusterError(
-                f"{self.root / path}: this name is taken on the nodes", hint=f"rename it, or {EXCLUDE_HINT}"
+                f"{self.root / path}: this name is reserved on the nodes", hint=f"rename it, or {EXCLUDE_HINT}"
             )

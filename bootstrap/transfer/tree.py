@@ -108,7 +108,7 @@ class TreeArchives:
             file = self._files[tree.digest]
         return file, {
             "kind": "tree",
-            "what": "putting files in place",
+            "what": "unpacking files",
             "digest": tree.digest,
             "archive": f"files/{file.sha256}/{file.name}",
             "keep": self._keep,
@@ -193,7 +193,7 @@ class _Source:
     def check(self) -> None:
         """Raises ClusterError when the content is not the one that the tree was made from."""
         if self._hash.hexdigest() != self._file.sha256:
-            raise _changed(self._file, "its content is another now")
+            raise _changed(self._file, "its content has changed")
 
 
 def _changed(file: TreeFile, why: str | None) -> ClusterError:

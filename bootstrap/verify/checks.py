@@ -80,7 +80,7 @@ class ProbeResult:
     def ending(self) -> str:
         """How it ended, in words that follow the name of what ended."""
         if self.exit_code is None:
-            return "did not come to an end and was killed"
+            return "did not end in time and was killed"
         if self.exit_code < 0:
             return f"was killed by signal {-self.exit_code}"
         return f"ended with exit code {self.exit_code}"
@@ -124,7 +124,7 @@ def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
                 "compute",
                 name,
                 "gpu",
-                f"the driver reports {gpus} GPU(s), and {wheel} sees none",
+                f"the driver reports {gpus} GPU(s), but {wheel} sees none",
                 cause="it is a wheel without CUDA, or its CUDA is newer than the driver",
                 hint='[bootstrap] mxnet = "auto" in cluster.toml, then cluster up',
             )
@@ -143,7 +143,7 @@ def _check_device(node: str, message: Mapping[str, Any], version: str | None) ->
     cause, hint = None, f"cluster exec --node {node} -- nvidia-smi"
     if "no kernel image" in error or "invalid device function" in error:
         cause = "the wheel has no code for this GPU"
-        hint = "cluster oracle, which says what wheel has; then [bootstrap] mxnet in cluster.toml"
+        hint = "cluster oracle lists the wheels with code for it; then set [bootstrap] mxnet in cluster.toml"
     elif "driver version is insufficient" in error:
         cause = "the NVIDIA driver of the image is older than the wheel's CUDA"
         hint = "[provision] ami in cluster.toml: an image with a newer driver"
@@ -157,13 +157,13 @@ def _check_end(node: ReadyNode, result: ProbeResult, *, wheel: str, version: str
         hint = "change cluster.toml, then cluster up"
         return _failed("compute", name, subject, f"{missing[1]} is missing", cause=cause, hint=hint)
     if result.exit_code != 1:
-        said = f"MXNet {result.ending} {f'at {device}' if device else 'while it was imported'}"
+        said = f"MXNet {result.ending} {f'at {device}' if device else 'during its import'}"
         hint = f"cluster exec --node {name} -- sudo dmesg"
         return _failed("compute", name, subject, said, cause=result.last_words, hint=hint)
     if device:
         return _failed("compute", name, subject, result.last_words)
     # An environment that a user or a job has damaged still counts as made.
-    hint = f"cluster exec --node {name} -- rm -rf .cluster/env, then cluster up: it makes the environment anew"
+    hint = f"cluster exec --node {name} -- rm -rf .cluster/env, then cluster up, which makes the environment again"
     return _failed("compute", name, subject, result.last_words, hint=hint)
 
 
@@ -203,7 +203,7 @@ def check_disk(node: str, found: Sequence[tuple[str, int, int]]) -> tuple[Check,
 
 def check_connection(node: str, error: ClusterError) -> Check:
     """A node with which the talk broke off. Pure."""
-    said, hint = "it could not be looked at to the end", error.hint or "cluster status"
+    said, hint = "its checks did not finish", error.hint or "cluster status"
     return _failed("connection", node, "ssh", said, cause=error.message, hint=hint)
 
 
@@ -344,10 +344,10 @@ def _explain(pairs: Collection[Sequence[Attempt]], target: str | None) -> dict[s
     if "timed out" in errors:
         return {
             "cause": f"the cluster's security group lacks its rule between members, or a firewall on {place} drops it",
-            "hint": f"cluster up, which puts the rule back; then {_look('sudo nft list ruleset', target)}",
+            "hint": f"cluster up, which restores the rule; then {_look('sudo nft list ruleset', target)}",
         }
     if "wrong answer" in errors or "no answer" in errors:
-        cause = f"what answers at the private address of {place} is another host, or a proxy in between"
+        cause = f"another host or a proxy answers at the private address of {place}"
         return {"cause": cause, "hint": "cluster status"}
     return {
         "cause": f"a firewall on {place} rejects it, or there is no route between their subnets",
@@ -362,5 +362,5 @@ def _look(command: str, node: str | None) -> str:
 def _passed(node: str, ports: Sequence[int], nodes: int) -> Check:
     listed = " and ".join(map(str, ports))
     others = f"{nodes - 1} other node{'s' if nodes > 2 else ''}"
-    said = f"open for {others}" if nodes > 1 else "can be listened on; there is no other node"
+    said = f"open for {others}" if nodes > 1 else "free; there is no other node"
     return Check(node=node, check="ports", subject=listed, status="ok", said=said)

@@ -101,7 +101,7 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         peers = [
             (other.host.name, other.host.private_ip, found[other.host.name].ports) for other in nodes if other != node
         ]
-        report(Event(kind="start", what="computing, and reaching the other nodes", where=name))
+        report(Event(kind="start", what="computing, and connecting to the other nodes", where=name))
         try:
             talks[name].finish(found[name], peers, timeout_s=PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes))
         except ClusterError as error:

@@ -155,7 +155,7 @@ def wanted(file: BundleFile) -> SetUp:
     return SetUp(python="python3", files=(file,), tasks=(task,))
 
 
-def test_to_all_and_the_second_time_next_to_nothing(four: Four, file: BundleFile) -> None:
+def test_files_reach_all_nodes_once(four: Four, file: BundleFile) -> None:
     assert four.distribute(wanted(file)) == {}
     assert four.having(file) == [True] * 4
     before = [seen.link_bytes() for seen in four.hosts]
@@ -166,7 +166,7 @@ def test_to_all_and_the_second_time_next_to_nothing(four: Four, file: BundleFile
     assert logs == ["fine\nfine\n"] * 4
 
 
-def test_no_key_and_no_secret_of_ours_is_there(four: Four, file: BundleFile) -> None:
+def test_the_transfers_secret_is_on_no_command_line(four: Four, file: BundleFile) -> None:
     """Nor what the transfer's own secret is: it is on no command line."""
     seen: list[bytes] = []
 
@@ -209,7 +209,7 @@ def test_a_full_disk(four: Four, file: BundleFile) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut short"])
-def test_a_file_that_is_damaged_on_this_machine(four: Four, file: BundleFile, damage: str) -> None:
+def test_a_file_damaged_on_this_machine(four: Four, file: BundleFile, damage: str) -> None:
     data = bytearray(file.path.read_bytes())
     data[SIZE // 2] ^= 1
     file.path.write_bytes(data[: SIZE // 3 if damage == "cut short" else None])
@@ -225,7 +225,7 @@ def test_a_file_that_is_damaged_on_this_machine(four: Four, file: BundleFile, da
 
 
 @pytest.mark.slow
-def test_one_that_stands_still(four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_node(four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_program, "SILENCE_S", SILENCE_S)
 
     def freeze() -> None:
@@ -244,7 +244,7 @@ def test_one_that_stands_still(four: Four, file: BundleFile, monkeypatch: pytest
     assert four.having(file) == [True] * 4
 
 
-def test_one_whose_power_is_cut(four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_power(four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last test: it is gone."""
     monkeypatch.setattr(node_program, "SILENCE_S", SILENCE_S)
 

@@ -47,7 +47,7 @@ def test_set_up_commands_run_once_and_again_when_they_change(node: Project) -> N
     assert ask(node, "cat ~/it*odd* | wc -l").strip() == "2"
 
 
-def test_a_set_up_command_that_fails_is_named_with_what_it_said_and_the_next_run_repairs_it(node: Project) -> None:
+def test_a_failing_set_up_command_is_reported_and_repaired(node: Project) -> None:
     configure(node, setup=["echo the first", "echo what it said; sh -c 'exit 7'", "touch ~/never"])
     said = node.run("up", code=1).stderr
     assert re.search(r"node-0: exit code 7 from: ", said)
@@ -58,7 +58,7 @@ def test_a_set_up_command_that_fails_is_named_with_what_it_said_and_the_next_run
     assert "nothing to do" in node.run("up").stderr
 
 
-def test_mxnet_is_imported_by_hand_as_in_a_job(node: Project) -> None:
+def test_mxnet_can_be_imported_by_hand(node: Project) -> None:
     configure(node)
     node.run("up", "--yes")
     code = "import mxnet as mx; print((mx.nd.ones((2, 3)) * 2 + 1).sum().asscalar())"
@@ -67,7 +67,7 @@ def test_mxnet_is_imported_by_hand_as_in_a_job(node: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_wheel_that_was_damaged_on_this_machine_is_fetched_anew(node: Project, tmp_path: Path) -> None:
+def test_a_wheel_damaged_on_this_machine_is_fetched_again(node: Project, tmp_path: Path) -> None:
     """At unchanged size and time nothing shows it here: the node refuses it."""
     configure(node)
     node.run("up", "--yes")
@@ -76,7 +76,7 @@ def test_a_wheel_that_was_damaged_on_this_machine_is_fetched_anew(node: Project,
     node.env = {"XDG_CACHE_HOME": str(tmp_path)}
     try:
         said = node.run("up").stderr  # which ends well
-        assert any(f"{path} was damaged; it is removed, and fetched anew" in said for path in damaged), said
+        assert any(f"{path} was damaged and has been removed: fetching it again" in said for path in damaged), said
     finally:
         node.env = {}
 
@@ -101,16 +101,16 @@ def copy_cache(copy: Path, *, damage: str) -> list[Path]:
     return damaged
 
 
-def test_a_python_that_no_node_has_is_refused_with_its_name(node: Project) -> None:
+def test_a_missing_python_is_refused(node: Project) -> None:
     configure(node, python="/opt/no/python")
     said = node.run("up", code=1).stderr
-    assert 'node-0: [bootstrap] python = "/opt/no/python": no Python works there' in said
+    assert 'node-0: [bootstrap] python = "/opt/no/python": no working Python there' in said
     assert '"3.11"' in said
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_cuda_11_2_comes_from_pypi_but_for_the_driver(project: Project) -> None:
+def test_cuda_11_2_comes_from_pypi_without_the_driver(project: Project) -> None:
     """The real wheel and its nvidia-* wheels, 2.4 GB in all."""
     configure(project, instance_type="g5.xlarge", mxnet="mxnet-cu112==1.9.1")
     project.run("up", "--yes", timeout_s=1200)

@@ -43,7 +43,7 @@ def token() -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_every_line_says_where_it_comes_from_and_every_failure_is_told(two_nodes: Project, token: str) -> None:
+def test_lines_and_failures_name_their_node(two_nodes: Project, token: str) -> None:
     wait = f"until [ -e /tmp/{token} ]; do sleep 0.1; done"
     script = f"echo out; echo err >&2; printf 'no newline'; if {ON_NODE_1}; then exit 7; fi; {wait}; exit 3"
     may_end = hosts_of(two_nodes)["node-0"].root / "tmp" / token
@@ -71,7 +71,7 @@ def test_every_line_says_where_it_comes_from_and_every_failure_is_told(two_nodes
     ]
 
 
-def test_words_arrive_as_they_are(two_nodes: Project) -> None:
+def test_words_arrive_unchanged(two_nodes: Project) -> None:
     words = ["a b", "$(id)", "it's", "", "--json", "\N{SNOWMAN}", "*", 'new\nline "']
     program = "import sys, json; print(json.dumps(sys.argv[1:]))"
     done = two_nodes.run("exec", "--node", "node-1", "--", "python3", "-c", program, *words)
@@ -88,7 +88,7 @@ def test_json_is_one_array(two_nodes: Project) -> None:
     assert "error: the command failed on 1 of 2 nodes:\n  node-1: ended by SIGKILL (exit code 137)\n" in done.stderr
 
 
-def test_a_cluster_that_is_set_up_has_its_python_first(two_nodes: Project) -> None:
+def test_the_environments_python_comes_first(two_nodes: Project) -> None:
     done = two_nodes.run("exec", "--", "sh", "-c", "command -v python; pwd; cat; umask")
     assert done.stdout.count("/.cluster/env/") == 2
     assert "[node-0] /home/ubuntu\n" in done.stdout
@@ -104,7 +104,7 @@ def test_a_cluster_that_is_set_up_has_its_python_first(two_nodes: Project) -> No
         (["ssh", "node-7"], 1, "has no node node-7"),
     ],
 )
-def test_what_cannot_be_run_is_said(two_nodes: Project, words: list[str], code: int, said: str) -> None:
+def test_commands_that_cannot_start(two_nodes: Project, words: list[str], code: int, said: str) -> None:
     assert said in two_nodes.run(*words, code=code).stderr
 
 
@@ -119,7 +119,7 @@ def run_bytes(project: Project, *words: str) -> subprocess.CompletedProcess[byte
     )
 
 
-def test_long_lines_and_bytes_that_are_no_text_arrive_whole(two_nodes: Project) -> None:
+def test_long_lines_and_binary_output_arrive_whole(two_nodes: Project) -> None:
     program = "import os; d = bytes(range(256)) * 5000; os.write(1, b'x' * 3000000 + b'\\n' + d); os.write(2, d)"
     done = run_bytes(two_nodes, "python3", "-c", program)
     junk = bytes(range(256)) * 5000
@@ -127,7 +127,7 @@ def test_long_lines_and_bytes_that_are_no_text_arrive_whole(two_nodes: Project) 
     assert done.stderr == b"".join(b"[node-0] %s\n" % line for line in junk.split(b"\n"))
 
 
-def test_what_goes_on_in_the_background_does_not_keep_the_command(two_nodes: Project, token: str) -> None:
+def test_background_processes_do_not_delay_the_command(two_nodes: Project, token: str) -> None:
     two_nodes.run("exec", "--", "sh", "-c", f"setsid sleep {token} & yes & echo done", timeout_s=60)
     # As with ssh. Until a child has become another program, it has the words of the one that started it.
     until(lambda: len(find_sleepers(token)) == 2, "what goes on is not one process on each node")
@@ -154,9 +154,7 @@ def begun(two_nodes: Project, script: str) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP, signal.SIGKILL]
 )
-def test_whatever_ends_the_command_here_ends_it_on_all_nodes(
-    two_nodes: Project, token: str, number: signal.Signals
-) -> None:
+def test_every_signal_ends_the_command_on_all_nodes(two_nodes: Project, token: str, number: signal.Signals) -> None:
     with begun(two_nodes, STUBBORN.replace("TOKEN", token)) as process:
         until(lambda: len(find_sleepers(token)) >= 2 * 7, "not all of it starts")
         process.send_signal(number)
@@ -167,7 +165,7 @@ def test_whatever_ends_the_command_here_ends_it_on_all_nodes(
     until(lambda: not find_sleepers(token), "it goes on")
 
 
-def test_a_flood_is_ended_at_once_and_takes_no_memory(two_nodes: Project, token: str) -> None:
+def test_a_flood_of_output_ends_at_once_and_takes_little_memory(two_nodes: Project, token: str) -> None:
     """Nobody reads what it prints, as with a terminal that was stopped."""
     with begun(two_nodes, f"sleep {token} & exec yes $(seq 1 1000)") as process:
         until(lambda: len(find_sleepers(token)) >= 2, "it does not start")
@@ -180,7 +178,7 @@ def test_a_flood_is_ended_at_once_and_takes_no_memory(two_nodes: Project, token:
     assert process.returncode == 130
 
 
-def test_a_reader_that_goes_away_ends_it(two_nodes: Project, token: str) -> None:
+def test_a_closed_stdout_ends_the_command(two_nodes: Project, token: str) -> None:
     with begun(two_nodes, f"sleep {token} & exec yes") as process:
         assert process.stdout is not None
         assert process.stdout.read(9) in {b"[node-0] ", b"[node-1] "}
@@ -192,7 +190,7 @@ def test_a_reader_that_goes_away_ends_it(two_nodes: Project, token: str) -> None
     assert process.returncode == 1
 
 
-def test_a_node_that_is_not_to_be_reached_is_named_and_the_others_are_shown(two_nodes: Project) -> None:
+def test_an_unreachable_node_is_named_and_the_others_shown(two_nodes: Project) -> None:
     """A changed host key, since that is told at once."""
     (pins,) = (two_nodes.directory / "state").rglob("known_hosts")
     before = pins.read_text()
@@ -212,7 +210,7 @@ def test_a_node_that_is_not_to_be_reached_is_named_and_the_others_are_shown(two_
     assert "its host key has changed" in shell.stderr
 
 
-def test_a_node_that_is_lost_on_the_way_is_named(two_nodes: Project, token: str) -> None:
+def test_a_lost_node_is_named(two_nodes: Project, token: str) -> None:
     """Its sshd's sessions end, as by a reboot: the connection breaks in the middle."""
     script = f"if {ON_NODE_1}; then pkill -u ubuntu -x sshd; exec sleep {token}; fi; sleep 1; echo done"
     with begun(two_nodes, script) as process:
@@ -224,7 +222,7 @@ def test_a_node_that_is_lost_on_the_way_is_named(two_nodes: Project, token: str)
 
 
 @pytest.mark.slow
-def test_a_node_that_falls_silent_is_named(two_nodes: Project, token: str) -> None:
+def test_a_silent_node_is_named(two_nodes: Project, token: str) -> None:
     instance = json.loads(two_nodes.run("status", "--json").stdout)["nodes"][1]["instance_id"]
     with begun(two_nodes, f"if {ON_NODE_1}; then exec sleep {token}; fi; echo done") as process:
         until(lambda: find_sleepers(token), "it does not start")

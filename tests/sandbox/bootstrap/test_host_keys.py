@@ -113,7 +113,7 @@ def wait_until_presented(address: str, wanted: str) -> None:
         time.sleep(0.05)
 
 
-def test_pins_are_what_the_consoles_show_and_pinned_nodes_need_no_console(two_nodes: Project) -> None:
+def test_pins_match_the_consoles_and_replace_them(two_nodes: Project) -> None:
     two_nodes.run("verify")
     pins = dict.fromkeys(pins_of(two_nodes).read_text().splitlines())
     assert sorted(pin.split()[0] for pin in pins) == sorted(node["instance_id"] for node in nodes_of(two_nodes))
@@ -126,7 +126,7 @@ def test_pins_are_what_the_consoles_show_and_pinned_nodes_need_no_console(two_no
     assert looks_at_consoles(two_nodes) == looks
 
 
-def test_lost_pins_are_verified_anew(two_nodes: Project) -> None:
+def test_lost_pins_are_verified_again(two_nodes: Project) -> None:
     before = pins_of(two_nodes).read_text()
     looks = looks_at_consoles(two_nodes)
     with without_pins(two_nodes) as pins:
@@ -135,7 +135,7 @@ def test_lost_pins_are_verified_anew(two_nodes: Project) -> None:
     assert looks_at_consoles(two_nodes) == looks + 2
 
 
-def test_another_host_key_than_the_consoles_is_refused_and_nothing_is_sent(two_nodes: Project) -> None:
+def test_another_host_key_is_refused_and_nothing_is_sent(two_nodes: Project) -> None:
     node = nodes_of(two_nodes)[1]
     own = next(pin for pin in pins_of(two_nodes).read_text().splitlines() if pin.startswith(node["instance_id"]))
     ssh = ssh_to(two_nodes)
@@ -158,13 +158,13 @@ def test_another_host_key_than_the_consoles_is_refused_and_nothing_is_sent(two_n
 
 
 @pytest.mark.slow
-def test_a_console_without_host_keys_ends_in_a_line_to_pin_by_hand(two_nodes: Project) -> None:
+def test_without_keys_on_the_console_the_user_can_pin_one(two_nodes: Project) -> None:
     node = nodes_of(two_nodes)[1]
     with silent_console(two_nodes, node["instance_id"]), without_pins(two_nodes) as pins:
         done = two_nodes.run("verify", code=1)
         assert "the instance's console shows no host keys' fingerprints" in done.stderr
         assert "  | [    0.000000] Linux version 6.8.0-1021-aws\n  | still booting\n" in done.stderr
-        assert f"ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and if it is the same add its line to {pins}" in (
+        assert f"ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and if they match, add its line to {pins}" in (
             done.stderr.replace("\n", " ")
         )
         [line] = re.findall(r"its line: +(.*)", done.stderr)
@@ -177,7 +177,7 @@ def test_a_console_without_host_keys_ends_in_a_line_to_pin_by_hand(two_nodes: Pr
         assert looks_at_consoles(two_nodes) == looks
 
 
-def test_host_keys_that_the_console_shows_late_are_waited_for(two_nodes: Project) -> None:
+def test_late_host_keys_on_the_console_are_awaited(two_nodes: Project) -> None:
     node = nodes_of(two_nodes)[0]
     looks = looks_at_consoles(two_nodes)
     with without_pins(two_nodes) as pins:

@@ -176,7 +176,7 @@ def only_ports(*ranges: tuple[int, int]) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_ports_between_servers_and_workers_that_are_blocked(entered: Project) -> None:
+def test_blocked_ports_between_servers_and_workers(entered: Project) -> None:
     """The scheduler can be reached, so that all processes start; but they do not find each other."""
     with only_ports((22, 22), (9091, 9999)):
         done = fail(entered, *JOINS)

@@ -101,7 +101,7 @@ def test_the_head_builds_and_every_node_has_the_library(nodes: Project, reposito
 
 
 @pytest.mark.slow
-def test_what_this_machine_or_the_head_has_kept_is_not_built_again(nodes: Project) -> None:
+def test_a_kept_wheel_is_not_built_again(nodes: Project) -> None:
     nodes.run("up")
     [kept] = (nodes.directory / "cache").rglob("mxnet-1.7.0-1_cpu_*.whl")
     before = kept.read_bytes()
@@ -117,7 +117,7 @@ def test_what_this_machine_or_the_head_has_kept_is_not_built_again(nodes: Projec
 
 
 @pytest.mark.slow
-def test_a_build_that_fails_is_shown_and_the_next_one_repairs_it(nodes: Project, repository: Path) -> None:
+def test_a_failed_build_is_reported_and_repaired(nodes: Project, repository: Path) -> None:
     configure(nodes, repository, ref="broken")
     said = nodes.run("up", "--yes", code=1).stderr
     assert "node-0: exit code " in said
@@ -131,7 +131,7 @@ def test_a_build_that_fails_is_shown_and_the_next_one_repairs_it(nodes: Project,
 
 
 @pytest.mark.slow
-def test_a_ref_that_there_is_not_is_named(nodes: Project, repository: Path) -> None:
+def test_a_missing_ref_is_an_error(nodes: Project, repository: Path) -> None:
     configure(nodes, repository, ref="v0.0.0")
     said = nodes.run("up", "--yes", code=1).stderr
     assert "node-0: exit code 128 from: the build of MXNet v0.0.0 from file://" in said
@@ -141,7 +141,7 @@ def test_a_ref_that_there_is_not_is_named(nodes: Project, repository: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_build_goes_on_when_the_command_is_interrupted(nodes: Project, repository: Path) -> None:
+def test_a_build_survives_an_interrupted_command(nodes: Project, repository: Path) -> None:
     configure(nodes, repository, ref="lasting")
     nodes.run("up", "--yes")
     shutil.rmtree(nodes.directory / "cache" / "cluster" / "built")

@@ -26,7 +26,7 @@ def read_until(terminal: int, word: bytes) -> None:
         shown += os.read(terminal, 4096)
 
 
-def test_a_session_ends_whose_client_went_while_the_node_was_frozen(two_nodes: Project) -> None:
+def test_a_session_ends_after_its_client_died_during_a_freeze(two_nodes: Project) -> None:
     """The node does not learn of it: a client that is killed with bytes to read sends a reset, and only once."""
     node = json.loads(two_nodes.run("status", "--json").stdout)["nodes"][1]
     token = f"98765.{uuid.uuid4().int % 10**9}"

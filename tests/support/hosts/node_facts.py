@@ -48,3 +48,13 @@ def run_shell(text: str, home: Path, *, path: str = SYSTEM_PATH) -> subprocess.C
     """Run a script as a node does, with `home` for the home folder."""
     env = {"HOME": str(home), "PATH": path}
     return subprocess.run(["/bin/sh", "-c", text], env=env, capture_output=True, text=True, check=False)
+
+
+def make_programs(folder: Path, **bodies: str) -> Path:
+    """Shell programs in a folder for PATH; `_` in a name stands for `-`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, body in bodies.items():
+        path = folder / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+    return folder

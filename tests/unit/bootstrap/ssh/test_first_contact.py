@@ -18,7 +18,7 @@ from foundation.errors import AwsError, ClusterError, ConnectError
 NONE: frozenset[str] = frozenset()
 
 
-def test_a_key_that_the_console_shows_is_pinned_and_the_console_is_left_alone_from_then_on(node: Node) -> None:
+def test_a_key_on_the_console_is_pinned_and_the_console_read_once(node: Node) -> None:
     node.shown = [node.own]
     with node.reached():
         assert node.happened == ["look", "auth"]
@@ -34,7 +34,7 @@ def test_nothing_is_sent_until_the_console_shows_the_key(node: Node) -> None:
         assert node.happened == ["look", "look", "look", "auth"]
 
 
-def test_another_key_than_the_consoles_is_refused_with_both_after_a_second_look(node: Node) -> None:
+def test_a_key_that_is_not_on_the_console_is_refused_after_a_second_look(node: Node) -> None:
     node.shown = [OTHER]
     error = node.refused()
     assert node.happened == ["look", "look"]
@@ -44,20 +44,20 @@ def test_another_key_than_the_consoles_is_refused_with_both_after_a_second_look(
     assert node.pins.find("i-1") is None
 
 
-def test_keys_that_cloud_init_made_anew_are_accepted(node: Node) -> None:
+def test_keys_that_cloud_init_regenerates_are_accepted(node: Node) -> None:
     node.shown = [OTHER, frozenset({"SHA256:" + "y" * 43}), node.own]
     with node.reached():
         assert node.happened == ["look", "look", "look", "auth"]
 
 
-def test_an_image_that_prints_no_keys_is_said_to_be_one_and_can_be_pinned_by_hand(node: Node) -> None:
+def test_without_keys_on_the_console_the_user_can_pin_one(node: Node) -> None:
     node.shown = [NONE]
     node.lines = ("[   12.3] Reached target", "node login: ")
     error = node.refused(timeout_s=0.3)
     assert "auth" not in node.happened
     for words in (
         "shows no host keys' fingerprints",
-        "It is still booting, or its image's cloud-init does not print them, or it did so too long ago",
+        "It is still booting, or its image's cloud-init does not print them, or they are too old",
         f"presented: {node.key.get_name()} {node.key.fingerprint}",
         "its console's last lines:\n  | [   12.3] Reached target\n  | node login: ",
     ):
@@ -72,7 +72,7 @@ def test_an_image_that_prints_no_keys_is_said_to_be_one_and_can_be_pinned_by_han
         assert node.happened == ["auth"]
 
 
-def test_a_console_that_may_not_be_read_ends_it_and_leaves_no_connection(node: Node) -> None:
+def test_an_unreadable_console_ends_the_attempt_and_the_connection(node: Node) -> None:
     def denied(instance_id: str) -> frozenset[str]:
         raise AwsError(f"AWS says no to {instance_id}", hint="ec2:GetConsoleOutput")
 
@@ -83,7 +83,7 @@ def test_a_console_that_may_not_be_read_ends_it_and_leaves_no_connection(node: N
     assert not open_connections()
 
 
-def test_a_refused_connection_is_hung_up(node: Node) -> None:
+def test_a_refused_connection_is_closed(node: Node) -> None:
     node.shown = [OTHER]
     node.refused()
     assert not open_connections()
@@ -102,7 +102,7 @@ def open_connections() -> list[paramiko.Transport]:
         (lambda _: ("a", "b"), "  its console's last lines:\n  | a\n  | b"),
     ],
 )
-def test_a_node_that_does_not_answer_is_quoted(
+def test_an_error_quotes_the_console(
     node: Node, monkeypatch: pytest.MonkeyPatch, find_last_lines: Callable[[str], tuple[str, ...]], said: str
 ) -> None:
     unused = socket.create_server(("127.0.0.1", 0))
@@ -117,9 +117,7 @@ def test_a_node_that_does_not_answer_is_quoted(
     assert node.happened == []
 
 
-def test_a_node_that_lets_nobody_in_leads_to_the_address_that_may_have_changed(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timeout_hints_at_a_changed_address(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A firewall's silence, as a listener has it whose queue is full."""
     monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 1)  # Fabric takes whole seconds only
     node.lines = ("node login: ",)
@@ -138,7 +136,7 @@ def test_a_node_that_lets_nobody_in_leads_to_the_address_that_may_have_changed(
     assert "cluster allow" in str(error.hint)
 
 
-def test_a_console_that_cannot_be_read_does_not_hide_what_is_wrong(node: Node) -> None:
+def test_a_console_error_does_not_hide_the_connection_error(node: Node) -> None:
     def broken(instance_id: str) -> tuple[str, ...]:
         raise ClusterError(f"no console of {instance_id}")
 
@@ -159,9 +157,7 @@ class Clock:
         return self.now
 
 
-def test_the_console_is_looked_at_once_in_a_pause_however_often_a_node_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_console_is_read_once_per_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(bootstrap.ssh.keys, "time", clock)
     looks: list[float] = []

@@ -38,7 +38,7 @@ def test_choose_candidates(members: list[Peer], missing: str, lost: str, chosen:
     assert names(choose_candidates(members, missing, lost=gone)) == chosen
 
 
-def test_only_one_is_fed_at_a_time() -> None:
+def test_one_node_is_fed_at_a_time() -> None:
     peers = Peers()
     one, two, three = member("1"), member("2"), member("3")
     assert peers.feed(one, "a", asked=()) is None
@@ -118,7 +118,7 @@ FILES = st.permutations("abc").flatmap(lambda files: st.integers(0, 3).map(lambd
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(FILES, st.sets(st.sampled_from("abc"))), min_size=1, max_size=7), st.randoms())
-def test_nobody_ever_waits_in_a_ring(nodes: list[tuple[list[str], set[str]]], chance: object) -> None:
+def test_no_cycle_of_waiting_nodes(nodes: list[tuple[list[str], set[str]]], chance: object) -> None:
     pick = chance.choice  # type: ignore[attr-defined]
     play = Play()
     coming = list(enumerate(nodes))
@@ -142,7 +142,7 @@ def test_nobody_ever_waits_in_a_ring(nodes: list[tuple[list[str], set[str]]], ch
 
 
 @given(st.lists(FILES.filter(len), min_size=1, max_size=9), st.randoms())
-def test_while_nobody_dies_everything_is_uploaded_once(wanted: list[list[str]], chance: object) -> None:
+def test_without_deaths_files_are_uploaded_once(wanted: list[list[str]], chance: object) -> None:
     play = Play()
     for number, files in enumerate(wanted):
         play.join(number, files, set())

@@ -108,7 +108,7 @@ def test_ports_of_many_nodes() -> None:
 
 def test_a_single_node_and_one_that_cannot_listen() -> None:
     (alone,) = check_ports({"node-0": (9100, 20000)}, {}, [])
-    assert (alone.status, alone.said) == ("ok", "can be listened on; there is no other node")
+    assert (alone.status, alone.said) == ("ok", "free; there is no other node")
     refused, other = check_ports(
         {"node-0": (9100, 20000), "node-1": ()}, {"node-1": "10.0.0.5 port 9091 to 9999: in use"}, []
     )
@@ -195,7 +195,7 @@ RIGHT = {"device": "cpu(0)", "values": [[3.0] * 3] * 2}
 def test_gpus_that_mxnet_does_not_see_are_a_failure() -> None:
     well, unseen = compute({"wheel": "mxnet==1.7.0.post2"}, {"version": "1.7.0"}, RIGHT, gpus=(V100, V100))
     assert well.status == "ok"
-    assert unseen.said == "the driver reports 2 GPU(s), and mxnet==1.7.0.post2 sees none"
+    assert unseen.said == "the driver reports 2 GPU(s), but mxnet==1.7.0.post2 sees none"
 
 
 @pytest.mark.parametrize(

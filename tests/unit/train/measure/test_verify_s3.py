@@ -106,7 +106,7 @@ def test_errors_of_mxnets_reader_are_explained(error: str, status: str, said: st
         ('{"refused": "timed out", "code": "Broken"}', 0, "failed", "h cannot be reached"),
         ("", 1, "unchecked", "OSError: libcuda.so.1"),
         ("", -11, "failed", "killed by signal 11"),
-        ("", None, "failed", "did not come to an end"),
+        ("", None, "failed", "did not end in time"),
     ],
 )
 def test_results_of_the_s3_probe(stdout: str, code: int | None, status: str, said: str) -> None:
