@@ -24,7 +24,7 @@ FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_
 
 
 def find_holder(path):
-    """The pid of the process that has a lock (0 for one that is not visible from here), or None."""
+    """The pid of the process that holds a lock (0 if it is not visible from here), or None."""
     try:
         handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:

@@ -2,8 +2,8 @@
 
     python run_setup.py FOLDER DIGEST SILENCE_S
 
-FOLDER/DIGEST.json is the list of commands. Once they are all done, FOLDER/DIGEST.env is what they changed in the
-environment (setup_env.py reads it) and FOLDER/DIGEST.done is there; the files of earlier lists are removed.
+FOLDER/DIGEST.json is the list of commands. When all are done, FOLDER/DIGEST.env has their changes of the environment
+(for setup_env.py), and FOLDER/DIGEST.done exists; the files of earlier lists are removed.
 
 Python 3.6 and later, standard library only.
 """
@@ -113,7 +113,7 @@ class Shell(object):
 
 
 def shorten(command):
-    """The first line of a command, for people."""
+    """The first line of a command, for messages."""
     first, *others = command.strip().splitlines() or [""]
     return first[:SHOWN] + ("..." if others or len(first) > SHOWN else "")
 
@@ -175,7 +175,7 @@ def main():
         print(failed[1], flush=True)
         os._exit(failed[0] if 0 < failed[0] < 256 else 1)
     for name in os.listdir(folder):
-        if not name.startswith(digest):  # going back to an earlier list runs it again
+        if not name.startswith(digest):  # an earlier list then runs again
             path = os.path.join(folder, name)
             shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
     os._exit(0)  # background processes may still block our thread

@@ -14,8 +14,8 @@ from bootstrap.ssh.host import Host, Output
 from bootstrap.ssh.keys import UnverifiedHostKey
 from foundation.errors import ConnectError, NodeCommandError
 
-# Ubuntu and the DLAMIs made of it; Amazon Linux, RHEL and SUSE; Debian (admin); and others by their names. root last:
-# most images let it in only to be told another name.
+# Ubuntu and its DLAMIs; Amazon Linux, RHEL and SUSE; Debian (admin); and others. root is last: most images accept it
+# only to name another user.
 IMAGE_USERS = (
     "ubuntu",
     "ec2-user",
@@ -35,28 +35,28 @@ _OTHER_USER = re.compile(r'Please login as the user "([A-Za-z0-9._-]+)" rather t
 """cloud-init's forced command for root (its setting disable_root_opts)."""
 CONNECT_TIMEOUT_S = 10
 LAST_LINES = 10
-NO_EXIT_CODE = -1  # paramiko's, for a command that a signal ended, and for one whose connection was lost
+NO_EXIT_CODE = -1  # paramiko's, if a signal ended the command, or the connection was lost
 _BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
 """getty's prompt, and the last line of cloud-init."""
 _SILENT = ("Error reading SSH protocol banner", "No existing session")
-"""paramiko's words for a port that takes a connection and then does not speak ssh in time."""
+"""paramiko's messages for a port that accepts a connection but does not speak ssh in time."""
 NO_ANSWER = "no answer while logging in"
 _UNANSWERED = ("Authentication timeout.", "Authentication failed: transport shut down or saw EOF")
-"""paramiko's words for a login that was neither accepted nor refused."""
+"""paramiko's messages for a login that was neither accepted nor refused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """The user that accepts the cluster's key. complete: all users were tried, so None means that there is none."""
+    """The user that accepts the cluster's key, or None. complete: all users were tried."""
 
     accepted: str | None
     complete: bool
 
 
 def find_accepted_user(refused: str, try_user: Callable[[str], Output]) -> Probe:
-    """Try the users of images other than the one that was refused, for PROBE_TIMEOUT_S at most.
+    """Try the usual users of images except the refused one, for PROBE_TIMEOUT_S at most.
 
-    try_user: logs in as a user over a connection of its own and runs a command there; raises ConnectError.
+    try_user: logs in as a user over a new connection and runs a command; raises ConnectError.
     """
     deadline = time.monotonic() + PROBE_TIMEOUT_S
     for user in IMAGE_USERS:
@@ -69,32 +69,32 @@ def find_accepted_user(refused: str, try_user: Callable[[str], Output]) -> Probe
         except ConnectError as error:
             if isinstance(error.__cause__, paramiko.AuthenticationException):
                 continue
-            return Probe(accepted=None, complete=False)  # sshd penalises those who fail too often
+            return Probe(accepted=None, complete=False)  # sshd blocks clients that fail too often
         named = find_other_user(output)
         return Probe(accepted=named or user, complete=True)
     return Probe(accepted=None, complete=True)
 
 
 def find_other_user(output: Output) -> str | None:
-    """The user that an image names to those who log in as another one; None where it does not. Pure."""
+    """The user that an image names at the login of another user; None if it does not. Pure."""
     found = _OTHER_USER.search(output.stdout + output.stderr)
     return found.group(1) if found else None
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether a paramiko AuthenticationException means no answer, not a refused key. Pure."""
+    """Whether a paramiko AuthenticationException means no answer instead of a refused key. Pure."""
     return type(error) is paramiko.AuthenticationException and str(error) in _UNANSWERED
 
 
 def may_be_booting(error: BaseException | None) -> bool:
-    """Whether a connection failed in a way that a node's boot explains. Pure."""
+    """Whether a connection error may come from a node that is booting. Pure."""
     if isinstance(error, paramiko.BadHostKeyException) or (isinstance(error, UnverifiedHostKey) and error.final):
         return False
     return isinstance(error, OSError | EOFError | paramiko.SSHException)
 
 
 def explain(host: Host, error: BaseException) -> tuple[str, str]:
-    """Why a connection failed, in words, and the command to run next. Pure."""
+    """Why a connection failed, and the next command to run. Pure."""
     said, hint = _explain_cause(host, innermost(error))
     return f"{host.name} ({where(host)}): {said}", hint
 
@@ -107,7 +107,7 @@ def where(host: Host) -> str:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The error of the first address where paramiko has tried several, else the error itself. Pure."""
+    """The error of the first address if paramiko has tried several, else the error itself. Pure."""
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError) and error.errors:
         cause: BaseException = next(iter(error.errors.values()))
         return cause
@@ -193,7 +193,7 @@ def explain_refused_key(host: Host, probe: Probe, *, key: paramiko.PKey, path: P
 
 
 def explain_console(lines: Sequence[str]) -> tuple[str, bool]:
-    """What the console's last lines say of an instance that cannot be reached; whether its boot is over. Pure."""
+    """The console's last lines of an unreachable instance, as text; whether its boot is over. Pure."""
     booted = any(_BOOT_ENDS.search(line) for line in lines)
     booting = "" if booted else "  according to its console, it is still booting\n"
     said = "".join(f"\n  | {line}" for line in lines)
@@ -201,7 +201,7 @@ def explain_console(lines: Sequence[str]) -> tuple[str, bool]:
 
 
 def render_last_lines(lines: Sequence[str]) -> str:
-    """The last lines that a program printed, each on a line of its own below an error's message. Pure."""
+    """The last lines of a program's output, for the end of an error message. Pure."""
     return "".join(f"\n  | {line}" for line in lines[-LAST_LINES:] or ["(it printed nothing)"])
 
 
