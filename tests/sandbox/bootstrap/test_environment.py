@@ -1,4 +1,4 @@
-"""What nodes are made of: set-up commands, Pythons and CUDA libraries, on real hosts by the real commands."""
+"""Set-up commands, Pythons and CUDA libraries, on real hosts with the real commands."""
 
 import json
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sandbox
 
 
 def configure(project: Project, *, nodes: int = 1, instance_type: str = "c5.xlarge", **bootstrap: object) -> None:
-    """The shipped cluster.toml with other nodes, and with these keys of [bootstrap]."""
+    """Write the shipped cluster.toml with other nodes, and with these keys of [bootstrap]."""
     text = (REPOSITORY / "cluster.toml").read_text()
     text = text.replace("nodes = 2", f"nodes = {nodes}").replace('"c5.xlarge"', f'"{instance_type}"')
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in bootstrap.items())
@@ -23,7 +23,7 @@ def configure(project: Project, *, nodes: int = 1, instance_type: str = "c5.xlar
 
 
 def ask(project: Project, command: str) -> str:
-    """What a shell on the head prints."""
+    """The output of a shell command on the head."""
     return project.run("exec", "--node", "node-0", "--", "sh", "-c", command).stdout.removeprefix("[node-0] ")
 
 
@@ -68,7 +68,7 @@ def test_mxnet_can_be_imported_by_hand(node: Project) -> None:
 
 @pytest.mark.slow
 def test_a_wheel_damaged_on_this_machine_is_fetched_again(node: Project, tmp_path: Path) -> None:
-    """At unchanged size and time nothing shows it here: the node refuses it."""
+    """Size and time are unchanged: only the node notices it."""
     configure(node)
     node.run("up", "--yes")
     damaged = copy_cache(tmp_path / "cluster", damage="graphviz-")
@@ -82,7 +82,7 @@ def test_a_wheel_damaged_on_this_machine_is_fetched_again(node: Project, tmp_pat
 
 
 def copy_cache(copy: Path, *, damage: str) -> list[Path]:
-    """The wheels of the usual cache, linked to; those of that name have one other bit, and are returned."""
+    """Link to the wheels of the usual cache; flip a bit in copies of those whose name begins so, and return these."""
     damaged = []
     for path in [path for folder in ("bundles", "resolved", "wheels") for path in (cache_folder() / folder).rglob("*")]:
         place = copy / path.relative_to(cache_folder())

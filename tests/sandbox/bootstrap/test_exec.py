@@ -1,4 +1,4 @@
-"""`cluster exec` on real hosts: what it prints, what it returns, and that nothing goes on."""
+"""`cluster exec` on real hosts: its output, its exit code, and that it leaves no process."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from waits import until
 pytestmark = pytest.mark.sandbox
 
 ON_NODE_1 = "[ $(cat /proc/sys/kernel/hostname | tail -c 2) = 5 ]"
-"""A node is told by its address, by which EC2 names hosts: the first two of a subnet are .4 and .5."""
-# Everything that a child can do to get away: another session, a parent that ends, no ears, root's, standing still.
+"""EC2 names hosts by their address: the first two of a subnet are .4 and .5."""
+# Children that are hard to end: another session, a dead parent, ignored signals, root's, stopped, no environment.
 STUBBORN = """
 setsid sleep TOKEN &
 (setsid sh -c 'trap "" TERM HUP INT; sleep TOKEN; sleep TOKEN' </dev/null >/dev/null 2>&1 &)
@@ -36,7 +36,7 @@ wait
 
 @pytest.fixture
 def token() -> Iterator[str]:
-    """The seconds that a test's processes sleep, by which they are known."""
+    """The seconds that a test's processes sleep, which identify them."""
     token = f"98765.{uuid.uuid4().int % 10**9}"
     yield token
     for pid in find_sleepers(token):
@@ -50,7 +50,7 @@ def test_lines_and_failures_name_their_node(two_nodes: Project, token: str) -> N
     shown: list[bytes] = []
     with begun(two_nodes, script) as process:
         assert process.stdout is not None
-        # The rest of a line is shown once it is known that nothing follows: node-1 has ended by then.
+        # An incomplete line is printed when its node has ended: so node-1 has.
         while b"[node-1] no newline\n" not in shown:
             shown.append(process.stdout.readline())
             assert shown[-1], shown
@@ -64,11 +64,7 @@ def test_lines_and_failures_name_their_node(two_nodes: Project, token: str) -> N
     assert sorted(out.splitlines()) == sorted(f"[node-{n}] {t}" for n in (0, 1) for t in ("out", "no newline"))
     lines = said.splitlines()
     assert sorted(lines[:2]) == ["[node-0] err", "[node-1] err"]
-    assert lines[2:] == [
-        "error: the command failed on 2 of 2 nodes:",
-        "  node-0: exit code 3",
-        "  node-1: exit code 7",
-    ]
+    assert lines[2:] == ["error: the command failed on 2 of 2 nodes:", "  node-0: exit code 3", "  node-1: exit code 7"]
 
 
 def test_words_arrive_unchanged(two_nodes: Project) -> None:
@@ -129,8 +125,8 @@ def test_long_lines_and_binary_output_arrive_whole(two_nodes: Project) -> None:
 
 def test_background_processes_do_not_delay_the_command(two_nodes: Project, token: str) -> None:
     two_nodes.run("exec", "--", "sh", "-c", f"setsid sleep {token} & yes & echo done", timeout_s=60)
-    # As with ssh. Until a child has become another program, it has the words of the one that started it.
-    until(lambda: len(find_sleepers(token)) == 2, "what goes on is not one process on each node")
+    # As with ssh. Before exec, a child has the command line of its parent.
+    until(lambda: len(find_sleepers(token)) == 2, "not one process on each node is left")
 
 
 @contextmanager
@@ -162,11 +158,11 @@ def test_every_signal_ends_the_command_on_all_nodes(two_nodes: Project, token: s
     if number in {signal.SIGINT, signal.SIGTERM}:
         assert (process.returncode, said) == (130, "\nerror: interrupted\n")
         assert not find_sleepers(token)
-    until(lambda: not find_sleepers(token), "it goes on")
+    until(lambda: not find_sleepers(token), "it still runs")
 
 
 def test_a_flood_of_output_ends_at_once_and_takes_little_memory(two_nodes: Project, token: str) -> None:
-    """Nobody reads what it prints, as with a terminal that was stopped."""
+    """Nobody reads its output, as on a stopped terminal."""
     with begun(two_nodes, f"sleep {token} & exec yes $(seq 1 1000)") as process:
         until(lambda: len(find_sleepers(token)) >= 2, "it does not start")
         time.sleep(2)
@@ -191,7 +187,7 @@ def test_a_closed_stdout_ends_the_command(two_nodes: Project, token: str) -> Non
 
 
 def test_an_unreachable_node_is_named_and_the_others_shown(two_nodes: Project) -> None:
-    """A changed host key, since that is told at once."""
+    """With a changed host key, which is an immediate error."""
     (pins,) = (two_nodes.directory / "state").rglob("known_hosts")
     before = pins.read_text()
     lines = before.splitlines()
@@ -211,12 +207,12 @@ def test_an_unreachable_node_is_named_and_the_others_shown(two_nodes: Project) -
 
 
 def test_a_lost_node_is_named(two_nodes: Project, token: str) -> None:
-    """Its sshd's sessions end, as by a reboot: the connection breaks in the middle."""
+    """Its ssh sessions end, as by a reboot."""
     script = f"if {ON_NODE_1}; then pkill -u ubuntu -x sshd; exec sleep {token}; fi; sleep 1; echo done"
     with begun(two_nodes, script) as process:
         out, said = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, b"[node-0] done\n"), said
-    until(lambda: not find_sleepers(token), "it goes on")
+    until(lambda: not find_sleepers(token), "it still runs")
     assert b"error: the command failed on 1 of 2 nodes:\n  node-1 (" in said
     assert b"the command was lost: " in said
 
@@ -233,4 +229,4 @@ def test_a_silent_node_is_named(two_nodes: Project, token: str) -> None:
             two_nodes.run("sandbox", "fault", "thaw", f"instance={instance}")
     assert (process.returncode, out) == (1, b"[node-0] done\n"), said
     assert b"  node-1 (" in said
-    until(lambda: not find_sleepers(token), "it goes on")
+    until(lambda: not find_sleepers(token), "it still runs")

@@ -1,4 +1,4 @@
-"""`cluster train -H` with a host that is not the cluster's: a real one, reached as its user reaches it."""
+"""`cluster train -H` with one of the user's own hosts, a real one, reached with the user's ssh set-up."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def test_a_host_cut_off_from_the_head(world: World) -> None:
 
 @pytest.mark.slow
 def test_a_killed_supervisor_leaves_no_process(world: World) -> None:
-    """Who asks next completes the record, and searches lab with what that has of it: user, port and paths."""
+    """The next command completes the record, and searches lab by the record's user, port and paths."""
     with world.training() as process:
         [supervisor] = hosts_of(world.project)["node-0"].programs("supervise")
         os.kill(supervisor, signal.SIGKILL)

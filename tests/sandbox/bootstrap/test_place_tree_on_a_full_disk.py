@@ -1,4 +1,4 @@
-"""A node's disk that is full while a tree is put in place. A real one, and small: a tmpfs."""
+"""Placing a tree on a real full disk: a small tmpfs."""
 
 import errno
 import subprocess

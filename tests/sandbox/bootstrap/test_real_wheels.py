@@ -1,4 +1,4 @@
-"""The real GPU wheels of MXNet, hundreds of megabytes, on real hosts. They have no GPU: what that means is said."""
+"""The real GPU wheels of MXNet, hundreds of megabytes, on real hosts without a GPU."""
 
 from collections.abc import Iterator
 from pathlib import Path

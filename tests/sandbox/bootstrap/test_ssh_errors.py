@@ -1,4 +1,4 @@
-"""ssh that explains itself: every way for a real host to be out of reach, and what is said of it."""
+"""Errors of ssh to a real host, for each reason that makes it unreachable."""
 
 import shlex
 import subprocess
@@ -28,7 +28,7 @@ KEYS = "/home/ubuntu/.ssh/authorized_keys"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A host that the key of `ssh` opens, and its pins; `held` is a connection that was made before anything broke."""
+    """A host for the key of `ssh`, and its pins; `held` is a connection opened before the faults."""
 
     host: Host
     pins: HostKeyPins
@@ -54,7 +54,7 @@ class Node:
 
     @contextmanager
     def sshd_configured(self, edit: str, *ports: int) -> Iterator[None]:
-        """Its sshd has read a configuration that a sed script makes of its own, and listens at these ports."""
+        """Make sshd load a configuration that a sed script has edited, and listen on these ports."""
         config = "/etc/ssh/sshd_config"
         self.as_root(f"sed -i.away {shlex.quote(edit)} {config}\n{reread_configuration(*ports)}")
         try:
@@ -88,13 +88,13 @@ def made(shared_sandbox: RunningSandbox, ssh: Ssh, tmp_path_factory: pytest.Temp
 
 @pytest.fixture
 def node(made: Node, sandbox: RunningSandbox) -> Node:
-    """The one node; what a test does to it, it undoes."""
+    """The shared node; each test restores it."""
     return made
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is waited for, and nothing else: elsewhere the node may need its time."""
+    """A short timeout, only for tests of a silent node: others may need the time."""
     monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 2)
 
 
@@ -131,7 +131,7 @@ def test_the_error_for_a_wrong_user_names_the_right_one(node: Node) -> None:
 
 
 def test_an_image_whose_root_names_another_user(node: Node) -> None:
-    """As cloud-init has it on every image: root's key runs a sentence instead of a shell."""
+    """As cloud-init sets it up on every image: root's key prints a sentence instead of starting a shell."""
     forced = 'command="echo \'Please login as the user \\"svc-7\\" rather than the user \\"root\\".\';exit 142"'
     line = shlex.quote(f"{forced} {node.ssh.key.with_suffix('.pub').read_text()}")
     node.do(f"sudo mkdir -p -m 700 /root/.ssh; echo {line} | sudo tee /root/.ssh/authorized_keys; mv {KEYS} {AWAY}")
@@ -181,7 +181,7 @@ def test_an_sshd_that_accepts_no_keys(node: Node) -> None:
 
 
 def test_an_sshd_that_does_not_run(node: Node) -> None:
-    """Its port is closed, on a host that has booted."""
+    """A closed port on a host that has booted."""
     with node.sshd_configured("s/^Port 22$/Port 2200/", 2200):
         error = node.refused()
     assert "connection refused on port 22: the host runs, but its sshd does not" in error.message

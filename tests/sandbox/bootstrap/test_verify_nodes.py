@@ -1,4 +1,4 @@
-"""`cluster verify` by the real command: what is well, and each fault with its cause and the next command."""
+"""The real `cluster verify`: healthy nodes, and each fault with its cause and the next command."""
 
 import json
 import os
@@ -27,7 +27,7 @@ RECORD = struct.pack("<II", 0xCED7230A, 5) + b"hello\0\0\0"
 
 @pytest.fixture(autouse=True)
 def own_folder(two_nodes: Project) -> Iterator[None]:
-    """[data] url names a folder that the other users of these nodes leave alone."""
+    """Set [data] url to a folder that other tests do not use."""
     path = two_nodes.directory / "cluster.toml"
     text = path.read_text()
     path.write_text(text.replace(f"s3://{BUCKET}/digits/", f"s3://{BUCKET}/{FOLDER}/"))
@@ -37,7 +37,7 @@ def own_folder(two_nodes: Project) -> Iterator[None]:
 
 @pytest.fixture
 def cloud(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> control.SandboxInfo:
-    """The sandbox of the two nodes, to which this process's AWS clients are led."""
+    """The sandbox of the two nodes, with this process's AWS clients pointed at it."""
     info = control.find_running(two_nodes.directory)
     assert info is not None
     found = RunningSandbox(project_dir=two_nodes.directory, info=info, environment=control.environment(info))
@@ -62,7 +62,7 @@ def record(cloud: control.SandboxInfo) -> Iterator[S3Client]:
 
 
 def verified(project: Project, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """All checks, and what was said on stderr."""
+    """All checks, and stderr."""
     done = project.run("verify", "--json", code=code)
     return json.loads(done.stdout), done.stderr
 
@@ -95,7 +95,7 @@ def test_missing_data_is_a_warning_with_the_put_command(two_nodes: Project, reco
 
 @contextmanager
 def denied(action: str) -> Iterator[None]:
-    """The operator, whose session the job uses, may not do it."""
+    """Deny an action to the operator, whose session the job uses."""
     iam = boto3.client("iam")
     user = boto3.client("sts").get_caller_identity()["Arn"].rpartition("/")[2]
     policy = document({"Effect": "Deny", "Action": action, "Resource": "*"})

@@ -1,15 +1,15 @@
-"""Real agents (bootstrap/node/agent.py) on loopback addresses, each with its own home; pipes in the place of ssh."""
+"""Real agents (bootstrap/node/agent.py) on loopback addresses, each with its own home, without ssh."""
 
 import hashlib
 import json
 import os
-import queue
+import shlex
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,7 +33,7 @@ def digest_of(data: bytes) -> str:
 
 
 def entry(data: bytes, name: str = "some.whl") -> dict[str, Any]:
-    """A file, as the order has it."""
+    """A file in an agent's order."""
     return {"sha256": digest_of(data), "name": name, "size": len(data)}
 
 
@@ -42,14 +42,14 @@ def script(text: str, what: str = "a script", **more: Any) -> dict[str, Any]:
 
 
 def hold(home: Path, data: bytes, name: str = "some.whl") -> None:
-    """Have a file in a node's store."""
+    """Put a file into a node's store."""
     folder = home / ".cluster" / "files" / digest_of(data)
     folder.mkdir(parents=True)
     (folder / name).write_bytes(data)
 
 
-class RawAgent:
-    """An agent whose every message the test says itself."""
+class RawAgent(LocalChannel):
+    """An agent to which the test sends each message."""
 
     def __init__(
         self,
@@ -65,53 +65,40 @@ class RawAgent:
         self.home = home
         self.address = address
         self.port = 0
-        self.process = subprocess.Popen(
-            ["/bin/sh", "-c", f'{limit}; exec "$@"', "sh", sys.executable, "-c", LOADER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"HOME": str(home), "PATH": os.environ["PATH"]},
-        )
-        self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self.write(SOURCES)
+        words = shlex.join([sys.executable, "-c", LOADER])
+        super().__init__(f"{limit}; exec {words}", {"HOME": str(home), "PATH": os.environ["PATH"]})
+        self.settimeout(PATIENCE_S)
+        self._lines = self._ours.makefile("rb")
+        self.sendall(SOURCES)
         order = {"address": address, "secret": secret, "lock_timeout_s": lock_timeout_s, "files": files}
         self.tell({**order, "tasks": list(tasks)})
 
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._said.put(json.loads(line))
-        self._said.put(None)
-
-    def write(self, data: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
-
     def tell(self, message: Mapping[str, Any]) -> None:
-        self.write(json.dumps(message).encode() + b"\n")
+        self.sendall(json.dumps(message).encode() + b"\n")
+
+    def read_message(self) -> dict[str, Any]:
+        """The next message, which may be a sign of life."""
+        line = self._lines.readline()
+        assert line, f"it ended: {self.errors()}"
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def hear(self, *kinds: str) -> Any:
-        """What it says next, without its signs of life: messages of these kinds. The value of the last one."""
+        """Wait for messages of these kinds, ignoring signs of life; returns the value of the last one."""
         for kind in kinds:
             said = self._next()
             assert kind in said, said
         return said[kinds[-1]]
 
     def hear_arrival(self, *peers: tuple[str, int]) -> None:
-        """As hear("arrived"); when a peer began anew just when it was asked, these are asked once more."""
+        """As hear("arrived"); sends the peers again if one had just restarted its file."""
         while "stuck" in (said := self._next()):
             self.take_from(*peers)
         assert "arrived" in said, said
 
     def _next(self) -> dict[str, Any]:
-        while True:
-            said = self._said.get(timeout=PATIENCE_S)
-            if said is None or "alive" not in said:
-                break
-        assert said is not None, f"it ended: {self.errors()}"
+        while "alive" in (said := self.read_message()):
+            pass
         return said
 
     def listen(self) -> "RawAgent":
@@ -126,15 +113,15 @@ class RawAgent:
         return self.address, self.port
 
     def upload(self, data: bytes, *, offset: int = 0, until: int | None = None) -> None:
-        """Give it the bytes from an offset on; those after `until` are announced, and not sent."""
+        """Send the bytes from an offset on; those after `until` are announced but not sent."""
         self.tell({"upload": digest_of(data), "offset": offset, "size": len(data) - offset})
-        self.write(data[offset:until])
+        self.sendall(data[offset:until])
 
     def path(self, data: bytes, name: str = "some.whl") -> Path:
         return self.home / ".cluster" / "files" / digest_of(data) / name
 
     def arrived_bytes(self, data: bytes) -> int:
-        """How many are on its disk."""
+        """The number of bytes on its disk."""
         for path in (self.path(data), self.home / ".cluster" / "incoming" / digest_of(data)):
             try:
                 return path.stat().st_size
@@ -146,30 +133,21 @@ class RawAgent:
         self.process.send_signal(number)
 
     def errors(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.read().decode()
+        return self._stderr.read().decode()
 
     def hang_up(self) -> int:
         """Close its stdin; the exit code."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
+        with suppress(OSError):  # it has ended
+            self.shutdown_write()
         return self.process.wait(PATIENCE_S)
 
     def end(self) -> None:
-        self.process.kill()
-        self.hang_up()
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self._listener.join()
-        self.process.stdout.close()
-        self.process.stderr.close()
+        super().end()
+        self._lines.close()
 
 
 class Proxy:
-    """Stands between two nodes and passes on what they say, but for one byte of what comes back."""
+    """Passes bytes between two nodes, and flips a bit in one byte of the answer."""
 
     def __init__(self, upstream: tuple[str, int], *, address: str, flip_at: int, times: int) -> None:
         self._upstream = upstream
@@ -226,7 +204,7 @@ class GatedChannel(LocalChannel):
 
 
 class Gate:
-    """Lets so many bytes be uploaded, and the rest once it is opened: so that something can be done at half time."""
+    """Blocks uploads after so many bytes until it is opened, so that a test can act in between."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._opened = threading.Event()
@@ -289,7 +267,7 @@ class LocalNode(NodeConnection):
 
 
 class Nodes:
-    """Some nodes that are given files by the real Distribution."""
+    """Nodes that get files from the real Distribution."""
 
     def __init__(self, root: Path, count: int, *, gate_bytes: int | None = None) -> None:
         self.gate = Gate(gate_bytes)
@@ -299,7 +277,7 @@ class Nodes:
         self._threads: dict[str, threading.Thread] = {}
 
     def start(self, *nodes: LocalNode, **wanted: Any) -> None:
-        """Begin with some nodes, one after the other, so that they stand in this order in the chain."""
+        """Start some nodes one after the other, so that they join the chain in this order."""
         for node in nodes:
             thread = threading.Thread(target=self._set_up, args=(node, SetUp(python=sys.executable, **wanted)))
             thread.start()

@@ -1,4 +1,4 @@
-"""What a node lacks, and the script that brings it there."""
+"""The plan for the missing parts of a node, and its script."""
 
 import subprocess
 from dataclasses import replace
@@ -43,7 +43,7 @@ def kinds(plan: NodePlan) -> list[type]:
 
 
 def checked(facts: NodeFacts, bundle: Bundle = BUNDLE, setup: str | None = None) -> NodeFacts:
-    """The facts of a node on which the environment is there, and has been checked."""
+    """The facts of a node with a checked environment."""
     check = plan_check(facts, bundle=bundle, setup=setup)
     assert check is not None
     return replace(

@@ -1,4 +1,4 @@
-"""The files of an environment: fetched once by the real pip and uv, kept, found damaged, fetched again."""
+"""The files of an environment: fetched once by the real pip and uv, cached, and fetched again if damaged."""
 
 import hashlib
 import io
@@ -29,7 +29,7 @@ UV = Path(sysconfig.get_path("scripts")) / "uv"
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where pip finds its wheels, instead of an index."""
+    """The folder in which pip finds its wheels, instead of an index."""
     wheels = tmp_path / "wheels"
     monkeypatch.setattr("bootstrap.environment.bundle.version", lambda _: "9.9")
     make_wheel(wheels, "thing-1.0-py3-none-any.whl", {"thing.py": b"x = 1\n"})
@@ -42,7 +42,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def python_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Python for uv to fetch, made of the one that runs this test: uv's json names an archive on this disk."""
+    """A Python for uv to fetch, packed from the one that runs this test: uv's list names an archive on this disk."""
     short = ".".join(map(str, sys.version_info[:2]))
     archive = tmp_path / "python.tar.gz"
     real = Path(os.path.realpath(sys.executable))
@@ -62,7 +62,7 @@ def python_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offer_python(archive: Path, sha256: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have uv find this archive alone."""
+    """Make uv find only this archive."""
     version = ".".join(map(str, sys.version_info[:3]))
     entry = {
         "name": "cpython",

@@ -1,4 +1,4 @@
-"""Where a wheel's CUDA libraries are, what is missing, and MXNet's own way to them on a node."""
+"""The CUDA libraries of a wheel: their directories, missing ones, and how MXNet loads them on a node."""
 
 import os
 import shutil
@@ -111,13 +111,13 @@ def test_gpu_warnings() -> None:
 
 
 def build(path: Path, *, needs: tuple[Path, ...] = (), says: str | None = None) -> None:
-    """A real shared library that needs others, by their names alone."""
+    """Build a real shared library that needs others, by name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.name.replace(".", "_").replace("-", "_")
     source = f'const char *say_{name}(void) {{ return "{says}"; }}\n'
     links = [word for need in needs for word in (f"-L{need.parent}", f"-l:{need.name}")]
     command = ["cc", "-shared", "-fPIC", "-o", str(path), f"-Wl,-soname,{path.name}", "-x", "c", "-", "-x", "none"]
-    # The needed may be gone when it is loaded: that is what is tested.
+    # The needed libraries may be missing when it is loaded.
     command += ["-Wl,--no-as-needed", *links, "-Wl,--unresolved-symbols=ignore-all"]
     subprocess.run(command, input=source, text=True, check=True)
 

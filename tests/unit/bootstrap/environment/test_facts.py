@@ -1,4 +1,4 @@
-"""facts.sh by the real shell, and what is read out of its lines."""
+"""facts.sh in a real shell, and the parsing of its output."""
 
 import hashlib
 import os
@@ -107,7 +107,7 @@ def test_a_node_without_python_is_an_error(lines: str) -> None:
 
 @given(st.text(max_size=200))
 def test_other_output_is_ignored(text: str) -> None:
-    """A profile that prints, a host name with odd characters."""
+    """Such as the output of a profile."""
     said = "".join(f"x{line}\n" for line in text.splitlines())
     assert parse_facts(said + MINIMAL, node="n") == parse_facts(MINIMAL, node="n")
 
@@ -128,7 +128,7 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
     (tmp_path / ".cluster" / "env" / "bb" / ".unresolved").write_text("checked k\nlibx.so.1\n")
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "authorized_keys").write_text("ssh-ed25519 U me\nrestrict ssh-ed25519 C cluster-internal\n")
-    for _ in range(2):  # by looking, and by what was kept
+    for _ in range(2):  # without and with the cache
         facts = look(tmp_path)
         assert facts.home == str(tmp_path)
         assert facts.python_version >= (3, 6)
@@ -142,7 +142,7 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
 
 
 def count_programs(home: Path) -> list[str]:
-    """The programs that facts.sh starts, by the real shell's own trace."""
+    """The programs that facts.sh starts, from the shell's trace."""
     text = render_facts_script("auto")
     traced = run_shell(f"set -x\n{text}", home)
     commands = {line.lstrip("+ ").split(" ")[0] for line in traced.stderr.splitlines() if line.startswith("+")}
@@ -163,7 +163,7 @@ def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:
     path = f"{own}:{SYSTEM_PATH}"
     assert look(tmp_path, path=path).gpus == ()
     make_programs(own, nvidia_smi='case "$1" in *compute_cap*) echo "8.6, 535.1, NVIDIA A10G" ;; esac')
-    assert look(tmp_path, path=path).gpus == ()  # kept: nothing that is watched has changed
+    assert look(tmp_path, path=path).gpus == ()  # cached: no watched folder has changed
     known = tmp_path / ".cluster" / "known"
     lines = known.read_text().splitlines()
     known.write_text("\n".join([lines[0].replace("stamp=", "stamp=of another boot "), *lines[1:]]) + "\n")

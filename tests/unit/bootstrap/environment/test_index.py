@@ -1,4 +1,4 @@
-"""Wheels that are looked for, and not fetched: the real pip, asking a package index over HTTP."""
+"""Wheels that are found but not fetched: the real pip with a package index over HTTP."""
 
 import random
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def use_index(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pip ask that index alone."""
+    """Make pip use only that index."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple/")
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
@@ -101,10 +101,7 @@ def test_wheels_resolved_earlier_are_downloaded(tmp_path: Path, index: Index) ->
 
 @pytest.mark.parametrize(
     ("refusal", "hashes", "said"),
-    [
-        ((401, b""), True, "cannot be fetched directly from 127.0.0.1: HTTP Error 401"),
-        (None, False, "SHA-256"),
-    ],
+    [((401, b""), True, "cannot be fetched directly from 127.0.0.1: HTTP Error 401"), (None, False, "SHA-256")],
 )
 def test_an_index_that_nodes_cannot_fetch_from(
     tmp_path: Path, index: Index, refusal: tuple[int, bytes] | None, *, hashes: bool, said: str
@@ -135,7 +132,7 @@ def test_wheels_of_a_local_folder_have_no_url(tmp_path: Path, index: Index, monk
 
 @pytest.fixture
 def thing(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> BundleFile:
-    """A wheel that the index has, and this machine not yet."""
+    """A wheel that is in the index, but not in the cache."""
     monkeypatch.setattr(package_index, "FIRST_PAUSE_S", 0.01)
     described = describe_file(index.folder / THING)
     wheel = FoundWheel(url=f"{index.url}/files/{THING.replace('+', '%2B')}", sha256=described.sha256)

@@ -1,4 +1,4 @@
-"""What [bootstrap] packages and requirements files ask for, and what of them a kind of node gets."""
+"""The requirements of [bootstrap] packages and requirements files, and those that apply to a kind of node."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -186,10 +186,7 @@ def test_join_lines() -> None:
         ("ERROR: No matching distribution found for docopt", "docopt"),
         ("ERROR: No matching distribution found for a==1 (from b==2)\n", "a==1"),
         ("ERROR: No matching distribution found for a<2,>=1 (from c->b)\nmore", "a<2,>=1"),
-        (
-            "some packages have no matching distributions available for your environment:\n    docopt\n",
-            "docopt",
-        ),
+        ("some packages have no matching distributions available for your environment:\n    docopt\n", "docopt"),
         ("ERROR: ResolutionImpossible", None),
     ],
 )

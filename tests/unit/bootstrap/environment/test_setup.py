@@ -1,4 +1,4 @@
-"""The user's set-up commands in the real login shell, and apt's locks held by real processes."""
+"""The user's set-up commands in a real login shell, and apt's locks held by real processes."""
 
 import fcntl
 import json
@@ -16,14 +16,14 @@ from bootstrap.environment.steps import render_commands, setup_digest
 from node_facts import NODE_PROGRAMS, SYSTEM_PATH
 
 sys.path.insert(0, str(NODE_PROGRAMS))
-# They run by themselves on the nodes, so they are found by path here.
+# Imported by path, as on the nodes.
 import apt_lock
 import run_setup
 import setup_env
 
 
 def setup(home: Path, *commands: str, silence_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run commands as a node does, in a home of their own."""
+    """Run commands as a node does, in the given home."""
     digest = setup_digest(commands)
     assert digest is not None
     folder = home / ".cluster" / "setup"

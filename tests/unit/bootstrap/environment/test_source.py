@@ -1,4 +1,4 @@
-"""MXNet from source: what is decided, and the script that builds, run here with a small repository."""
+"""MXNet from source: the choices, and the build script, run here with a small repository."""
 
 import hashlib
 import json
@@ -92,10 +92,7 @@ def test_labels_of_built_wheels() -> None:
     assert label_built(build, "mxnet-1.7.0-1_cpu_0a1b2c3d4e5f-py3-none-linux_x86_64.whl") == "source@v1.7.x"
     assert cuda_of("source@v1.7.x+cu112") == (11, 2)
     assert cuda_of("source@v1.7.x") is None
-    assert find_cuda(GPU, "source@v1.7.x+cu112").library_dirs == (
-        "/usr/local/cuda-11.2/lib64",
-        "/usr/local/cuda/lib64",
-    )
+    assert find_cuda(GPU, "source@v1.7.x+cu112").library_dirs == ("/usr/local/cuda-11.2/lib64", "/usr/local/cuda/lib64")
     assert find_warnings(FACTS, "source@v1.7.x") == ()
     assert find_ref("source@v1.7.x") == "v1.7.x"
     assert find_ref("mxnet==1.9.1") is None
@@ -155,7 +152,7 @@ def test_every_node_gets_the_linked_libraries(*, envs: frozenset[str], installed
 
 
 class Head:
-    """A home folder in which the build's script runs; its Python with setuptools is that of the tests."""
+    """A home folder for the build script; its Python with setuptools is that of the tests."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -170,7 +167,7 @@ class Head:
         return run_shell(text, self.home, path=os.defpath)
 
     def kill_in_the_middle(self, build: SourceBuild, *, hold: Path) -> None:
-        """Build, and kill all of it when make writes to the pipe `hold`."""
+        """Build, and kill the whole build when make writes to the pipe `hold`."""
         os.mkfifo(hold)
         text = render_build(build, python="env/python", node_python=sys.executable, setup=None)
         env = {"HOME": str(self.home), "PATH": os.defpath}

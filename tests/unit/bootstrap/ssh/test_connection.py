@@ -28,9 +28,9 @@ from bootstrap.ssh.explain import (
 from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_command
 from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins, load_private_key
 from foundation.errors import ClusterError, ConnectError
+from node_facts import HOST
 from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
 
-HOST = Host(name="node-1", instance_id="i-1", address="198.18.0.2", private_ip="10.0.0.5", user="ubuntu", is_head=False)
 BOOTED = ("ip-10-0-0-5 login: ",)
 
 

@@ -1,4 +1,4 @@
-"""The first contact with a node, over real ssh: a server in this process, whose console says what a test wants."""
+"""The first contact with a node, over real ssh to a server in this process, with a console that the test sets."""
 
 import itertools
 import socket
@@ -90,7 +90,7 @@ def test_a_refused_connection_is_closed(node: Node) -> None:
 
 
 def open_connections() -> list[paramiko.Transport]:
-    """This side's connections that nobody has hung up."""
+    """This side's open connections."""
     transports = [thread for thread in threading.enumerate() if isinstance(thread, paramiko.Transport)]
     return [transport for transport in transports if transport.is_active() and not transport.server_mode]
 
@@ -118,7 +118,7 @@ def test_an_error_quotes_the_console(
 
 
 def test_a_timeout_hints_at_a_changed_address(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A firewall's silence, as a listener has it whose queue is full."""
+    """A listener with a full queue is silent, like a firewall."""
     monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 1)  # Fabric takes whole seconds only
     node.lines = ("node login: ",)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
@@ -149,7 +149,7 @@ def test_a_console_error_does_not_hide_the_connection_error(node: Node) -> None:
 
 
 class Clock:
-    """bootstrap.ssh.keys's time: it stands still until it is told."""
+    """A clock for bootstrap.ssh.keys that the test moves."""
 
     now = 1000.0
 

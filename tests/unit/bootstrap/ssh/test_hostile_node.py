@@ -1,4 +1,4 @@
-"""What a node says of itself is bounded and held against its form: facts, `exec`, and the programs that set it up."""
+"""Answers of a hostile node are limited and validated: facts, `exec`, and the programs that set it up."""
 
 import time
 from collections import deque
@@ -20,8 +20,8 @@ from bootstrap.verify.nodes import _Begun, _Clock, _Tried
 from cluster.commands.shell import Collector
 from foundation.errors import ClusterError, ConnectError
 from job_channels import Channel
+from node_facts import HOST
 
-HOST = Host(name="node-1", instance_id="i-1", address="192.0.2.1", private_ip="10.0.0.1", user="u", is_head=False)
 FACTS = "machine=x86_64\ncores=1\npython=3.11 /usr/bin/python3\ndisk_free_kib=1\nhome=/h\n"
 
 

@@ -1,4 +1,4 @@
-"""Hosts that are not the cluster's, on this machine: who is one, what is remembered, what is done there and undone."""
+"""The user's own hosts, on this machine: which lines name them, what is stored, and the scripts that run there."""
 
 import os
 import subprocess
@@ -24,20 +24,12 @@ from bootstrap.ssh.other_hosts import (
 from bootstrap.ssh.user_ssh import Spec
 from foundation.errors import ClusterError, ConfigError
 from job_world import CODE_DIR, NO_ACCESS, PROJECT_DIR, cpus, node, plan, with_files
+from node_facts import LAB as OWN_HOST
 from train.engines import ENGINES
 from train.job.config import DataConfig, TrainConfig
 
 NODES = [one.host for one in cpus(2)]
-LAB = Host(
-    name="lab:2222",
-    instance_id="lab:2222",
-    address="lab.example.org",
-    private_ip="10.9.0.1",
-    user="alice",
-    is_head=False,
-    port=2222,
-    spec="alice@lab:2222",
-)
+LAB = replace(OWN_HOST, name="lab:2222", instance_id="lab:2222", spec="alice@lab:2222")
 MARK = "cluster-internal-demo-0011aabb"
 LINE = authorized_line("ssh-ed25519 AAAA x", head_ip="10.0.0.4,198.18.0.0", mark=MARK)
 MINE = "ssh-ed25519 MINE me@home"
@@ -105,7 +97,7 @@ def test_addresses_are_unique_and_reachable(others: list[Host], said: str | None
         check_addresses(others, NODES)
 
 
-# -- what is remembered ----------------------------------------------------------------------------------------------
+# -- stored hosts ----------------------------------------------------------------------------------------------------
 
 
 def test_hosts_are_remembered_and_forgotten(tmp_path: Path) -> None:
@@ -149,7 +141,7 @@ def test_a_damaged_memory_is_an_error(tmp_path: Path, text: str) -> None:
         Memory(path, cluster="demo").read()
 
 
-# -- what is done there ----------------------------------------------------------------------------------------------
+# -- scripts on the host ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -160,7 +152,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(script: str, home: Path) -> str:
-    """As a host's shell runs it."""
+    """Run a script in a shell with this home."""
     env = {"HOME": str(home), "PATH": os.environ["PATH"]}
     done = subprocess.run(["/bin/sh", "-c", script], env=env, check=True, capture_output=True, text=True, timeout=20)
     assert done.stderr == ""
@@ -179,8 +171,8 @@ def write_keys(home: Path, text: str) -> Path:
     [
         (None, ""),
         (f"{MINE}\n", f"{MINE}\n"),
-        (MINE, f"{MINE}\n"),  # its last line does not end
-        (f"restrict ssh-ed25519 OLD {MARK}\n{MINE}\n", f"{MINE}\n"),  # of the head that was
+        (MINE, f"{MINE}\n"),  # without a newline at the end
+        (f"restrict ssh-ed25519 OLD {MARK}\n{MINE}\n", f"{MINE}\n"),  # of an earlier head
     ],
 )
 def test_the_head_is_authorized_once_and_other_lines_stay(home: Path, before: str | None, after: str) -> None:

@@ -1,4 +1,4 @@
-"""The user's own ssh set-up: where it leads, whom it knows, and what is said of what fails."""
+"""The user's own ssh set-up: routes, known hosts, and errors."""
 
 import subprocess
 from dataclasses import replace
@@ -7,7 +7,6 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from bootstrap.ssh.host import Host
 from bootstrap.ssh.user_ssh import (
     Route,
     Spec,
@@ -20,20 +19,11 @@ from bootstrap.ssh.user_ssh import (
     parse_spec,
 )
 from foundation.errors import ClusterError, ConnectError
+from node_facts import LAB
 from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
 SHOWN = f"{KEY.get_name()} {KEY.get_base64()}"
-HOST = Host(
-    name="lab",
-    instance_id="lab",
-    address="lab.example.org",
-    private_ip="10.9.0.1",
-    user="alice",
-    is_head=False,
-    port=2222,
-    spec="lab",
-)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +133,7 @@ def test_find_known_keys(lines: list[str], name: str, *, known: bool) -> None:
     ],
 )  # fmt: skip
 def test_failed_connections_to_own_hosts_are_explained(error: Exception, said: str, hint: str) -> None:
-    told, what_to_type = explain(HOST, Spec(host="lab"), error)
+    told, what_to_type = explain(LAB, Spec(host="lab"), error)
     assert told.startswith("lab (alice@lab.example.org port 2222): ")
     assert said in told
     assert hint in what_to_type
@@ -161,7 +151,7 @@ def test_failed_connections_to_own_hosts_are_explained(error: Exception, said: s
 def test_an_unanswered_login_differs_from_refused_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
 ) -> None:
-    """sshd hangs up on those who try too many keys (MaxAuthTries): they have been refused."""
+    """sshd closes the connection after too many keys (MaxAuthTries): these have been refused."""
     if login == "silent":
         be_impatient(monkeypatch)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -176,7 +166,7 @@ def test_an_unanswered_login_differs_from_refused_keys(
     )
     with silent_sshd(login) as port:
         (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {HOST_KEY.get_name()} {HOST_KEY.get_base64()}\n")
-        host = replace(HOST, address="127.0.0.1", port=port)
+        host = replace(LAB, address="127.0.0.1", port=port)
         with pytest.raises(ConnectError) as caught:
             connect(host, spec=Spec(host="127.0.0.1", user="alice", port=port), config=config)
     assert caught.value.message == f"lab (alice@127.0.0.1 port {port}): {said}"

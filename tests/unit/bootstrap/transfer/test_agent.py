@@ -1,4 +1,4 @@
-"""Set-ups by bootstrap.distribute and real agents: who is killed, what fails, and what the others have in the end."""
+"""Set-ups by the real Distribution and real agents: kills, failures, and the files of the other nodes."""
 
 import os
 import random
@@ -21,7 +21,7 @@ from waits import until
 SIZE = 3 << 20
 HALF = SIZE // 2
 SLACK = 500_000
-"""For the agents' own code and what was on its way to one that was killed."""
+"""For the agents' own code, and bytes on their way to a killed node."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> BundleFile:
 
 
 def at_half_time(nodes: Nodes, file: BundleFile) -> None:
-    """All that was let through has reached every node."""
+    """Wait until all bytes that the gate lets through have reached every node."""
     assert nodes.gate.reached.wait(20)
     reached = nodes.all[0].arriving_bytes(file)
     until(lambda: all(node.arriving_bytes(file) >= reached for node in nodes.all), "half of it does not get through")
@@ -108,7 +108,7 @@ def test_a_late_node_takes_from_the_others(tmp_path: Path, file: BundleFile) -> 
 
 
 def test_a_complete_node_serves_the_others(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
-    """Before the uplink is used, and only then."""
+    """It is woken before the uplink is used, and only once."""
     with Nodes(tmp_path, 3) as nodes:
         idle, taker, other = nodes.all
         hold(idle.home, file.path.read_bytes(), file.name)
@@ -121,7 +121,7 @@ def test_a_complete_node_serves_the_others(tmp_path: Path, file: BundleFile, sma
 
 
 def test_nodes_exchange_different_files(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
-    """The first has the big one already: the uplink carries the small one alone, though it comes first."""
+    """The first node has the big file already: the uplink carries only the small one."""
     with Nodes(tmp_path, 3) as nodes:
         has, taker, other = nodes.all
         hold(has.home, file.path.read_bytes(), file.name)
@@ -199,7 +199,7 @@ def test_no_such_python(tmp_path: Path) -> None:
         ("exit 1", 1, []),
         ("kill -9 $$", 137, ["Killed"]),
         ("cat; pwd -P; false", 1, ["HOME"]),
-        ("sleep 60 & exit 4", 4, []),  # what is left running holds nothing up
+        ("sleep 60 & exit 4", 4, []),  # without waiting for background processes
         (": >begun; exec sleep 60", -9, ["(killed after 0.2 s without output)"]),
     ],
 )
@@ -261,16 +261,15 @@ def test_an_agent_ends_with_its_stdin(home: Path, start: Callable[..., RawAgent]
 
 
 def test_a_running_script_finishes(home: Path, start: Callable[..., RawAgent]) -> None:
-    """By the end of the user's machine; and the next command waits for it, even when the agent itself was killed."""
+    """Neither the end of stdin nor a killed agent ends it, and the next command waits for it."""
     for kill_it in (False, True):
         agent = start(home, tasks=[script("echo begun >log; while [ ! -e go ]; do sleep 0.05; done; echo whole >>log")])
         agent.hear("listening", "arrived", "begun")
         until(lambda: (home / "log").exists() and (home / "log").read_text() == "begun\n", "it does not begin")
-        assert agent.process.stdin is not None
         if kill_it:
             agent.send(signal.SIGKILL)
         else:
-            agent.process.stdin.close()
+            agent.shutdown_write()
         later = start(home, tasks=[script("echo after >>log")])
         (home / "go").touch()
         later.hear("listening", "arrived", "begun", "done")
@@ -304,7 +303,7 @@ def test_set_ups_of_a_node_exclude_each_other(home: Path, start: Callable[..., R
 def test_invalid_control_messages(home: Path, start: Callable[..., RawAgent], said: bytes) -> None:
     agent = start(home, entry(b"some"))
     agent.hear("listening")
-    agent.write(said)
+    agent.sendall(said)
     assert "not a message" in agent.hear("failed")["what"]
     assert agent.process.wait() == 1
     assert agent.errors() == ""
@@ -316,14 +315,10 @@ def test_an_unwritable_home(home: Path, start: Callable[..., RawAgent]) -> None:
     assert start(home).hear("failed")["what"].startswith(str(home))
 
 
-def test_an_agent_sends_signs_of_life(home: Path) -> None:
-    agent = RawAgent(home, entry(b"some"))
-    try:
-        assert agent.process.stdout is not None
-        agent.hear("listening")
-        until(lambda: "alive" in str(agent._said.queue), "it is silent")
-    finally:
-        agent.end()
+def test_an_agent_sends_signs_of_life(home: Path, start: Callable[..., RawAgent]) -> None:
+    agent = start(home, entry(b"some"))
+    agent.hear("listening")
+    assert "alive" in agent.read_message()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def holder(start: Start, number: int, tmp_path: Path, *contents: bytes) -> RawAgent:
-    """A node that has files already."""
+    """A node that has these files."""
     for data in contents:
         hold(tmp_path / str(number), data)
     agent = start(number)
@@ -75,7 +75,7 @@ def test_a_missing_file_is_uploaded_and_the_next_one_taken(start: Start, tmp_pat
     taker.take_from(near.peer)
     assert taker.hear("stuck") == digest_of(lacks)
     taker.upload(lacks)
-    taker.hear("arrived")  # and for the second it has asked the first one it was told of
+    taker.hear("arrived")  # the second file came from the first peer
     assert taker.path(has).read_bytes() == has
 
 
@@ -89,7 +89,7 @@ def test_the_next_peer_is_asked(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [1, len(SOME) // 2, len(SOME), len(SOME) + 9])
 def test_a_damaged_partial_file_is_replaced(start: Start, tmp_path: Path, kept: int) -> None:
-    """By another node and, where there is none, by the user's machine."""
+    """By another node, or by the user's machine if there is none."""
     source = holder(start, 1, tmp_path, SOME)
     for number in (2, 3):
         folder = tmp_path / str(number) / ".cluster" / "incoming"
@@ -148,11 +148,11 @@ def test_a_node_without_the_secret_gets_nothing(start: Start, tmp_path: Path) ->
         connection.settimeout(5)
         nonce = connection.recv(32)
         connection.sendall(nonce + nonce)
-        assert connection.recv(1) == b""  # hung up, no proof, no byte
+        assert connection.recv(1) == b""  # closed, without a proof or a byte
 
 
 def test_strangers_do_not_exhaust_a_node(start: Start, tmp_path: Path) -> None:
-    """Neither the descriptors, which are few here, nor the threads; and whoever knows it is served all the same."""
+    """Neither descriptors, which are few here, nor threads; a node with the secret is still served."""
     hold(tmp_path / "1", SOME)
     source = start(1, limit="ulimit -n 80")
     source.hear("arrived")
@@ -179,7 +179,7 @@ def test_a_slow_proof_of_the_secret_is_cut_off(start: Start, tmp_path: Path) -> 
     with socket.create_connection(source.peer) as connection:
         connection.settimeout(0.2)
         assert len(connection.recv(32)) == 32
-        for _ in range(63):  # one more would be a whole proof, wrong as it is
+        for _ in range(63):  # one more would be a complete, wrong proof
             try:
                 connection.sendall(b"x")
                 assert connection.recv(1) == b""
@@ -189,7 +189,7 @@ def test_a_slow_proof_of_the_secret_is_cut_off(start: Start, tmp_path: Path) -> 
                 pass
             break
         else:
-            pytest.fail("a byte now and then is enough to stay")
+            pytest.fail("a slow client stays connected")
 
 
 def test_a_node_without_the_secret_gives_nothing(start: Start) -> None:
@@ -209,7 +209,7 @@ def test_a_node_without_the_secret_gives_nothing(start: Start) -> None:
 
 @pytest.mark.parametrize("said", [b"D\xff\xff\xff\xff", b"D\x00\x00\x00\x00", b"?" * 500, b""])
 def test_invalid_frames(start: Start, tmp_path: Path, said: bytes) -> None:
-    """By a proxy that puts it where the first frame should be: the secret alone is no guarantee of sense."""
+    """A proxy puts them in place of the first frame, after a valid proof."""
     source = holder(start, 1, tmp_path, SOME)
     taker = start(2, entry(SOME))
     with socket.create_server(("127.0.0.9", 0)) as listener:
@@ -233,7 +233,7 @@ def test_a_frozen_node_is_skipped(start: Start) -> None:
     first.upload(SOME, until=half)
     until(lambda: last.arrived_bytes(SOME) == half, "the half does not get through")
     still.send(signal.SIGSTOP)
-    first.write(SOME[half:])
+    first.sendall(SOME[half:])
     first.hear("arrived")
     last.hear("arrived")
     assert last.path(SOME).read_bytes() == SOME
@@ -262,7 +262,7 @@ def test_tasks_run_after_the_files_arrive(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_host_behind_nat_listens_on_all_addresses(tmp_path: Path) -> None:
-    """Others know it by an address (of RFC 5737 here) that no interface of it has."""
+    """None of its interfaces has the address by which others know it (here one of RFC 5737)."""
     agent = RawAgent(tmp_path / "lab", address="192.0.2.1")
     try:
         agent.listen()

@@ -1,4 +1,4 @@
-"""Where nodes have their files from: real agents, a package index over HTTP, and this machine."""
+"""The sources of nodes' files: real agents, a package index over HTTP, and this machine."""
 
 import random
 import threading
@@ -39,13 +39,13 @@ def index(folder: Path) -> Iterator[Index]:
 
 @pytest.fixture
 def own(folder: Path) -> BundleFile:
-    """A file that lies here, and nowhere else."""
+    """A file that only this machine has."""
     return describe_file(folder / "own.bin")
 
 
 @pytest.fixture
 def wheel(folder: Path, index: Index, tmp_path: Path) -> BundleFile:
-    """A wheel that is in the index, and not here."""
+    """A wheel that only the index has."""
     described = describe_file(folder / "thing-1.0-py3-none-any.whl")
     path = tmp_path / "cache" / described.name
     return replace(described, path=path, urls=(f"{index.url}/files/{described.name}",))
@@ -62,7 +62,7 @@ def make_nodes(
 
 
 def asked_bytes(index: Index) -> int:
-    """What nodes have asked the index for, but for their probes; what this machine asks for has no range."""
+    """The bytes that nodes requested, without their probes; requests of this machine have no range."""
     total = 0
     for wanted in index.asked_for(".whl"):
         first, _, last = wanted.removeprefix("bytes=").partition("-")
@@ -105,7 +105,7 @@ def test_cached_wheels_are_uploaded(tmp_path: Path, index: Index, wheel: BundleF
 def test_nodes_without_internet_get_wheels_from_this_machine(
     tmp_path: Path, index: Index, wheel: BundleFile, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the nodes the index is silent: it takes longer than they wait, and this machine waits for it."""
+    """The index answers later than the nodes wait, but this machine waits longer."""
     monkeypatch.setattr("bootstrap.transfer.sources.PROBE_S", 0.2)
     index.delay_s = 0.6
     other = describe_file(make_wheel(folder, "other-1.0-py3-none-any.whl", {"x": b"x"}))
@@ -124,7 +124,7 @@ def test_nodes_without_internet_get_wheels_from_this_machine(
 def test_a_damaged_wheel_from_the_index(
     tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node says so; what this machine is given is damaged as well."""
+    """The node reports it; the download to this machine is damaged as well."""
     monkeypatch.setattr("bootstrap.environment.package_index.FIRST_PAUSE_S", 0.01)
     index.flip = True
     nodes, events = make_nodes(tmp_path, 1)
@@ -140,7 +140,7 @@ def test_a_damaged_wheel_from_the_index(
 def test_the_second_node_takes_over_from_a_dead_first_one(
     tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index answers nobody before it is dead."""
+    """The index answers only after the first node's death."""
     is_dead, find_file = threading.Event(), index.find_file
 
     def wait_and_find(path: str) -> bytes | None:
@@ -175,8 +175,7 @@ def test_each_node_takes_wheels_from_the_index(
 
 
 @pytest.mark.parametrize(
-    ("options", "key"),
-    [({"distribute": "pypi"}, 'distribute = "pypi"'), ({"fetch": "head"}, 'fetch = "head"')],
+    ("options", "key"), [({"distribute": "pypi"}, 'distribute = "pypi"'), ({"fetch": "head"}, 'fetch = "head"')]
 )
 def test_an_index_that_refuses_nodes(
     tmp_path: Path, index: Index, wheel: BundleFile, options: dict[str, Any], key: str

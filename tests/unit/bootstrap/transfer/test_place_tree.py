@@ -1,4 +1,4 @@
-"""What place_tree.py, in a process of its own, makes of what arrives."""
+"""Trees that place_tree.py places, in its own process."""
 
 import errno
 import gzip
@@ -29,7 +29,7 @@ CONTENTS = st.one_of(st.sampled_from([b"", b"same", b"#!/bin/sh\n", b"x" * 70_00
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    """Files, some executable, and empty folders, where no file stands in the way of another."""
+    """Files, some executable, and empty folders, without conflicting paths."""
     paths = draw(st.lists(st.lists(NAMES, min_size=1, max_size=3).map(tuple), max_size=8, unique=True))
     above = {path[:count] for path in paths for count in range(1, len(path))}
     leaves = ["/".join(path) for path in paths if path not in above]
@@ -47,7 +47,7 @@ def node(tmp_path: Path) -> Iterator[NodeDir]:
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(first=trees(), second=trees(), shared=trees())
 def test_a_placed_tree_equals_the_sent_tree(node: NodeDir, first: Tree, second: Tree, shared: Tree) -> None:
-    """One after the other on the same node, each from what is there."""
+    """One after the other on the same node."""
     both = tree_of({f"{name}/{file.path}": file.source for name in ("x", "y") for file in shared.files})  # type: ignore[misc]
     for tree in (first, second, shared, both):
         assert node.send(tree, keep=tuple(node.trees())) == {}
@@ -188,7 +188,7 @@ def test_a_run_killed_at_any_step_is_repaired(node: NodeDir) -> None:
 
 
 def send_at(node: NodeDir, tree: Tree, second: int, keep: tuple[str, ...] = ()) -> None:
-    """Place a tree, as if so many seconds after 1970."""
+    """Place a tree at a time in seconds after 1970."""
     assert node.send(tree, keep=keep) == {}
     os.utime(node.path(tree) / ".complete", (second, second))
 

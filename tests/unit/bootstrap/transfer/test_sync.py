@@ -18,7 +18,7 @@ from node_dir import NodeDir, content_of, start_placer, wanted_content
 
 
 def fill(root: Path, *paths: str) -> Path:
-    """Files with their own paths as content; what ends with / is a folder."""
+    """Write files with their own paths as content; a path that ends with / is a folder."""
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/"):

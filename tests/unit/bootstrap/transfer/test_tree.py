@@ -1,4 +1,4 @@
-"""Trees, and the archives in which they travel."""
+"""Trees and their archives."""
 
 import os
 import tarfile
@@ -36,7 +36,7 @@ def test_archives_are_reproducible(tmp_path: Path) -> None:
 
 
 def tree_with(path: Path) -> Tree:
-    """A tree of one file, of which `path` had b"abc" when it was looked at."""
+    """A tree of one file, `path`, which had the content b"abc"."""
     file = tree_of({"x.rec": b"abc"}).files[0]
     return make_tree([TreeFile(path=file.path, sha256=file.sha256, size_bytes=3, mode=0o644, source=path)])
 

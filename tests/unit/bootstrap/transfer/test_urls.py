@@ -1,4 +1,4 @@
-"""Files from URLs, as nodes take them: a real server over HTTP, which breaks off, refuses and lies."""
+"""Nodes' downloads from a real HTTP server, which breaks off, refuses and sends wrong bytes."""
 
 import hashlib
 import random
