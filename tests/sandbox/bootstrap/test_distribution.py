@@ -208,22 +208,6 @@ def test_a_full_disk(four: Four, file: BundleFile) -> None:
     assert four.having(file) == [True] * 4
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut short"])
-def test_a_file_damaged_on_this_machine(four: Four, file: BundleFile, damage: str) -> None:
-    data = bytearray(file.path.read_bytes())
-    data[SIZE // 2] ^= 1
-    file.path.write_bytes(data[: SIZE // 3 if damage == "cut short" else None])
-    errors = four.distribute(wanted(file))
-    assert sorted(errors) == ["node-0", "node-1", "node-2", "node-3"]
-    assert all(str(file.path) in str(error) for error in errors.values()), errors
-    assert four.having(file) == [False] * 4
-    assert not file.path.exists()
-    data[SIZE // 2] ^= 1
-    file.path.write_bytes(data)
-    assert four.distribute(wanted(file)) == {}
-    assert four.having(file) == [True] * 4
-
-
 @pytest.mark.parametrize(("fault", "number"), [pytest.param("freeze", 2, marks=pytest.mark.slow), ("kill", 1)])
 def test_a_frozen_or_dead_node(
     four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch, fault: str, number: int

@@ -8,10 +8,12 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.ssh.connection import NodeConnection
@@ -144,6 +146,23 @@ class RawAgent(LocalChannel):
     def end(self) -> None:
         super().end()
         self._lines.close()
+
+
+StartAgent = Callable[..., RawAgent]
+
+
+@pytest.fixture
+def start_agent() -> Iterator[StartAgent]:
+    """Starts agents, with RawAgent's arguments, and ends them after the test."""
+    agents: list[RawAgent] = []
+
+    def start(*arguments: Any, **options: Any) -> RawAgent:
+        agents.append(RawAgent(*arguments, **options))
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        agent.end()
 
 
 class Proxy:

@@ -1,7 +1,6 @@
 """The user's set-up commands in a real login shell, and apt's locks held by real processes."""
 
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -216,7 +215,3 @@ def test_a_free_apt_lock_stays_free(tmp_path: Path) -> None:
     assert apt_lock.wait([str(lock)], 60)
     with lock.open("r+") as stream:
         fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_commands_are_sent_unchanged() -> None:
-    assert json.loads(render_commands(ODD)) == ODD

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent_steps import Nodes, RawAgent, entry, hold, script
+from agent_steps import Nodes, StartAgent, entry, hold, script, start_agent
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.transfer.distribute import SetUp, failure
 from foundation.errors import ClusterError, ConnectError, NodeCommandError
 from waits import until
+
+__all__ = ["start_agent"]
 
 SIZE = 3 << 20
 HALF = SIZE // 2
@@ -203,8 +204,8 @@ def test_no_such_python(tmp_path: Path) -> None:
         (": >begun; exec sleep 60", -9, ["(killed after 0.2 s without output)"]),
     ],
 )
-def test_failing_scripts(home: Path, start: Callable[..., RawAgent], text: str, code: int, lines: list[str]) -> None:
-    agent = start(home, tasks=[script(text, silence_s=0.2 if "begun" in text else 60)])
+def test_failing_scripts(home: Path, start_agent: StartAgent, text: str, code: int, lines: list[str]) -> None:
+    agent = start_agent(home, tasks=[script(text, silence_s=0.2 if "begun" in text else 60)])
     failed = agent.hear("listening", "arrived", "begun", "failed")
     shown = [str(home.resolve()) if line == "HOME" else line for line in lines]
     assert (failed["what"], failed["exit_code"], failed["output"]) == ("a script", code, shown)
@@ -216,23 +217,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., RawAgent]]:
-    agents: list[RawAgent] = []
-
-    def start_agent(home: Path, *files: dict[str, Any], **options: Any) -> RawAgent:
-        agents.append(RawAgent(home, *files, **options))
-        return agents[-1]
-
-    yield start_agent
-    for agent in agents:
-        agent.end()
-
-
-def test_scripts_run_in_order_until_one_fails(home: Path, start: Callable[..., RawAgent]) -> None:
+def test_scripts_run_in_order_until_one_fails(home: Path, start_agent: StartAgent) -> None:
     texts = ["echo a >>log", "echo b >>log", "echo c >>log; false", "echo d >>log"]
     tasks = [script(text) for text in texts]
-    agent = start(home, tasks=tasks)
+    agent = start_agent(home, tasks=tasks)
     agent.hear("listening", "arrived")
     assert [agent.hear("begun") for _ in range(3)] == [0, 1, 2]
     agent.hear("failed")
@@ -240,16 +228,16 @@ def test_scripts_run_in_order_until_one_fails(home: Path, start: Callable[..., R
 
 
 @pytest.mark.parametrize("when", ["before the order", "locked out", "before the peers", "in an upload", "done"])
-def test_an_agent_ends_with_its_stdin(home: Path, start: Callable[..., RawAgent], when: str) -> None:
+def test_an_agent_ends_with_its_stdin(home: Path, start_agent: StartAgent, when: str) -> None:
     data = b"x" * (1 << 20)
-    other = start(home)
+    other = start_agent(home)
     other.hear("listening", "arrived", "done")
     if when == "done":
         assert other.hang_up() == 0
         return
     if when != "locked out":
         other.hang_up()
-    agent = start(home, entry(data))
+    agent = start_agent(home, entry(data))
     if when in ("before the peers", "in an upload"):
         agent.hear("listening")
     if when == "in an upload":
@@ -260,17 +248,19 @@ def test_an_agent_ends_with_its_stdin(home: Path, start: Callable[..., RawAgent]
     assert not list(home.glob(".cluster/files/*"))
 
 
-def test_a_running_script_finishes(home: Path, start: Callable[..., RawAgent]) -> None:
+def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
     """Neither the end of stdin nor a killed agent ends it, and the next command waits for it."""
     for kill_it in (False, True):
-        agent = start(home, tasks=[script("echo begun >log; while [ ! -e go ]; do sleep 0.05; done; echo whole >>log")])
+        agent = start_agent(
+            home, tasks=[script("echo begun >log; while [ ! -e go ]; do sleep 0.05; done; echo whole >>log")]
+        )
         agent.hear("listening", "arrived", "begun")
         until(lambda: (home / "log").exists() and (home / "log").read_text() == "begun\n", "it does not begin")
         if kill_it:
             agent.send(signal.SIGKILL)
         else:
             agent.shutdown_write()
-        later = start(home, tasks=[script("echo after >>log")])
+        later = start_agent(home, tasks=[script("echo after >>log")])
         (home / "go").touch()
         later.hear("listening", "arrived", "begun", "done")
         assert (home / "log").read_text() == "begun\nwhole\nafter\n"
@@ -280,28 +270,28 @@ def test_a_running_script_finishes(home: Path, start: Callable[..., RawAgent]) -
             (home / name).unlink()
 
 
-def test_background_processes_do_not_hold_the_lock(home: Path, start: Callable[..., RawAgent]) -> None:
-    agent = start(home, tasks=[script("sleep 60 >/dev/null 2>&1 & echo $! >pid")])
+def test_background_processes_do_not_hold_the_lock(home: Path, start_agent: StartAgent) -> None:
+    agent = start_agent(home, tasks=[script("sleep 60 >/dev/null 2>&1 & echo $! >pid")])
     agent.hear("listening", "arrived", "begun", "done")
     agent.hang_up()
-    start(home, lock_timeout_s=0.1).hear("listening")
+    start_agent(home, lock_timeout_s=0.1).hear("listening")
     os.kill(int((home / "pid").read_text()), signal.SIGKILL)
 
 
-def test_set_ups_of_a_node_exclude_each_other(home: Path, start: Callable[..., RawAgent]) -> None:
-    running = start(home, entry(b"some"))
+def test_set_ups_of_a_node_exclude_each_other(home: Path, start_agent: StartAgent) -> None:
+    running = start_agent(home, entry(b"some"))
     running.hear("listening")
-    locked_out = start(home, lock_timeout_s=0.1)
+    locked_out = start_agent(home, lock_timeout_s=0.1)
     assert "another set-up of this node" in locked_out.hear("failed")["what"]
     assert locked_out.process.wait() == 1
-    waiting = start(home)
+    waiting = start_agent(home)
     running.send()
     waiting.hear("listening")
 
 
 @pytest.mark.parametrize("said", [b"garbage\n", b"\xff\xfe\n", b"[1, 2]x\n", b"7\n", b"\n"])
-def test_invalid_control_messages(home: Path, start: Callable[..., RawAgent], said: bytes) -> None:
-    agent = start(home, entry(b"some"))
+def test_invalid_control_messages(home: Path, start_agent: StartAgent, said: bytes) -> None:
+    agent = start_agent(home, entry(b"some"))
     agent.hear("listening")
     agent.sendall(said)
     assert "not a message" in agent.hear("failed")["what"]
@@ -309,14 +299,14 @@ def test_invalid_control_messages(home: Path, start: Callable[..., RawAgent], sa
     assert agent.errors() == ""
 
 
-def test_an_unwritable_home(home: Path, start: Callable[..., RawAgent]) -> None:
+def test_an_unwritable_home(home: Path, start_agent: StartAgent) -> None:
     home.mkdir()
     (home / ".cluster").write_text("a file")
-    assert start(home).hear("failed")["what"].startswith(str(home))
+    assert start_agent(home).hear("failed")["what"].startswith(str(home))
 
 
-def test_an_agent_sends_signs_of_life(home: Path, start: Callable[..., RawAgent]) -> None:
-    agent = start(home, entry(b"some"))
+def test_an_agent_sends_signs_of_life(home: Path, start_agent: StartAgent) -> None:
+    agent = start_agent(home, entry(b"some"))
     agent.hear("listening")
     assert "alive" in agent.read_message()
 
@@ -336,8 +326,8 @@ def test_failure_reports(said: dict[str, Any], text: str, hint: str | None) -> N
     assert (error.hint or "").startswith(hint or "")
 
 
-def test_an_agent_leaves_no_children(home: Path, start: Callable[..., RawAgent]) -> None:
-    agent = start(home, tasks=[script("exit 0")])
+def test_an_agent_leaves_no_children(home: Path, start_agent: StartAgent) -> None:
+    agent = start_agent(home, tasks=[script("exit 0")])
     agent.hear("listening", "arrived", "begun", "done")
     children = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children").read_text()
     assert children == ""

@@ -4,14 +4,15 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agent_steps import SECRET, Proxy, RawAgent, digest_of, entry, hold, script
+from agent_steps import SECRET, Proxy, RawAgent, StartAgent, digest_of, entry, hold, script, start_agent
 from waits import until
+
+__all__ = ["start_agent"]
 
 FRAME = 1 << 18
 SOME = random.Random(1).randbytes(3 * FRAME + 17)
@@ -19,18 +20,11 @@ Start = Callable[..., RawAgent]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, start_agent: StartAgent) -> Start:
     """Starts an agent and waits until it listens; those of one number share a home."""
-    agents: list[RawAgent] = []
-
-    def start_agent(number: int, *files: dict[str, Any], **options: Any) -> RawAgent:
-        agent = RawAgent(tmp_path / str(number), *files, address=f"127.0.0.{number}", **options)
-        agents.append(agent)
-        return agent.listen()
-
-    yield start_agent
-    for agent in agents:
-        agent.end()
+    return lambda number, *files, **options: start_agent(
+        tmp_path / str(number), *files, address=f"127.0.0.{number}", **options
+    ).listen()
 
 
 def holder(start: Start, number: int, tmp_path: Path, *contents: bytes) -> RawAgent:
@@ -261,11 +255,7 @@ def test_tasks_run_after_the_files_arrive(start: Start, tmp_path: Path) -> None:
     assert (tmp_path / "2" / "sum").read_text().startswith(digest_of(SOME))
 
 
-def test_a_host_behind_nat_listens_on_all_addresses(tmp_path: Path) -> None:
+def test_a_host_behind_nat_listens_on_all_addresses(tmp_path: Path, start_agent: StartAgent) -> None:
     """None of its interfaces has the address by which others know it (here one of RFC 5737)."""
-    agent = RawAgent(tmp_path / "lab", address="192.0.2.1")
-    try:
-        agent.listen()
-        socket.create_connection(("127.0.0.1", agent.port), timeout=5).close()
-    finally:
-        agent.end()
+    agent = start_agent(tmp_path / "lab", address="192.0.2.1").listen()
+    socket.create_connection(("127.0.0.1", agent.port), timeout=5).close()
