@@ -87,7 +87,7 @@ def test_packages_have_versions_as_pip_has_them(written: str, normal: str) -> No
         (NAMED + "[bootstrap]\nmxnet = 'numpy==1.23.5'", ['mxnet = "numpy==1.23.5"']),
         (NAMED + "[bootstrap]\npackages = ['$(id)']", ['packages[0] = "$(id)"', "not a package with versions"]),
         (NAMED + "[bootstrap]\npackages = ['--index-url=https://x']", ["the option --index-url is not"]),
-        (NAMED + "[bootstrap]\npackages = ['a @ https://x/a.whl']", ["no URL"]),
+        (NAMED + "[bootstrap]\npackages = ['a @ https://x/a.whl']", ["URLs and files are not supported"]),
         (NAMED + "[bootstrap]\npackages = ['-e .']", ['packages[0] = "-e .": the option -e is not supported']),
         (NAMED + "[sandbox]\nfaults = ['capacty']", ['faults[0] = "capacty"', 'did you mean "capacity"?']),
         (NAMED + "[sandbox]\nfaults = ['kill instance=i-1']", ["cluster sandbox fault kill instance=i-1"]),

@@ -83,7 +83,7 @@ TOML = 'name = "demo"\n'
         (TOML + '[bootstrap]\npackages = ["-r no.txt"]', ("up",), "no.txt: there is no such file", None),
         (TOML + '[bootstrap]\nsync = ["no/"]', ("up",), 'sync = "no": there is no such file or folder in ', None),
         (TOML + '[bootstrap]\npython = "2.7"', ("up",), 'bootstrap.python = "2.7": not allowed; ', None),
-        (TOML + '[bootstrap]\nmxnet = "mxnet"', ("up",), "choice with its version, such as ", None),
+        (TOML + '[bootstrap]\nmxnet = "mxnet"', ("up",), "a wheel with its version, such as ", None),
         (TOML + "[trian]", ("up",), 'trian: unknown key; did you mean "train"?', None),
         (TOML + "nodes = 3", ("up",), "nodes: unknown key; did you mean [provision] nodes?", None),
         (
