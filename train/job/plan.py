@@ -10,7 +10,7 @@ from msgspec import structs
 from bootstrap.apply import ReadyNode
 from bootstrap.environment.target import choose_mxnet
 from train.engines import ENGINES
-from train.job.checks import Wanted, check
+from train.job.checks import ProposedJob, check
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import Threads, choose_gpus, choose_servers, choose_threads, job_name, script_options
 from train.job.placement import Placement, describe_hosts, find_hosts, other_warnings, place, rebase
@@ -77,7 +77,7 @@ def plan_job(
     library = library_of(head)
     reading = plan_reading(data, access, library=library, program=program)
     staged = reading.mode == "stage"
-    wanted = Wanted(
+    proposed = ProposedJob(
         config=config,
         placement=placement,
         library=library,
@@ -92,12 +92,12 @@ def plan_job(
     )
     warnings = (
         *([access.warning] if access.warning is not None else []),
-        *check(wanted),
+        *check(proposed),
         *reading_warnings(reading, config, access),
         *other_warnings(placement, library, library_of, staged=staged, of_nodes=access.of_nodes),
     )
     threads = choose_threads(placement)
-    gpus, shares = choose_gpus(config, wanted.gpus, most_workers=placement.most_workers)
+    gpus, shares = choose_gpus(config, proposed.gpus, most_workers=placement.most_workers)
     options = script_options(config, gpus=gpus, shipped=is_shipped)
 
     def target(node: ReadyNode) -> str | None:
@@ -107,14 +107,14 @@ def plan_job(
         there = rebase(script, head=head, node=node, project_dir=target(node) or node.project_dir)
         return tuple(command) or (node.python, there, *config.args, *options)
 
-    reads_url = data.url is not None and not (command or staged or wanted.reads_something_else)
+    reads_url = data.url is not None and not (command or staged or proposed.reads_something_else)
     order = Order(
         job=job_id,
         name=job_name(config.name, command or (_base(script),)),
         queue=config.queue,
         python=head.python,
         launcher=config.launcher,
-        workers=wanted.workers,
+        workers=proposed.workers,
         servers=sum(placement.servers.values()),
         kv_store=config.kv_store,
         start_timeout_s=config.start_timeout_s,
@@ -140,7 +140,7 @@ def plan_job(
         project=_base(head.project_dir) if head.project_dir else None,
         owner=survey.owner,
         results_url=data.results,
-        data_check=DataCheck(url=data.url, needed=wanted.reads_data_url) if reads_url and data.url else None,
+        data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),
     )
     staging = reading_environment(reading, data, placement, access)
