@@ -79,7 +79,7 @@ while True:
     say("no answer")
 """, says="error: node-0 has printed more than 64 KiB that are no answer", code=1),
     "a dense line": Answer(program='say(\'{"jobs": [\' + "[]," * 2_700_000 + "[]]}")',
-                           says="it lists more than 600000 values", code=1),
+                           says="more than 600000 values in the list of jobs", code=1),
     "dense records": Answer(program="""
 dense = ', "x": [' + "[]," * 80_000 + "1]}"
 records(*[record(workers=number)[:-1].replace("000001", "%06d" % (number + 1)) + dense for number in range(7)])

@@ -96,10 +96,10 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         # Hosts.
         ({"hosts": ("node-1", "node-0")}, cpus(2), {}, None),
         ({"hosts": ("10.0.0.5", "10.0.0.4:22")}, cpus(2), {}, None),
-        ({"hosts": ("node-0", "node-7")}, cpus(2), {}, '"node-7" is no node of this cluster; did you mean'),
-        ({"hosts": ("10.9.9.9",)}, cpus(2), {}, '"10.9.9.9" is no node'),
+        ({"hosts": ("node-0", "node-7")}, cpus(2), {}, '"node-7" is not a node of this cluster; did you mean'),
+        ({"hosts": ("10.9.9.9",)}, cpus(2), {}, '"10.9.9.9" is not a node'),
         ({"hosts": ("node-0:2222",)}, cpus(2), {}, "port 22"),
-        ({"hosts": ("node-0", "node-1"), "launcher": "local"}, cpus(2), {}, "train.hosts names node-1"),
+        ({"hosts": ("node-0", "node-1"), "launcher": "local"}, cpus(2), {}, "but train.hosts names node-1"),
         ({"hosts": ("10.0.0.4:22", "node-0"), "launcher": "local"}, cpus(2), {}, None),
         ({"hosts": ("node-0", "node-1"), "launcher": "mpi"}, cpus(2), {}, None),
         # GPUs.

@@ -61,7 +61,7 @@ def test_two_files_for_the_same_place_are_refused(tmp_path: Path, taken: str) ->
     project = make_project(tmp_path)
     (project / taken).parent.mkdir(exist_ok=True)
     (project / taken).mkdir() if taken.endswith("/") else (project / taken).touch()
-    with pytest.raises(ConfigError, match=r"sync brings another outside\.py to the same place"):
+    with pytest.raises(ConfigError, match=r"sync sends another outside\.py to the same path"):
         collect("../outside.py", project, ".", exclude=("link.py",))
 
 

@@ -281,11 +281,11 @@ def test_what_was_chosen_is_shown_with_its_reason() -> None:
         "job j: 4 workers, 4 servers on 2 nodes, kv_store dist_sync: train_mnist",
         "  script: train_mnist.py (ships with cluster)",
         "  OMP_NUM_THREADS=2 (8 cores for 4 processes on a node)",
-        "  --gpus 0,1; GPUs of the workers of a node: 0,1 | 2,3",
-        "  DMLC_INTERFACE: the one that has the node's private address",
+        "  --gpus 0,1; GPUs of each worker on a node: 0,1 | 2,3",
+        "  DMLC_INTERFACE: the one with the node's private address",
         f"  S3: eu-west-1 at s3.eu-west-1.amazonaws.com; {reading}",
         "  credentials: temporary",
-        "  as many open files as the nodes allow",
+        "  open-file limit: the node's maximum",
     ]
 
 
@@ -306,7 +306,7 @@ def test_what_is_the_users_is_shown_as_theirs_without_values() -> None:
         "  OMP_NUM_THREADS=3 (yours)",
         "  DMLC_INTERFACE=eth1 (yours)",
         "  your variables: DMLC_INTERFACE, MY_TOKEN, OMP_NUM_THREADS; workers B",
-        "  1024 open files; ended after 90 min; ended after 10 min without progress",
+        "  open-file limit: 1024; ended after 90 min; ended after 10 min without progress",
         "  2 commands before the start; results: s3://bucket/y/j/",
     ]
 
