@@ -1,4 +1,4 @@
-"""What to advise when a job's program imports a module that the nodes do not have."""
+"""Advice for a job whose program imports a module that the nodes do not have."""
 
 import os
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""The packages of modules that have another name than their package."""
+"""Modules whose package has another name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nearby:
-    """What lies beside a job's program on this machine.
+    """Files next to a job's program on this machine.
 
-    modules: its own modules. requirements: the file that names the packages that it needs, from cluster.toml's folder;
-    None where there is none. is_used: whether [bootstrap] packages has that file.
+    modules: its own modules. requirements: the path of a requirements file from cluster.toml's folder, or None.
+    is_used: whether [bootstrap] packages has that file.
     """
 
     modules: frozenset[str] = frozenset()
@@ -31,7 +31,7 @@ class Nearby:
 
 
 def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[str]) -> Nearby:
-    """Look beside the first of the words that is a file of the project, and in cluster.toml's folder.
+    """Search next to the first of the words that is a file of the project, and in cluster.toml's folder.
 
     words: the job's script, or its command. packages: [bootstrap]'s.
     """
@@ -46,7 +46,7 @@ def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[s
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a word of a command is a file: it may be anything, such as a whole program."""
+    """Whether a word of a command is a file: a word can be anything, even a whole program."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -58,19 +58,19 @@ def _is_package(path: Path) -> bool:
 
 
 def advise(module: str, nearby: Nearby) -> str:
-    """What to do about a missing module. Pure. What the user is to type is in backticks."""
+    """What to do about a missing module, with what the user types in backticks. Pure."""
     top = module.partition(".")[0]
     package = PACKAGES.get(top, top)
     if top in nearby.modules:
         return (
-            f"{module} is beside your program on this machine, and not on the nodes: name it in `[bootstrap] sync`, "
-            "and see that neither .gitignore nor `[bootstrap] exclude` leaves it out"
+            f"{module} is next to your program on this machine, but not on the nodes: name it in `[bootstrap] sync`, "
+            "and check that neither .gitignore nor `[bootstrap] exclude` excludes it"
         )
     if nearby.requirements is None:
         return f'{module} is not on the nodes: set `[bootstrap] packages = ["{package}"]`, then `cluster up`'
     if nearby.is_used:
         return f"{module} is not on the nodes: add its package to {nearby.requirements}, then `cluster up`"
     return (
-        f"{module} is not on the nodes: {nearby.requirements} is beside your program; set "
+        f"{module} is not on the nodes: to install {nearby.requirements} there, set "
         f'`[bootstrap] packages = ["-r {nearby.requirements}"]`, then `cluster up`'
     )

@@ -36,7 +36,7 @@ from waits import until
 pytestmark = pytest.mark.sandbox
 
 PROCESS = r"(worker|server) \d on node-1 \(process \d+\)"
-UNSEARCHED = r"not known to have ended: node-1 could not be searched: ssh: connect to host \S+ port 22: Connection"
+UNSEARCHED = r"may still run: node-1 could not be searched: ssh: connect to host \S+ port 22: Connection"
 
 
 @pytest.fixture
