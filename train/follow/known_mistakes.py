@@ -178,9 +178,9 @@ S3 = (
     ),
     Mistake(
         "No such file or directory: 's3://",
-        "{path}: Python's open() does not support s3://. With `[data] mode = \"stage\"`, MXNet's ImageRecordDataset, "
-        "RecordFileDataset, MXIndexedRecordIO and ImageIter can read it, with their .idx files; other Python code has "
-        "to download the file itself, for example with boto3",
+        "{path}: Python's open() does not support s3://: set `[data] mode = \"stage\"`, with which MXNet's "
+        "ImageRecordDataset, RecordFileDataset, MXIndexedRecordIO and ImageIter can read it, with their .idx files; "
+        "other Python code has to download the file itself, for example with boto3",
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>s3://[^']{1,200})'",
     ),
     Mistake(

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from train.job.payload import is_project_file
+
 REQUIREMENTS = ("requirements.txt", "pyproject.toml")
 PACKAGES = {
     "PIL": "pillow",
@@ -35,7 +37,7 @@ def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[s
 
     words: the job's script, or its command. packages: [bootstrap]'s.
     """
-    program = next((project_dir / word for word in words if _is_file(project_dir / word)), None)
+    program = next((project_dir / word for word in words if is_project_file(project_dir, word)), None)
     folders = [*([program.parent] if program is not None else []), project_dir]
     modules = frozenset(path.stem for path in folders[0].iterdir() if path.suffix == ".py" or _is_package(path))
     found = next((folder / name for folder in folders for name in REQUIREMENTS if (folder / name).is_file()), None)
@@ -43,14 +45,6 @@ def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[s
         return Nearby(modules=modules)
     name = os.path.relpath(found, project_dir)
     return Nearby(modules=modules, requirements=name, is_used=f"-r {name}" in packages)
-
-
-def _is_file(path: Path) -> bool:
-    """Whether a word of a command is a file: a word can be anything, even a whole program."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _is_package(path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from provision.model import count
 from train.job.config import TrainConfig
 from train.job.placement import Placement, share_gpus
-from train.job.protocol import SHELL, Order
+from train.job.protocol import SHELL, Order, render_duration
 from train.job.reading import render_reading
 
 if TYPE_CHECKING:
@@ -167,14 +167,6 @@ def _preparation(order: Order) -> str:
     parts += [f"files copied to {order.sync_dst_dir}"] if order.sync_dst_dir else []
     parts += [f"results: {order.output_url}"] if order.output_url else []
     return "; ".join(parts)
-
-
-def render_duration(seconds: int) -> str:
-    """Seconds in the largest unit without a remainder: "2 h", "90 min", "45 s"."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds % size == 0:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
 
 
 def job_name(name: str, command: Sequence[str]) -> str:

@@ -111,7 +111,11 @@ def _find_beside(
     script: Path | None, command: Sequence[str], *, project_dir: Path, exclude: Sequence[str], approve: Approve
 ) -> Found:
     """The folder of the user's own program; of a command, that of the first word that is a file of the project."""
-    program = next((project_dir / word for word in command if _is_file(project_dir, word)), None) if command else script
+    program = (
+        next((project_dir / word for word in command if is_project_file(project_dir, word)), None)
+        if command
+        else script
+    )
     if program is None or not program.resolve().is_relative_to(project_dir.resolve()):
         return Found()
     found = find_beside(program, project_dir=project_dir, exclude=exclude)
@@ -119,7 +123,7 @@ def _find_beside(
     return found
 
 
-def _is_file(folder: Path, word: str) -> bool:
+def is_project_file(folder: Path, word: str) -> bool:
     """Whether a word of a command is a file's path: a word can be anything, even a whole program."""
     try:
         return bool(word) and (folder / word).is_file()

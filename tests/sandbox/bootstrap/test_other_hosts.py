@@ -78,7 +78,7 @@ def test_a_host_that_the_head_loses_sight_of(world: World) -> None:
             control.cause_fault(world.project.directory, f"heal a={head} b={world.instance_id}")
     said = world.project.messages.read_text()
     assert process.returncode == 1
-    assert re.search(r"(worker|server) (\d )?on lab .*(nothing was heard|was lost)", said), said
+    assert re.search(r"(worker|server) (\d )?on lab .*(no sign of life|was lost)", said), said
     time.sleep(1)
     world.is_quiet()
 
@@ -129,7 +129,7 @@ def test_a_host_that_dies_and_is_still_gone_at_the_end(tmp_path: Path, monkeypat
             control.cause_fault(tmp_path, f"kill instance={world.instance_id}")
             assert process.wait(timeout=60) == 1
         said = world.project.messages.read_text()
-        assert re.search(r"(worker|server) (\d )?on lab .*(nothing was heard|was lost)", said), said
+        assert re.search(r"(worker|server) (\d )?on lab .*(no sign of life|was lost)", said), said
         assert "may still run: lab could not be searched" in said
         receipt = world.project.run("down").stdout
         [mark] = re.findall(r"cluster-internal-demo-[0-9a-f]{8}", receipt)

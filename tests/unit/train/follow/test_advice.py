@@ -95,10 +95,8 @@ def test_each_advice_is_given_once() -> None:
 
 def test_advice_names_what_the_line_names() -> None:
     advice = Advisor().take(line("ModuleNotFoundError: No module named 'gluoncv'"))
-    assert advice is not None
     assert advice.startswith("gluoncv ")
     advice = Advisor().take(line("FileNotFoundError: [Errno 2] No such file or directory: 'a {path} b'"))
-    assert advice is not None
     assert advice.startswith("a {path} b ")
 
 

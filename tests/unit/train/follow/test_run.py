@@ -249,12 +249,7 @@ def test_nodes_that_cannot_be_searched_are_named() -> None:
     def fails() -> str:
         raise no_answer()
 
-    nodes = {
-        "node-0": lambda: "[]",
-        "node-1": fails,
-        "node-2": lambda: '[[7, "python"]]',
-        "node-3": lambda: "",
-    }
+    nodes = {"node-0": lambda: "[]", "node-1": fails, "node-2": lambda: '[[7, "python"]]', "node-3": lambda: ""}
     assert end_everywhere(nodes) == {
         "node-1": [(0, "could not be searched: node-0: no answer on port 22")],
         "node-2": [(7, "python")],

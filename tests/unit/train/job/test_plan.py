@@ -17,7 +17,7 @@ from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
 from train.job.placement import place, share_gpus
 from train.job.plan import new_job_id
-from train.job.protocol import JobHost, Launcher
+from train.job.protocol import JobHost, Launcher, render_duration
 from train.job.survey import Survey
 
 
@@ -353,3 +353,10 @@ def test_gpus_are_shared_equally_or_not_at_all(count: int, workers: int) -> None
         assert len(shares) == workers
         assert [gpu for share in shares for gpu in share] == list(range(count))
         assert len({len(share) for share in shares}) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(3600, "1 h"), (5400, "90 min"), (172800, "2 d"), (90, "90 s"), (0.5, "0.5 s")]
+)
+def test_durations_have_the_largest_unit_without_a_remainder(seconds: float, text: str) -> None:
+    assert render_duration(seconds) == text

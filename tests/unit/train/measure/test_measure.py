@@ -75,13 +75,11 @@ class LocalChannel:
         return True
 
     def recv_stderr(self, size: int) -> bytes:
-        assert self._process.stderr is not None
         return self._process.stderr.read(size)
 
     def close(self) -> None:
         self._ours.close()
         assert self._process.wait(timeout=30) is not None  # it notices that nobody reads any more
-        assert self._process.stderr is not None
         self._process.stderr.close()
 
 
@@ -136,8 +134,6 @@ def test_who_does_not_know_the_secret_is_hung_up_on() -> None:
     with subprocess.Popen(
         program_words("bench_network", python=sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as program:
-        assert program.stdin is not None
-        assert program.stdout is not None
         program.stdin.write(json.dumps(order).encode() + b"\n")
         program.stdin.flush()
         port = json.loads(program.stdout.readline())["listening"]
