@@ -200,5 +200,5 @@ def _runs_on(job: str) -> str:
 def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
     """The error for a lost head; ends the job's processes on all other nodes first."""
     left = end_from_here(app, job)
-    said = f"\n  not known to have ended: {render_left(left)}" if left else "; no process of it is left on other nodes"
+    said = f"\n  may still run: {render_left(left)}" if left else "; no process of it is left on other nodes"
     return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint="cluster status")

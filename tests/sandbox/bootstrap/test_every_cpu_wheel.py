@@ -22,7 +22,7 @@ RANKS = "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('I am', kv.ra
 MISTAKES = {
     "mx.io.ImageRecordIter(path_imgrec='/no/a.rec', data_shape=(3, 8, 8), batch_size=1)": "MXNet does not find this",
     "mx.nd.zeros((2, 2), ctx=mx.gpu()).wait_to_read()": "this MXNet has no GPU support",
-    "mx.gluon.utils.download('http://host.invalid/x.zip')": "the node cannot resolve the names",
+    "mx.gluon.utils.download('http://host.invalid/x.zip')": "the node cannot resolve",
 }
 
 
@@ -75,7 +75,7 @@ def closed_ports_are_named(project: Project, monkeypatch: pytest.MonkeyPatch) ->
         failed = fail(project, "--", "python", "-c", RANKS)
     assert "the job's processes cannot find each other: " in failed.stderr
     assert re.search(r"node-\d cannot reach port \d+ of the (worker|server) on node-\d", failed.stderr)
-    assert "does the security group allow everything between its members?" in failed.stderr
+    assert "does the security group allow all traffic between its members?" in failed.stderr
 
 
 def a_killed_worker_ends_the_job(project: Project) -> None:

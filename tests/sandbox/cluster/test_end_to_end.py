@@ -197,7 +197,7 @@ def test_what_is_damaged_on_a_node_is_made_anew(two_nodes: Project) -> None:
         (["up", "--nodes", "0"], 2, "at least 1"),
         (["up", "--nodes", "two"], 2, "two"),
         (["train", "--kv-store", "dist"], 2, "dist"),
-        (["train", "--kv-store", "local"], 2, "know nothing of each other"),
+        (["train", "--kv-store", "local"], 2, "separate models"),
         (["train", "-n", "0"], 2, "train.workers = 0"),
         (["train", "--env", "1=2"], 2, "NAME=VALUE"),
         (["nonsense"], 2, "No such command"),

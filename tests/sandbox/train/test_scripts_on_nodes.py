@@ -300,14 +300,14 @@ def test_it_is_said_whose_script_runs(nodes: Project) -> None:
     """A file of the user's goes before one of the same name that ships with the project."""
     shipped = train_with(nodes, ["--num-epochs", "1"])
     assert "script: train_mnist.py (ships with cluster)" in shipped
-    assert "is run, and not" not in shipped
+    assert "not the script of that name" not in shipped
     own = nodes.directory / "train_mnist.py"
     own.write_text("print('MINE')\n")
-    said = f'train.script = "train_mnist.py": your own {own} is run, and not the script of that name'
+    said = f'train.script = "train_mnist.py" is your own {own}, not the script of that name'
     try:
         output = train_with(nodes, [])
         assert len(re.findall(r"\[worker [^]]*\] MINE", output)) == 2
-        assert "script: train_mnist.py (your own)" in output
+        assert "script: train_mnist.py (yours)" in output
         assert said in output
         assert said in nodes.run("up", "--dry-run").stderr
         assert said not in nodes.run("train", "-n", "1", "--kv-store", "local", "--", "true").stderr

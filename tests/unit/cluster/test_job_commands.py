@@ -101,7 +101,7 @@ def test_words_that_name_no_job_or_several() -> None:
         choose_job(records, "x")
     with pytest.raises(NotFoundError):
         choose_job(records, "")
-    with pytest.raises(UsageError, match="2 jobs begin so: 20261121-000000-abc, 20261122-000000-abc"):
+    with pytest.raises(UsageError, match="matches 2 jobs: 20261121-000000-abc, 20261122-000000-abc"):
         choose_job(records, "202611")
     with pytest.raises(NotFoundError, match="no job has run"):
         choose_job([], None)

@@ -89,7 +89,7 @@ TOML = 'name = "demo"\n'
         (
             TOML + '[train]\nscript = "src"',
             ("up",),
-            '"src": {here}/src is a folder, and not a script',
+            '"src": {here}/src is a folder, not a script',
             "name a file in it",
         ),
         (TOML, ("train", "src"), "src: this is a folder, and not a script", "cluster train src/main.py"),

@@ -79,8 +79,6 @@ def test_who_does_not_know_the_secret_is_hung_up_on() -> None:
     with subprocess.Popen(
         program_words("bench_network", python=sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as program:
-        assert program.stdin is not None
-        assert program.stdout is not None
         program.stdin.write(json.dumps(order).encode() + b"\n")
         program.stdin.flush()
         port = json.loads(program.stdout.readline())["listening"]

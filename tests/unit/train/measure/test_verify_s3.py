@@ -22,7 +22,7 @@ __all__ = ["fake_mxnet", "nodes"]
 @pytest.mark.parametrize(
     ("key", "status", "said"),
     [
-        ("a.rec", "ok", "read as it is staged for this MXNet wheel, 5 bytes"),
+        ("a.rec", "ok", "read by staging, for this MXNet wheel, 5 bytes"),
         ("gone.rec", "failed", "NoSuchKey"),
     ],
 )
@@ -73,17 +73,17 @@ def refusal(code: str, message: str = "told") -> str:
 @pytest.mark.parametrize(
     ("error", "status", "said", "cause"),
     [
-        ("MXNetError: Check failed: header[0] == kMagic: Invalid RecordIO File", "ok", "no RecordIO", None),
+        ("MXNetError: Check failed: header[0] == kMagic: Invalid RecordIO File", "ok", "not a RecordIO", None),
         (refusal("AccessDenied", "not authorized to perform: s3:GetObject"), "failed", "AccessDenied", "s3:GetObject"),
         (refusal("NoSuchBucket"), "failed", "NoSuchBucket", "no bucket bucket"),
         (refusal("RequestTimeTooSkewed"), "failed", "TooSkewed", "clock"),
-        (refusal("ExpiredToken"), "failed", "ExpiredToken", "have ended"),
+        (refusal("ExpiredToken"), "failed", "ExpiredToken", "have expired"),
         (refusal("AuthorizationHeaderMalformed"), "failed", "Malformed", "another region"),
-        (refusal("SlowDown"), "failed", "SlowDown", "too many"),
+        (refusal("SlowDown"), "failed", "SlowDown", "request rate"),
         (refusal("SomethingElse", "in S3's words"), "failed", "SomethingElse", "in S3's words"),
         (f"{FRAME}{CURL}Could not resolve host: h", "failed", "h:1 cannot be reached", "Could not resolve host: h"),
-        (f"{FRAME}MXNetError: Check failed: allow_null: fail to open s3://b/a", "failed", "gone", "deleted"),
-        (f"{FRAME}MXNetError: Check failed: xml.GetNext: missing IsTruncated", "failed", "not S3's", "proxy"),
+        (f"{FRAME}MXNetError: Check failed: allow_null: fail to open s3://b/a", "failed", "not found", "deleted"),
+        (f"{FRAME}MXNetError: Check failed: xml.GetNext: missing IsTruncated", "failed", "not from S3", "proxy"),
         (f"{FRAME}MXNetError: something new", "failed", "MXNetError: something new", None),
     ],
 )
@@ -101,7 +101,7 @@ def test_errors_of_mxnets_reader_are_explained(error: str, status: str, said: st
         ('{"read": 5}', 0, "ok", "a record of 5 bytes"),
         ('{"read": 5}', -6, "ok", "a record of 5 bytes"),  # it aborted at its end
         ('{"credentials": "no role"}', 0, "failed", "no credentials"),
-        ('{"staged": 5}', 0, "ok", "staged for this MXNet wheel, 5 bytes"),
+        ('{"staged": 5}', 0, "ok", "for this MXNet wheel, 5 bytes"),
         ('{"refused": "S3: not allowed", "code": "AccessDenied"}', 0, "failed", "AccessDenied"),
         ('{"refused": "timed out", "code": "Broken"}', 0, "failed", "h cannot be reached"),
         ("", 1, "unchecked", "OSError: libcuda.so.1"),
