@@ -165,7 +165,7 @@ def render_start(*, node_python: str, setup: str | None) -> list[str]:
     return lines
 
 
-def render_tell(key: str, *, node_python: str) -> str:
+def render_find_built(key: str, *, node_python: str) -> str:
     """The command that prints the finished wheel as JSON, or nothing. Pure."""
     return shlex.join([node_python, "-c", read_program("build_wheel.py"), "tell", key])
 
@@ -206,9 +206,9 @@ def parse_requirements(metadata: str) -> tuple[str, ...]:
     return tuple(requirement for requirement in found if "extra ==" not in requirement)
 
 
-def check_told(told: Mapping[str, object]) -> bool:
+def is_valid_answer(answer: Mapping[str, object]) -> bool:
     """Whether a node's answer is a valid wheel file name and SHA-256. Pure."""
-    name, sha256 = str(told.get("name")), str(told.get("sha256"))
+    name, sha256 = str(answer.get("name")), str(answer.get("sha256"))
     return bool(re.fullmatch(r"[A-Za-z0-9_.+-]+\.whl", name) and re.fullmatch(r"[0-9a-f]{64}", sha256))
 
 
@@ -353,16 +353,16 @@ def build_and_take(
     Raises ConnectError, NodeCommandError, ClusterError.
     """
     node = connection.host.name
-    told = _ask(connection, facts, key)
-    if told is None:
+    answer = _ask(connection, facts, key)
+    if answer is None:
         build()
-        told = _ask(connection, facts, key)
-    if told is None:
+        answer = _ask(connection, facts, key)
+    if answer is None:
         raise ClusterError(
             f"{node}: the wheel that was built there is missing or damaged",
             hint="run the command again: it builds the wheel again",
         )
-    name, sha256 = told["name"], told["sha256"]
+    name, sha256 = answer["name"], answer["sha256"]
 
     def take(directory: Path) -> None:
         connection.get(f".cluster/built/{key}/{name}", directory / name)
@@ -375,15 +375,15 @@ def build_and_take(
 
 def _ask(connection: NodeConnection, facts: NodeFacts, key: str) -> dict[str, str] | None:
     """The name and SHA-256 of a finished wheel on a node. Raises ConnectError, NodeCommandError, ClusterError."""
-    command = render_tell(key, node_python=facts.python)
+    command = render_find_built(key, node_python=facts.python)
     what = "the program that finds a built wheel"
     said = connection.run(command, timeout_s=KEEP_S, what=what).stdout.strip()
     if not said:
         return None
     # A user's .bashrc may print something before it.
-    told = parse_message(said.splitlines()[-1].encode())
-    if told is None:
+    answer = parse_message(said.splitlines()[-1].encode())
+    if answer is None:
         return None
-    if not check_told(told):
+    if not is_valid_answer(answer):
         raise ClusterError(f"{connection.host.name}: its built wheel has an invalid name")
-    return told
+    return answer

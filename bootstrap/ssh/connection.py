@@ -221,7 +221,7 @@ def notice_death(transport: paramiko.Transport) -> None:
 class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no types
     """Raises AuthenticationException only for refused keys; paramiko also raises it without an answer."""
 
-    _told: paramiko.SSHException | None = None
+    _reported: paramiko.SSHException | None = None
 
     def auth_publickey(self, *args: Any, **options: Any) -> list[str]:
         """As paramiko's. Raises SSHException if the other side does not answer in time, or closes the connection."""
@@ -229,11 +229,11 @@ class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no ty
             return list(super().auth_publickey(*args, **options))
         except paramiko.SSHException as error:
             # Errors after the end of the connection do not count: sshd closes it after too many keys.
-            if self._told is None or self.is_active():
-                self._told = paramiko.SSHException(NO_ANSWER) if is_unanswered(error) else error
-            if self._told is error:
+            if self._reported is None or self.is_active():
+                self._reported = paramiko.SSHException(NO_ANSWER) if is_unanswered(error) else error
+            if self._reported is error:
                 raise
-            raise self._told from error
+            raise self._reported from error
 
 
 def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
@@ -272,9 +272,9 @@ def wait_for_connection(
                 refused = error
             if time.monotonic() > deadline:
                 # After a refused key, sshd closes connections because of too many failures: the key is the cause.
-                told = refused if refused is not None and isinstance(cause, paramiko.SSHException | EOFError) else error
-                given_up = _give_up(host, told, private_key=private_key, contact=contact, console=console)
-                raise given_up from told.__cause__
+                if refused is not None and isinstance(cause, paramiko.SSHException | EOFError):
+                    error, cause = refused, refused.__cause__
+                raise _give_up(host, error, private_key=private_key, contact=contact, console=console) from cause
             rest_s = max(pause_s, contact.pause_s) if isinstance(cause, UnverifiedHostKey) else pause_s
         time.sleep(rest_s)
         pause_s = min(pause_s * 1.5, 2.0)
@@ -285,20 +285,20 @@ def _give_up(
 ) -> ConnectError:
     """The error for a node that could not be reached in time, with the causes that are known."""
     cause = error.__cause__
-    told, hint = error.message, error.hint
+    message, hint = error.message, error.hint
     refused = isinstance(cause, paramiko.AuthenticationException)
     if refused and not isinstance(cause, paramiko.BadAuthenticationType):
         probe = find_accepted_user(host.user, lambda user: _try_user(host, user, private_key, contact))
-        told, hint = explain_refused_key(host, probe, key=load_private_key(private_key), path=private_key)
+        message, hint = explain_refused_key(host, probe, key=load_private_key(private_key), path=private_key)
         if probe.accepted is not None:
-            return ConnectError(told, hint=hint)
+            return ConnectError(message, hint=hint)
     try:
         said, booted = explain_console(console.find_last_lines(host.instance_id))
     except ClusterError as unreadable:  # less important than the node's error
-        return ConnectError(f"{told}\n  its console cannot be read: {unreadable.message}", hint=hint)
+        return ConnectError(f"{message}\n  its console cannot be read: {unreadable.message}", hint=hint)
     if not booted and not refused and not isinstance(cause, UnverifiedHostKey):
         hint = f"run the command again in a minute; then {hint}"
-    return ConnectError(f"{told}\n{said}", hint=hint)
+    return ConnectError(f"{message}\n{said}", hint=hint)
 
 
 def _try_user(host: Host, user: str, private_key: Path, contact: FirstContact) -> Output:

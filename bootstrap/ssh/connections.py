@@ -36,9 +36,9 @@ def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
     if len(failures) < len(errors):
         raise next(error for error in errors if not isinstance(error, ClusterError))
     # The same failure on every node (an unreachable package index) is reported once.
-    told = list(dict.fromkeys(map(str, failures)))
-    if len(told) > 1:
-        summary = "\n".join(told)
+    messages = list(dict.fromkeys(map(str, failures)))
+    if len(messages) > 1:
+        summary = "\n".join(messages)
         raise ClusterError(f"{len(failures)} of {len(items)} nodes failed:\n{summary}", hint=failures[0].hint)
     if failures:
         raise failures[0]

@@ -175,18 +175,18 @@ def explain_refused_key(host: Host, probe: Probe, *, key: paramiko.PKey, path: P
         f"{host.name} ({host.instance_id}, {host.address}): ssh answers, but does not accept the cluster's key for "
     )
     if probe.accepted is not None:
-        told = f"{refused}user {host.user}; it does for {probe.accepted}, the image's user"
-        return told, f'set [provision] user = "{probe.accepted}" in cluster.toml'
+        message = f"{refused}user {host.user}; it does for {probe.accepted}, the image's user"
+        return message, f'set [provision] user = "{probe.accepted}" in cluster.toml'
     others = (
         "or any other user that images usually have" if probe.complete else "and not all other users could be tried"
     )
-    told = (
+    message = (
         f"{refused}user {host.user}, {others}: ~{host.user}/.ssh/authorized_keys on the node does not contain it, "
         "cloud-init has not finished there, or the image's user has another name.\n"
         f"  the key:   {key.get_name()} {key.fingerprint} in {path}\n"
         f"  its line:  {key.get_name()} {key.get_base64()}"
     )
-    return told, (
+    return message, (
         "run the command again in a minute; then add its line to authorized_keys there (on EC2's serial console), set "
         "[provision] user to the image's, or cluster down, then cluster up"
     )

@@ -18,15 +18,15 @@ from bootstrap.environment.facts import LibraryDir, NodeFacts
 from bootstrap.environment.source_build import (
     SourceBuild,
     check_fit,
-    check_told,
     choose_build,
     choose_packages,
     find_ref,
+    is_valid_answer,
     label_built,
     parse_requirements,
     plan_tools,
     render_build,
-    render_tell,
+    render_find_built,
 )
 from bootstrap.environment.steps import InstallPackages, MakeEnvironment, plan_node
 from foundation.errors import ClusterError
@@ -104,7 +104,7 @@ def test_requirements_of_a_built_wheel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "good"),
+    ("answer", "good"),
     [
         ({"name": "mxnet-1-1_cpu_0-py3-none-linux_x86_64.whl", "sha256": "0" * 64}, True),
         ({"name": "../mxnet.whl", "sha256": "0" * 64}, False),
@@ -112,8 +112,8 @@ def test_requirements_of_a_built_wheel() -> None:
         ({}, False),
     ],
 )
-def test_file_names_from_a_node_are_checked(*, told: dict[str, object], good: bool) -> None:
-    assert check_told(told) is good
+def test_file_names_from_a_node_are_checked(*, answer: dict[str, object], good: bool) -> None:
+    assert is_valid_answer(answer) is good
 
 
 @pytest.mark.parametrize(
@@ -176,11 +176,11 @@ class Head:
             os.killpg(process.pid, signal.SIGKILL)
         hold.unlink()
 
-    def tell(self, build: SourceBuild) -> dict[str, str]:
-        done = run_shell(render_tell(build.key, node_python=sys.executable), self.home, path=os.defpath)
+    def find_built(self, build: SourceBuild) -> dict[str, str]:
+        done = run_shell(render_find_built(build.key, node_python=sys.executable), self.home, path=os.defpath)
         assert done.returncode == 0, done.stderr
-        told: dict[str, str] = json.loads(done.stdout or "{}")
-        return told
+        answer: dict[str, str] = json.loads(done.stdout or "{}")
+        return answer
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def head(tmp_path: Path) -> Head:
 
 def test_a_built_wheel_is_complete_and_checked(head: Head, repository: Path) -> None:
     build = choose(FACTS, *SMALL, url=f"file://{repository}")
-    assert head.tell(build) == {}
+    assert head.find_built(build) == {}
     setup = {"set": {"BUILDER": "it's"}, "prepend": {}, "append": {}, "unset": []}
     (head.root / "setup").mkdir()
     (head.root / "setup" / "abc.env").write_text(json.dumps(setup))
@@ -205,11 +205,11 @@ def test_a_built_wheel_is_complete_and_checked(head: Head, repository: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "compiling for none, S3 0, by it's" in done.stdout
     assert list((head.root / "building").iterdir()) == []
-    told = head.tell(build)
+    answer = head.find_built(build)
     commit_id = git(repository, "rev-parse", "--short=12", "HEAD")
-    assert told["name"] == f"mxnet-1.7.0-1_cpu_{commit_id}-py3-none-linux_{os.uname().machine}.whl"
-    path = head.root / "files" / told["sha256"] / told["name"]
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == told["sha256"]
+    assert answer["name"] == f"mxnet-1.7.0-1_cpu_{commit_id}-py3-none-linux_{os.uname().machine}.whl"
+    path = head.root / "files" / answer["sha256"] / answer["name"]
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == answer["sha256"]
     with zipfile.ZipFile(path) as wheel:
         names = set(wheel.namelist())
         record = wheel.read("mxnet-1.7.0.dist-info/RECORD").decode()
@@ -220,7 +220,7 @@ def test_a_built_wheel_is_complete_and_checked(head: Head, repository: Path) -> 
     assert all(name in record for name in names)
 
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps", "--target"]
-    wheel = head.root / "built" / build.key / told["name"]
+    wheel = head.root / "built" / build.key / answer["name"]
     subprocess.run([*command, str(head.home / "target"), str(wheel)], check=True)
     code = "import mxnet; from dmlc_tracker import tracker; print(mxnet.answer, tracker.PORT)"
     env = {"PYTHONPATH": str(head.home / "target"), "PATH": os.defpath}
@@ -230,7 +230,7 @@ def test_a_built_wheel_is_complete_and_checked(head: Head, repository: Path) -> 
     data = bytearray(wheel.read_bytes())
     data[100] ^= 1
     wheel.write_bytes(data)
-    assert head.tell(build) == {}
+    assert head.find_built(build) == {}
     assert not wheel.exists()
 
 
@@ -246,18 +246,18 @@ def test_a_failed_build_resumes_and_a_killed_one_restarts(head: Head, tmp_path: 
     build = choose(FACTS, *SMALL, url=f"file://{repository}")
     done = head.build(build)
     assert done.returncode != 0
-    assert head.tell(build) == {}
+    assert head.find_built(build) == {}
     place = head.root / "building" / build.key
     kept = place / "source" / "kept"
     kept.touch()
     assert head.build(build).returncode != 0
     assert kept.exists()
     head.kill_in_the_middle(build, hold=tmp_path / "hold")
-    assert head.tell(build) == {}
+    assert head.find_built(build) == {}
     assert kept.exists()
     (tmp_path / "fine").touch()
     assert head.build(build).returncode == 0
-    assert head.tell(build)["name"].startswith("mxnet-1.7.0-1_cpu_")
+    assert head.find_built(build)["name"].startswith("mxnet-1.7.0-1_cpu_")
     assert not kept.exists()
 
 
@@ -280,4 +280,4 @@ def test_a_gpu_build_needs_nvcc(head: Head, repository: Path, tmp_path: Path) ->
     assert f"{cuda}/bin/nvcc is missing" in done.stderr
     make_programs(cuda / "bin", nvcc="echo 'Cuda compilation tools, release 11.2, V11.2.152'")
     assert head.build(build).returncode == 0
-    assert "-1_cu112_" in head.tell(build)["name"]
+    assert "-1_cu112_" in head.find_built(build)["name"]
