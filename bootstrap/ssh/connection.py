@@ -272,11 +272,9 @@ def wait_for_connection(
                 refused = error
             if time.monotonic() > deadline:
                 # After a refused key, sshd closes connections because of too many failures: the key is the cause.
-                reported = (
-                    refused if refused is not None and isinstance(cause, paramiko.SSHException | EOFError) else error
-                )
-                given_up = _give_up(host, shown, private_key=private_key, contact=contact, console=console)
-                raise given_up from shown.__cause__
+                if refused is not None and isinstance(cause, paramiko.SSHException | EOFError):
+                    error, cause = refused, refused.__cause__
+                raise _give_up(host, error, private_key=private_key, contact=contact, console=console) from cause
             rest_s = max(pause_s, contact.pause_s) if isinstance(cause, UnverifiedHostKey) else pause_s
         time.sleep(rest_s)
         pause_s = min(pause_s * 1.5, 2.0)
