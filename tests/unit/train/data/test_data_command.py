@@ -66,7 +66,7 @@ def test_ls_as_json(project: Project, server: S3Server) -> None:
         (["put", "cluster.toml", "elsewhere"], 2, ("put copies from this machine to S3", "cluster data get for")),
         (["put", "s3://bucket/a", "s3://bucket/b"], 2, ("put copies from this machine to S3", "cluster data get for")),
         (["get", "cluster.toml", "s3://bucket/"], 2, ("get copies from S3 to this machine", "cluster data put for")),
-        (["put", "cluster.toml", "s3://Bucket/"], 2, ("not a bucket's name", "s3://BUCKET/FOLDER/")),
+        (["put", "cluster.toml", "s3://Bucket/"], 2, ("not a bucket name", "s3://BUCKET/FOLDER/")),
         (["put", "cluster.toml", "s3://bucket/../x"], 2, ('a part of the key is empty, "." or ".."', None)),
         (["put", "nope", "s3://bucket/"], 1, ("nope: no such file", None)),
         (["put", "*.nope", "s3://bucket/"], 1, ("*.nope: no file matches", None)),

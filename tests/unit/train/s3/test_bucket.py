@@ -48,7 +48,7 @@ def test_a_bucket_is_made_only_on_request_private_and_encrypted(server: S3Server
     assert "--create-bucket" in str(caught.value.hint)
     (event,) = put(local)
     assert (event.kind, event.where, event.what) == (
-        "done", f"s3://{BUCKET}", "made the bucket, private to this account",
+        "done", f"s3://{BUCKET}", "created the bucket, private to this account",
     )  # fmt: skip
     assert put(local) == []
     assert is_private(server)
@@ -76,7 +76,7 @@ def test_a_name_that_another_account_has_is_said(
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         with pytest.raises(AwsError, match=f"s3://{BUCKET}/: .*BucketAlreadyExists") as caught:
             put(source)
-        assert "the name is somebody else's: choose another" in str(caught.value.hint)
+        assert "another account has this name: choose another" in str(caught.value.hint)
         assert not [asked for asked in proxy.asked if "/in/" in asked.path and asked.method == "PUT"]
         with pytest.raises(ClusterError, match="s3:PutObject is needed"):
             put(source, create_bucket=False)

@@ -110,7 +110,7 @@ def test_a_temporary_file_that_somebody_has_replaced_is_an_error(
         go_on()
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert b"somebody has moved or replaced its temporary file" in said
+    assert b"another process moved or replaced its temporary file" in said
     assert victim.read_bytes() == b"precious"
     assert not (folder / "large").is_symlink()
     assert not (folder / "large").exists()

@@ -23,8 +23,8 @@ with open(sys.argv[1], "ab", 0) as file:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        (LARGER_THAN_ITS_SIZE, "it has more than the 0 bytes that its size says"),
-        (SMALLER_THAN_ITS_SIZE, "it has fewer than the 4096 bytes that its size says"),
+        (LARGER_THAN_ITS_SIZE, "it has more bytes than its size of 0"),
+        (SMALLER_THAN_ITS_SIZE, "it has fewer bytes than its size of 4096"),
     ],
 )
 def test_a_file_whose_size_is_wrong_is_an_error(project: Project, server: S3Server, path: str, said: str) -> None:
@@ -38,7 +38,7 @@ def test_a_file_whose_size_is_wrong_is_an_error(project: Project, server: S3Serv
     (folder / "lying").symlink_to(path)
     stderr = project.run("data", "put", path, "s3://bucket/", code=1).stderr
     assert (
-        f"{path} -> s3://bucket/{name}: {said}, like files in /proc and /sys: copy it to a plain file first" in stderr
+        f"{path} -> s3://bucket/{name}: {said}, like files in /proc and /sys: copy it to a regular file first" in stderr
     )
     stderr = project.run("data", "put", "in", "s3://bucket/in/", code=1).stderr
     assert f"1 of 2 files failed, the others are done:\n  in/lying -> s3://bucket/in/lying: {said}" in stderr

@@ -242,7 +242,7 @@ def test_an_upload_that_cannot_be_aborted_is_told_of_each_time(server: S3Server,
     for _ in range(2):
         events: list[Event] = []
         s3.put([str(local)], f"s3://{BUCKET}/in/", region=REGION, report=events.append)
-        assert any("an interrupted upload is still there: bucket gone does not exist" in event.what for event in events)
+        assert any("cannot abort an interrupted upload: bucket gone does not exist" in event.what for event in events)
     with killed_runs() as found:
         for killed in found:
             killed.forget()
@@ -260,6 +260,9 @@ def test_a_note_that_cannot_be_written_or_read_is_said(
     assert [(event.kind, event.where) for event in events] == [("warn", str(folder / "x.json"))]
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(ClusterError, match="cannot be noted here") as caught, noted(Run(token="t", began=now())):
+    with (
+        pytest.raises(ClusterError, match="the journal of transfers cannot be written") as caught,
+        noted(Run(token="t", began=now())),
+    ):
         pass
     assert "XDG_STATE_HOME" in str(caught.value.hint)
