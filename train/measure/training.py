@@ -63,7 +63,7 @@ class KvResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """What is trained for the scaling: a shipped script and its arguments, on made-up images.
+    """What is trained for the scaling: a shipped script and its arguments, on random images.
 
     batch_size: of each worker. threads: OMP_NUM_THREADS, the same with any number of workers, so that nothing but their
     number differs.

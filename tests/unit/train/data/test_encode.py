@@ -44,7 +44,7 @@ def test_transformations(tmp_path: Path) -> None:
     assert pixels(encoded(path, resize=150)).shape == (225, 150, 3)
 
 
-def test_reading_at_a_part_of_the_size_is_no_worse(tmp_path: Path) -> None:
+def test_decoding_at_a_fraction_is_no_worse(tmp_path: Path) -> None:
     """Beside a picture that was made small with the best filter."""
     path = tmp_path / "a.jpg"
     photo(1200, 900).save(path, quality=95)
@@ -60,9 +60,9 @@ def test_reading_at_a_part_of_the_size_is_no_worse(tmp_path: Path) -> None:
 def test_broken_jpegs(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     for content, said in (
-        (b"\xff\xd8", "no whole header"),
+        (b"\xff\xd8", "no complete header"),
         (small_jpeg()[:-2], "ends too early"),
-        (small_jpeg()[:200], "no whole header"),
+        (small_jpeg()[:200], "no complete header"),
     ):
         path.write_bytes(content)
         with pytest.raises(PictureError, match=said):

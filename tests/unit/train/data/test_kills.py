@@ -130,7 +130,7 @@ def test_killed_at_any_moment(project: Project, server: S3Server, command: str, 
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(25, marks=SLOW)])
-def test_killed_while_a_large_shard_is_on_its_way(project: Project, server: S3Server, times: int) -> None:
+def test_killed_during_the_upload_of_a_large_shard(project: Project, server: S3Server, times: int) -> None:
     """The upload in parts that was begun is continued, or aborted."""
     series = Series(project, server, "split large", BUCKET)
     assert max(map(len, series.expected.values())) > PART_BYTES

@@ -81,12 +81,12 @@ def test_any_record_at_any_size(tmp_path: Path, payloads: list[bytes], most: int
         (("data", "out"), "either --shards or --shard-size"),
         (("data", "out", "--shards", "2", "--shard-size", "1k"), "either --shards or --shard-size"),
         (("data", "--shards", "2"), "a source and a destination"),
-        (("data", "data", "--shards", "2"), "is in data, where the shards are to go"),
+        (("data", "data", "--shards", "2"), "is in data, the destination of the shards"),
         (("data", "out", "--shards", "5000"), "the records are too long for 5000 shards"),
         (("nothing", "out", "--shards", "2"), "nothing: no such file or folder"),
     ],
 )
-def test_what_makes_no_sense_is_refused(run_here: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_invalid_options_of_split(run_here: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     write_uneven(tmp_path / "data")
     with pytest.raises(ClusterError, match=said):
         run_here("split", *words)
@@ -106,7 +106,7 @@ def broken_files() -> list[tuple[str, bytes, int]]:
 
 
 @pytest.mark.parametrize(("content", "at"), [it[1:] for it in broken_files()], ids=[it[0] for it in broken_files()])
-def test_a_broken_file_is_named_with_its_place(run_here: Run, tmp_path: Path, content: bytes, at: int) -> None:
+def test_a_broken_file_is_named_with_the_offset(run_here: Run, tmp_path: Path, content: bytes, at: int) -> None:
     (tmp_path / "a.rec").write_bytes(content)
     for words in (("split", "a.rec", "out", "--shards", "1"), ("info", "a.rec")):
         with pytest.raises(ClusterError, match=rf"a\.rec: not a whole RecordIO file, at byte {at}: "):
@@ -115,7 +115,7 @@ def test_a_broken_file_is_named_with_its_place(run_here: Run, tmp_path: Path, co
     assert list(read_files(tmp_path / "out")) == [".cluster-pack/lock"]
 
 
-def test_what_info_tells(run_here: Run, tmp_path: Path) -> None:
+def test_info(run_here: Run, tmp_path: Path) -> None:
     paths = write_uneven(tmp_path / "data")
     (tmp_path / "data" / "z.rec").write_bytes(encode_record(b"no image"))
     told = json.loads(run_here("info", "data", "--json", "--workers", "3"))
@@ -132,7 +132,7 @@ def test_what_info_tells(run_here: Run, tmp_path: Path) -> None:
     assert "worker 1  " in text
 
 
-def test_the_parts_are_those_that_are_read(tmp_path: Path) -> None:
+def test_info_agrees_with_the_reader(tmp_path: Path) -> None:
     write_uneven(tmp_path / "data")
     sources = Sources()
     shards = describe_shards(sources, sources.find([str(tmp_path / "data")]), full=False, watch=nothing)
@@ -141,13 +141,13 @@ def test_the_parts_are_those_that_are_read(tmp_path: Path) -> None:
         assert [part.records for part in share_out(shards, count)] == read
 
 
-def test_a_second_run_in_the_same_place_is_refused(tmp_path: Path) -> None:
+def test_two_runs_cannot_write_to_one_folder(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     with opened(out), pytest.raises(ClusterError, match="another command is writing there"), opened(out):
         raise AssertionError("both are at work")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_an_empty_destination_is_refused() -> None:
+def test_an_empty_destination_is_an_error() -> None:
     with pytest.raises(UsageError, match="empty"), opened(""):
         raise AssertionError("where is that")

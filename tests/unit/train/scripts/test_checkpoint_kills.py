@@ -72,7 +72,7 @@ def in_child(work: Callable[[], object]) -> Any:
         pytest.param("bucket", 23, marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_any_line_a_checkpoint_is_complete_or_absent(
+def test_killed_at_any_line(
     checkpoints: ModuleType, tmp_path: Path, where: str, stride: int, request: pytest.FixtureRequest
 ) -> None:
     """Epochs 1 and 2 are there; 2 is written anew, and then all but the newest are removed."""

@@ -28,11 +28,11 @@ def mounts(tmp_path: Path) -> str:
     return str(tmp_path / "mounts")
 
 
-def test_the_instances_own_disk_is_found(mounts: str, tmp_path: Path) -> None:
+def test_find_the_instances_own_disk(mounts: str, tmp_path: Path) -> None:
     assert cache.find_instance_stores(mounts, model=f"{tmp_path}/{{}}") == [f"{tmp_path}/own"]
 
 
-def test_data_goes_to_the_home_folder_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_own_disk_data_goes_to_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mounts").write_text("proc /proc proc rw 0 0\n")
     folder = cache.find_folder({}, mounts=str(tmp_path / "mounts"))
@@ -40,13 +40,13 @@ def test_data_goes_to_the_home_folder_otherwise(tmp_path: Path, monkeypatch: pyt
     assert os.stat(folder).st_mode & 0o777 == 0o700
 
 
-def test_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache.find_folder({"CLUSTER_DATA_CACHE_DIR": "~/cache"}) == str(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("kind", ["link", "open to others"])
-def test_folders_of_somebody_else_are_not_used(tmp_path: Path, kind: str) -> None:
+def test_unsafe_folders_are_not_used(tmp_path: Path, kind: str) -> None:
     """What lies there is trained with, and it is deleted when there is no room."""
     elsewhere, objects = tmp_path / "elsewhere", tmp_path / "cache" / "objects"
     elsewhere.mkdir()
@@ -60,14 +60,14 @@ def test_folders_of_somebody_else_are_not_used(tmp_path: Path, kind: str) -> Non
         cache.Cache(str(tmp_path / "cache"), 1 << 30)
 
 
-def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_instead_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
         cache.Cache(str(tmp_path), 1 << 30)
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_how_much_may_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1 << 30
     assert cache.find_limit({"CLUSTER_DATA_CACHE_GIB": "1.5"}, str(tmp_path), 0) == 3 * gib // 2
     for total, free, held, limit in (
