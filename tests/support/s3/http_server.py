@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from urllib.parse import SplitResult, urlsplit
 
+import pytest
+
 
 @contextmanager
 def serve_http(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
@@ -140,12 +142,13 @@ def let_through(_: Asked) -> None:
 def judging_proxy(
     target_url: str, judge: Judge = let_through, *, of_listings: Mapping[str, str] | None = None
 ) -> Iterator[Proxy]:
-    """A proxy to a server until the block ends.
+    """A proxy to a server, which AWS_ENDPOINT_URL names until the block ends.
 
-    judge: called by several threads at once. of_listings: headers that the answers to ListObjectsV2 get.
+    judge: called by several threads at once. of_listings: additional headers for answers to ListObjectsV2.
     """
     asked: list[Asked] = []
     known = {"target": urlsplit(target_url), "judge": (judge,), "asked": asked, "of_listings": of_listings or {}}
     handler = type("Handler", (_Handler,), known)
-    with serve_http(handler) as url:
+    with serve_http(handler) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", url)
         yield Proxy(url=url, asked=asked)

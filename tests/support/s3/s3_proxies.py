@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+import pytest
+
 # Given a chunk and where in its stream it begins, what is passed on; None: the connection is cut.
 Change = Callable[[bytes, int], bytes | None]
 
@@ -102,7 +104,7 @@ def holding_proxy(target_url: str, first: int) -> Iterator[tuple[str, threading.
 def _serve(
     target_url: str, *, sent: Change, received: Change, busy: Callable[[], bool] = lambda: False
 ) -> Iterator[str]:
-    """The URL of a proxy. busy: whether the connection that has just come is refused."""
+    """The URL of a proxy, also in AWS_ENDPOINT_URL. busy: whether to refuse the connection that has just come."""
     target = urlsplit(target_url)
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -120,8 +122,11 @@ def _serve(
             threading.Thread(target=_pump, args=(upstream, client, received), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", url)
+            yield url
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
