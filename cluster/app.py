@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from cluster.config import ClusterConfig, load_config
 from cluster.last_known import find_above
@@ -22,6 +21,8 @@ from foundation.progress import Event
 from foundation.user_folders import state_folder
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from provision.files import ClusterFiles
 
 P = ParamSpec("P")
@@ -100,8 +101,8 @@ class App:
         return True
 
     @cached_property
-    def console(self) -> Console:
-        """The one Console of a command, on stderr."""
+    def console(self) -> "Console | None":
+        """The one Console of a command, on stderr; None if stderr is not a terminal."""
         return make_console()
 
     @cached_property
