@@ -18,7 +18,7 @@ from train.s3.contents import delete_objects, du, find_whole_buckets, ls, rm
 from train.s3.destination import look, prepare_bucket
 from train.s3.partial_file import LocalFolder, PartialFiles, find_surplus_files, refuse_links
 from train.s3.plan import Download, Plan, Upload, find_surplus_objects, plan_get, plan_put
-from train.s3.run_journal import Run, abort_unfinished, new_token, noted, now, remove_unfinished
+from train.s3.run_journal import Run, abort_unfinished, noted, remove_unfinished
 from train.s3.sources import Listing, find_files, find_objects
 from train.s3.transfer import Progress, is_in_parts
 from train.s3.url import compile_excludes, has_glob, parse_url
@@ -97,7 +97,7 @@ def put(
         prepare_bucket(connection, listing, found, target.bucket, report)
     abort_unfinished(connection, report)
     keys = tuple(upload.destination.key for upload in to_copy if is_in_parts(upload))
-    run = Run(token=new_token(), began=now(), endpoint=connection.endpoint, bucket=target.bucket, keys=keys)
+    run = Run(endpoint=connection.endpoint, bucket=target.bucket, keys=keys)
     with noted(run) if keys else nullcontext():
         transfer.apply(connection, to_copy, watch(to_copy))
     delete_objects(surplus, region=region)
@@ -145,7 +145,7 @@ def get(
     local = LocalFolder(folder)
     remove_unfinished(planned)
     folders = {local.find_real_folder(download.destination.parent) for download in to_copy}
-    run = Run(token=new_token(), began=now(), folders=tuple(sorted(map(str, folders))))
+    run = Run(folders=tuple(sorted(map(str, folders))))
     with noted(run):
         files = PartialFiles(local, run.token)
         unverified = transfer.apply(connection, to_copy, watch(to_copy), files=files)

@@ -37,8 +37,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     token: follows PARTIAL_PREFIX in the names of its temporary files.
     """
 
-    token: str
-    began: datetime
+    token: str = msgspec.field(default_factory=lambda: uuid4().hex)
+    began: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
     endpoint: str = ""
     bucket: str = ""
     keys: tuple[str, ...] = ()
@@ -76,16 +76,6 @@ def noted(run: Run) -> Iterator[None]:
             ) from error
         yield  # after an error the file stays: the next run removes what this one left
         path.unlink(missing_ok=True)
-
-
-def new_token() -> str:
-    """A random name for a run."""
-    return uuid4().hex
-
-
-def now() -> datetime:
-    """The current time, in UTC."""
-    return datetime.now(UTC)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ RANGE_BYTES = 16 << 20
 CONNECTIONS = 16
 OBJECTS = 8  # at once
 ATTEMPTS = 3  # for an object that arrives damaged
+TICK_S = 0.5
 NOW, AHEAD = 0, 1
 
 
@@ -193,9 +194,9 @@ def explain(error: Exception, folder: str) -> str:
     return str(error) or type(error).__name__
 
 
-def wait(fetcher: Fetcher, items: Sequence[Item], tick: Callable[[], None], every_s: float = 0.5) -> None:
+def wait(fetcher: Fetcher, items: Sequence[Item], tick: Callable[[], None]) -> None:
     """Wait until all items are here or one has failed; tick: called now and then, and may raise."""
-    tick_at = time.monotonic() + every_s
+    tick_at = time.monotonic() + TICK_S
     while True:
         with fetcher.settled:
             if all(item.path for item in items) or any(item.error for item in items):
@@ -203,4 +204,4 @@ def wait(fetcher: Fetcher, items: Sequence[Item], tick: Callable[[], None], ever
             fetcher.settled.wait(max(0.0, tick_at - time.monotonic()))
         if time.monotonic() >= tick_at:
             tick()
-            tick_at = time.monotonic() + every_s
+            tick_at = time.monotonic() + TICK_S

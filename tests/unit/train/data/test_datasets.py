@@ -1,4 +1,4 @@
-"""Datasets from the files in which they are published to those that MXNet reads."""
+"""Datasets, from published files to those that MXNet reads."""
 
 import gzip
 import io
@@ -40,7 +40,7 @@ Labelled = tuple[int, bytes]
 
 
 def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[Labelled]]:
-    """The images of each shard, whose ids count through."""
+    """The images of each shard; checks that the ids are consecutive."""
     shards = []
     records_before = 0
     for path in sorted(folder.iterdir()):
@@ -60,7 +60,7 @@ def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[La
 
 
 def publish_mnist(folder: Path) -> dict[str, bytes]:
-    """MNIST with 13 and 5 images of 6 by 4; returns what its files are, unpacked."""
+    """Publish MNIST with 13 and 5 images of 6 by 4; returns the unpacked files."""
     files = {}
     for images, labels, count in ((TRAIN_IMAGES, TRAIN_LABELS, 13), (VAL_IMAGES, VAL_LABELS, 5)):
         files[images] = encode_idx((count, 6, 4), DRAW.randbytes(count * 24))
@@ -144,7 +144,7 @@ def test_content_must_fill_the_shape() -> None:
 
 
 def publish_cifar(folder: Path, *, without: str = "", cut: str = "") -> dict[str, bytes]:
-    """CIFAR-10 with 4 images in each batch, not in the batches' order; returns these. cut: one that is no whole row."""
+    """Publish CIFAR-10 with 4 images per batch, out of order; returns the batches. cut: one to truncate."""
     names = [datasets.CIFAR_VAL, *reversed(datasets.CIFAR_TRAIN)]
     batches = {name: b"".join(bytes([at % 10]) + DRAW.randbytes(3072) for at in range(4)) for name in names}
     with tarfile.open(folder / datasets.CIFAR_ARCHIVE, mode="w:gz") as archive:
@@ -197,7 +197,7 @@ def test_mxnet_reads_the_records(tmp_path: Path, out: Path) -> None:
         out / "val" / "part-00000.rec",
     )
     content = batches[datasets.CIFAR_VAL]
-    # MXNet's order is CIFAR-10's own: the red plane, the green one, the blue one.
+    # MXNet uses CIFAR-10's own order: the red, the green and the blue plane.
     assert lines == [f"{content[at]} {content[at + 1 : at + 3073].hex()}" for at in range(0, 4 * 3073, 3073)]
 
 

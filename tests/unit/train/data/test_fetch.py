@@ -1,4 +1,4 @@
-"""Files of datasets from servers that behave well or badly, and the folder that the dataset is written to."""
+"""Downloads from good and bad servers, and the folder that the dataset is written to."""
 
 import hashlib
 import random
@@ -25,7 +25,7 @@ Answer = Callable[[BaseHTTPRequestHandler, bytes], None]
 
 @dataclass(slots=True)
 class Mirror:
-    """A server of files. answers: what it does in turn, instead of giving the file as it was asked for."""
+    """A server of files. answers: used in turn instead of the requested file."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -110,27 +110,27 @@ def source(mirrors: list[Mirror], name: str, content: bytes) -> Source:
 
 
 def load(wanted: Source, folder: Path, events: list[Event]) -> int:
-    """Download it; how many bytes were told to have come, in all."""
-    come: list[int] = []
-    fetching.download(wanted, folder, report=events.append, advance=come.append)
-    return sum(come)
+    """Download it; returns the number of bytes that were reported."""
+    reported: list[int] = []
+    fetching.download(wanted, folder, report=events.append, advance=reported.append)
+    return sum(reported)
 
 
 @pytest.mark.parametrize(
     ("first", "asked", "warned"),
     [
         ([], ([None], []), None),
-        # It is asked for the rest where it breaks off, and begins anew where it does not know how to.
+        # After a broken connection the rest is requested; a server without ranges starts from the beginning.
         ([cut(400_000), cut(100_000)], ([None, "bytes=400000-", "bytes=500000-"], []), None),
         ([cut(400_000), give_all], ([None, "bytes=400000-"], []), None),
         ([refuse(503), refuse(429)], ([None] * 3, []), None),
         ([refuse(404)], ([None], [None]), "404 Not Found; trying the next mirror"),
-        # What has come from a mirror that gives up is not asked for again.
+        # The next mirror sends only the rest.
         ([cut(100_000)] + [cut(0)] * 3, ([None] + ["bytes=100000-"] * 3, ["bytes=100000-"]), "after 100000 of 1000000"),
-        # Another file: of the same size, longer, or an answer that is none.
+        # Another file: of the same size, or longer.
         ([give_another], ([None], [None]), "not the published file"),
         ([give_more], ([None], [None]), "not the published file"),
-        # A page in its place looks like a beginning until the end.
+        # An error page looks like the beginning of the file until the end.
         ([page] * 4, ([None, *["bytes=11-"] * 3], ["bytes=11-", None]), "ended after 11 of 1000000 bytes, 4 times"),
     ],
 )
@@ -145,11 +145,11 @@ def test_mirrors(
     events: list[Event] = []
     wanted = source(mirrors, "file", CONTENT)
     mirrors[0].answers = list(first)
-    come = load(wanted, tmp_path, events)
+    reported = load(wanted, tmp_path, events)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert tuple([ranges for _, ranges in mirror.asked] for mirror in mirrors) == asked
-    assert come == len(CONTENT)
+    assert reported == len(CONTENT)
     assert [warned in event.what for event in events] == [True] if warned else not events
 
 
@@ -193,7 +193,7 @@ def test_a_part_of_another_file_is_discarded(mirrors: list[Mirror], tmp_path: Pa
 
 
 def make_dataset(mirrors: list[Mirror]) -> Dataset:
-    """Of one file, which is written twice."""
+    """A dataset of one file, which is written twice."""
 
     def write(sources: Path, folder: Path, shards: int) -> Written:
         content = (sources / "file").read_bytes()

@@ -1,4 +1,4 @@
-"""Lists of images: what im2rec.py would list, and what is refused."""
+"""Lists of images, compared with im2rec.py's, and errors in them."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Images into shards: what MXNet reads back, and what im2rec.py would have made."""
+"""Packing images into shards, compared with MXNet's reader and im2rec.py."""
 
 import json
 import math
@@ -21,7 +21,7 @@ OWN = {f"part-{number:05}" for number in range(4)}
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """40 images in two folders, each of its own size."""
+    """40 images of different sizes in two folders."""
     folder = tmp_path / "photos"
     for number in range(40):
         path = folder / ("cat" if number % 2 else "dog") / f"{number}.{'png' if number % 7 == 0 else 'jpg'}"
@@ -95,7 +95,7 @@ def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path
         "dog/4.jpg: not a picture that OpenCV can read",
     ):
         assert words_of_one in str(raised.value)
-    said = run_here(*words, "--skip-broken")  # what the first run has left is replaced without a question
+    said = run_here(*words, "--skip-broken")  # replaces what the first run left, without a question
     assert "packed 37 images, 3 left out into 2 shards" in said
     assert "left out: dog/2.jpg: the file is empty" in said
     assert not (tmp_path / "out" / ".cluster-pack").exists()
@@ -139,7 +139,7 @@ def test_invalid_options_of_pack(
 
 @pytest.mark.parametrize("kind", ["link", "open to others"])
 def test_an_unsafe_work_folder_is_an_error(run_here: Run, tmp_path: Path, photos: Path, kind: str) -> None:
-    """In a folder that others may write to: what lies in it would be deleted, and written over."""
+    """Its content would be deleted or overwritten."""
     elsewhere, work = tmp_path / "elsewhere", tmp_path / "out" / ".cluster-pack"
     elsewhere.mkdir()
     (elsewhere / "precious").touch()
@@ -182,7 +182,7 @@ def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(run_here: Run, tmp_path
         tmp_path / "theirs",
     )
     assert len(lines) == 40
-    assert max(map(float, lines)) < 2  # 0 but for rounding in different versions of the library
+    assert max(map(float, lines)) < 2  # 0, except for rounding in different versions of the library
     read = run_mxnet(
         """
         records = mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(3, 40, 40), batch_size=10)
@@ -214,7 +214,7 @@ def test_too_few_records_for_the_shards() -> None:
 
 @pytest.fixture
 def bucket(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """The server, which the commands of run_here use."""
+    """The server that the commands of run_here use."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "cluster.toml").write_text('name = "x"\ncloud = "aws"\n')
     return server

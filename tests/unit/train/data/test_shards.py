@@ -1,4 +1,4 @@
-"""Shards cut anew, and what is told of them: no byte is lost, and what is broken is found with its place."""
+"""split and info: no byte is lost, and errors name the file and the offset."""
 
 import json
 from contextlib import AbstractContextManager
@@ -90,7 +90,7 @@ def test_invalid_options_of_split(run_here: Run, tmp_path: Path, words: tuple[st
     write_uneven(tmp_path / "data")
     with pytest.raises(ClusterError, match=said):
         run_here("split", *words)
-    # That a shard stays empty shows while the others are written already: they bear the mark of a run that did not end.
+    # An empty shard is detected after others were written: they have the mark of an unfinished run.
     assert not (tmp_path / "out").exists() or (tmp_path / "out" / ".cluster-pack").exists()
 
 
@@ -111,7 +111,7 @@ def test_a_broken_file_is_named_with_the_offset(run_here: Run, tmp_path: Path, c
     for words in (("split", "a.rec", "out", "--shards", "1"), ("info", "a.rec")):
         with pytest.raises(ClusterError, match=rf"a\.rec: not a whole RecordIO file, at byte {at}: "):
             run_here(*words)
-    # The mark of a run that did not end, and no shard.
+    # The mark of an unfinished run, and no shard.
     assert list(read_files(tmp_path / "out")) == [".cluster-pack/lock"]
 
 
@@ -144,10 +144,10 @@ def test_info_agrees_with_the_reader(tmp_path: Path) -> None:
 def test_two_runs_cannot_write_to_one_folder(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     with opened(out), pytest.raises(ClusterError, match="another command is writing there"), opened(out):
-        raise AssertionError("both are at work")
+        raise AssertionError("both are writing")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_an_empty_destination_is_an_error() -> None:
     with pytest.raises(UsageError, match="empty"), opened(""):
-        raise AssertionError("where is that")
+        raise AssertionError("it was opened")

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
 from train.s3.plan import Download, Upload
-from train.s3.run_journal import Run, killed_runs, new_token, noted, now
+from train.s3.run_journal import Run, killed_runs, noted
 from train.s3.transfer import PART_BYTES, SMALL_BYTES
 
 BUCKET = "datasets"
@@ -214,30 +214,30 @@ def test_du(server: S3Server, local: Path) -> None:
     assert [(row.objects, row.size_bytes) for row in s3.du(f"s3://{BUCKET}", region=REGION)] == [(4, 8), (4, 8)]
 
 
+def leave_killed(run: Run) -> None:
+    """Leave a run's file in the journal, unlocked, as a kill does."""
+    with suppress(ZeroDivisionError), noted(run):
+        raise ZeroDivisionError
+
+
 def test_only_uploads_of_killed_runs_are_aborted(server: S3Server, local: Path) -> None:
     def begin(key: str) -> str:
         return str(server.client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"])
 
-    def note(key: str, *, endpoint: str = server.url, began: datetime | None = None) -> None:
-        run = Run(token=new_token(), began=began or now(), endpoint=endpoint, bucket=BUCKET, keys=(key,))
-        with suppress(ZeroDivisionError), noted(run):
-            raise ZeroDivisionError  # like a kill: the run's file stays, unlocked
-
     ours, theirs = begin("out/x"), begin("in/y")
     before, elsewhere, at_work = begin("in/z"), begin("in/w"), begin("in/v")
-    note("out/x")
-    note("in/z", began=now() + timedelta(hours=1))  # the upload was begun before the run
-    note("in/w", endpoint="https://another")
-    with noted(Run(token=new_token(), began=now(), endpoint=server.url, bucket=BUCKET, keys=("in/v",))):
+    leave_killed(Run(endpoint=server.url, bucket=BUCKET, keys=("out/x",)))
+    later = datetime.now(UTC) + timedelta(hours=1)  # the upload began before the run
+    leave_killed(Run(began=later, endpoint=server.url, bucket=BUCKET, keys=("in/z",)))
+    leave_killed(Run(endpoint="https://another", bucket=BUCKET, keys=("in/w",)))
+    with noted(Run(endpoint=server.url, bucket=BUCKET, keys=("in/v",))):
         put(local, f"s3://{BUCKET}/in/")
     assert set(server.upload_ids(BUCKET)) == {theirs, before, elsewhere, at_work}
     assert ours not in server.upload_ids(BUCKET)
 
 
 def test_an_upload_that_cannot_be_aborted_is_a_warning(server: S3Server, local: Path) -> None:
-    run = Run(token=new_token(), began=now(), endpoint=server.url, bucket="gone", keys=("x",))
-    with suppress(ZeroDivisionError), noted(run):
-        raise ZeroDivisionError
+    leave_killed(Run(endpoint=server.url, bucket="gone", keys=("x",)))
     for _ in range(2):
         events: list[Event] = []
         s3.put([str(local)], f"s3://{BUCKET}/in/", region=REGION, report=events.append)
@@ -261,7 +261,7 @@ def test_a_broken_journal_is_reported(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with (
         pytest.raises(ClusterError, match="the journal of transfers cannot be written") as caught,
-        noted(Run(token="t", began=now())),
+        noted(Run()),
     ):
         pass
     assert "XDG_STATE_HOME" in str(caught.value.hint)

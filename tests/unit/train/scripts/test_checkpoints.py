@@ -1,4 +1,4 @@
-"""Checkpoints of the training scripts: complete ones are found, and no others."""
+"""Checkpoints of the training scripts: only complete ones are found."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from training_scripts import check, opened, save
 
 @pytest.fixture(params=["folder", "bucket"])
 def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where checkpoints go, as --model-prefix says it."""
+    """A --model-prefix."""
     if request.param == "folder":
         return str(tmp_path / "models" / "net")
     request.getfixturevalue("server")
@@ -52,7 +52,7 @@ def test_the_newest_checkpoint_is_found(checkpoints: ModuleType, prefix: str) ->
         save(checkpoints, place, epoch)
     save(checkpoints, opened(checkpoints, prefix + "-other"), 7)
     assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (10000, "first")
-    save(checkpoints, place, 1, "second")  # training began again: what it had saved before is older now
+    save(checkpoints, place, 1, "second")  # training started again: its earlier checkpoints are older
     assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (1, "second")
     assert check(checkpoints.find_epoch(place, 2)) == (2, "first")
 
@@ -127,7 +127,7 @@ def test_prune(checkpoints: ModuleType, prefix: str) -> None:
 def test_prune_without_permission_to_delete(
     checkpoints: ModuleType, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a job's credentials, which may write and not delete."""
+    """As with a job's credentials, which allow writing but not deleting."""
     place = opened(checkpoints, "s3://models/emptied/net")
 
     def refuse(url: str) -> None:
@@ -168,7 +168,7 @@ def test_a_missing_bucket_is_named(checkpoints: ModuleType, server: S3Server, mo
 
 
 def test_saving_deletes_nothing(checkpoints: ModuleType, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may write need not be allowed to delete, like the role of `instance_profile = "auto"`."""
+    """The role of `instance_profile = "auto"`, for example, may write but not delete."""
     place = opened(checkpoints, prefix)
     monkeypatch.setattr(place, "delete", lambda name: pytest.fail(f"{name} was deleted"))
     save(checkpoints, place, 1)
@@ -180,15 +180,15 @@ class RefusedError(OSError):
     code = "AccessDenied"
 
 
-class EndedError(OSError):
+class ExpiredError(OSError):
     code = "ExpiredToken"
 
 
-class Ended:
-    """A store whose credentials are no longer good."""
+class Expired:
+    """A store whose credentials have expired."""
 
     def put_file(self, _path: str, url: str) -> None:
-        raise EndedError(f"{url}: S3 refuses: 400 ExpiredToken")
+        raise ExpiredError(f"{url}: S3 refuses: 400 ExpiredToken")
 
 
 class Renewed:
@@ -201,7 +201,7 @@ class Renewed:
 
 def test_expired_credentials_are_renewed(checkpoints: ModuleType) -> None:
     renewed = Renewed()
-    bucket = checkpoints.Bucket("s3://models/net", Ended(), lambda: renewed)
+    bucket = checkpoints.Bucket("s3://models/net", Expired(), lambda: renewed)
     for name in ("net-0001.params", "net-0001.json"):
         bucket.write(name, b"content")
     assert renewed.urls == ["s3://models/net-0001.params", "s3://models/net-0001.json"]
@@ -212,7 +212,7 @@ def test_credentials_that_cannot_be_renewed(checkpoints: ModuleType) -> None:
     def renew() -> Any:
         raise OSError("there is no instance profile")
 
-    bucket = checkpoints.Bucket("s3://models/net", Ended(), renew)
+    bucket = checkpoints.Bucket("s3://models/net", Expired(), renew)
     with pytest.raises(checkpoints.ScriptError, match=r"s3://models/net-1.json: .*ExpiredToken"):
         bucket.write("net-1.json", b"content")
     bucket.close()

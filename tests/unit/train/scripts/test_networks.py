@@ -1,4 +1,4 @@
-"""The networks' names and depths, and what every supported MXNet makes of them."""
+"""The networks' names and depths, and the networks with every supported MXNet."""
 
 import subprocess
 from collections.abc import Iterator

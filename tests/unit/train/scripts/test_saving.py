@@ -1,4 +1,4 @@
-"""MXNet saves to s3:// through stage_hook.py: the real MXNet, against moto's S3."""
+"""MXNet saves to s3:// through hook.py: the real MXNet, against moto's S3."""
 
 import os
 import subprocess
@@ -22,7 +22,6 @@ def server() -> Iterator[S3Server]:
     with serve_s3_alone() as server:
         server.put(BUCKET, {})
         yield server
-        server.reset()
 
 
 def run(
@@ -101,7 +100,7 @@ mx.nd.save(url, [tail])
 
 @pytest.mark.sandbox
 def test_a_truncated_file_is_not_uploaded(server: S3Server, tmp_path: Path) -> None:
-    """MXNet ignores what fclose says: the end of a file, which C keeps in memory until then, can be missing."""
+    """MXNet ignores errors of fclose: the end of a file, which C buffers until then, can be missing."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk), check=True)

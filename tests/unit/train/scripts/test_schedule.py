@@ -1,4 +1,4 @@
-"""How many batches an epoch has, and the learning rate at each update."""
+"""The number of batches in an epoch, and the learning rate of each update."""
 
 import pickle
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def test_whole_updates(schedule: ModuleType, macrobatch: int, workers: int, step
 def rates(
     schedule: ModuleType, *, warmup: int = 0, strategy: str = "linear", steps: tuple[int, ...] = ()
 ) -> list[float]:
-    """Of the first ten updates."""
+    """The rates of the first ten updates."""
     rate = schedule.LearningRate(1.0, 0.5, steps, warmup, strategy)
     return [round(rate(number), 3) for number in range(1, 11)]
 
@@ -70,7 +70,7 @@ def test_the_learning_rate_rises(schedule: ModuleType, strategy: str, rising: li
 
 
 def test_the_learning_rate_can_be_pickled(schedule: ModuleType) -> None:
-    """As the optimizer is, pickled; with the number of an update it is the same there and after --resume."""
+    """With the optimizer; the rate of an update is the same there and after --resume."""
     rate = schedule.LearningRate(0.1, 0.1, (20, 30), 10, "linear")
     there = pickle.loads(pickle.dumps(rate))
     assert [there(number) for number in range(1, 50)] == [rate(number) for number in range(1, 50)]

@@ -1,4 +1,4 @@
-"""The training scripts as far as they go without MXNet; with it they run on real nodes in tests/sandbox."""
+"""The training scripts without MXNet; tests/sandbox runs them with MXNet on nodes."""
 
 import ast
 import os
@@ -58,7 +58,7 @@ def run_script(*words: str, script: str = "train_mnist.py", **environment: str) 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.rglob("*.py")), ids=lambda path: path.name)
 def test_scripts_are_python_3_6(path: Path) -> None:
-    """As far as its grammar goes."""
+    """In their grammar."""
     ast.parse(path.read_text(), feature_version=(3, 6))
 
 

@@ -1,4 +1,4 @@
-"""What the supervisor reads of the instance metadata service, against a small one on this machine."""
+"""The supervisor's credentials from the instance metadata service, with a small one on this machine."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ ROLES = instance_credentials.ROLES
 
 
 class Metadata:
-    """Answers as IMDSv2 does. pages: path -> body; status: what a PUT for a token is answered with."""
+    """Answers like IMDSv2. pages: path -> body; status: of the answer to a PUT for a token."""
 
     def __init__(self) -> None:
         self.pages: dict[str, str] = {}
@@ -60,7 +60,7 @@ class Metadata:
 
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which must not be asked
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # must be ignored
     monkeypatch.setattr(instance_credentials, "PATIENCE_S", 0.0)
     monkeypatch.setattr(instance_credentials, "PAUSE_S", 0.01)
     made = Metadata()
@@ -170,7 +170,7 @@ def test_obstore_gets_the_expiration(metadata: Metadata) -> None:
 
 
 def test_expiring_keys_are_renewed(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
-    """obstore asks again five minutes before their end."""
+    """obstore asks again five minutes before they expire."""
     monkeypatch.delenv("http_proxy")
     with serve_s3_alone() as server:
         server.put("models", {})
@@ -179,14 +179,13 @@ def test_expiring_keys_are_renewed(metadata: Metadata, monkeypatch: pytest.Monke
         store = s3.Store(env, find_keys=s3.InstanceKeys(metadata.address))
         store.put_bytes(b"1", "s3://models/1")
         asked = len(metadata.asked)
-        time.sleep(0.15)  # less than that is too soon to ask again
+        time.sleep(0.15)  # obstore does not ask again earlier
         metadata.give(Expiration=end_in(3600))
         store.put_bytes(b"1", "s3://models/1")
         assert len(metadata.asked) == 2 * asked
         time.sleep(0.15)
         store.put_bytes(b"1", "s3://models/1")
         assert len(metadata.asked) == 2 * asked
-        server.reset()
 
 
 def test_valid_keys_are_kept_without_new_ones(metadata: Metadata) -> None:

@@ -1,4 +1,4 @@
-"""train/node/integrity.py: what S3 says about an object, as a table, and bytes that are right or wrong by one bit."""
+"""train/node/integrity.py: S3's headers for an object, as a table, and bytes that are right or wrong by one bit."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""MXNet's readers that use Python's open(), on s3://: with the real MXNet, against moto's S3."""
+"""MXNet's readers that use Python's open(), with s3:// URLs: the real MXNet against moto's S3."""
 
 import os
 import subprocess
@@ -44,11 +44,10 @@ def server() -> Iterator[S3Server]:
         objects |= {"one.lst": b"0\t7\tone.jpg\n", "one.jpg": small_jpeg()}
         server.put("bucket", {f"images/{name}": content for name, content in objects.items()})
         yield server
-        server.reset()
 
 
 def read(before: str, **env: str) -> list[str]:
-    """What each of the readers prints."""
+    """The line that each reader prints."""
     words = [real_mxnet(), "-W", "ignore", "-c", before + PROGRAM, *READERS.values()]
     done = subprocess.run(
         words, env=os.environ | {"S3_REGION": REGION} | env, capture_output=True, text=True, check=True

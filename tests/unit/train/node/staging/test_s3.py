@@ -21,7 +21,7 @@ from train.node import s3
 
 BUCKET = "results"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "S3_REGION": REGION}
-# moto's server has no place for ends of lines, and obstore no name for empty parts, "." and "..".
+# moto's server does not accept line breaks, and obstore no empty parts, "." and "..".
 KEY = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=200).filter(
     lambda key: not {"", ".", ".."} & set(key.split("/"))
 )
@@ -32,7 +32,6 @@ def shared_server() -> Iterator[S3Server]:
     with serve_s3_alone() as server:
         server.put(BUCKET, {})
         yield server
-        server.reset()
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def store_at(url: str, **env: str) -> Any:
     return s3.Store({**KEYS, "AWS_ENDPOINT_URL": url, **env})
 
 
-# -- where S3 is -------------------------------------------------------------------------------------------------------
+# -- the endpoint ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_endpoint_of_the_environment(env: dict[str, str], bucket: str, place: st
     [
         ({"S3_VERIFY_SSL": "0", "S3_ENDPOINT": "10.0.0.1:5000"}, False),
         ({"S3_ENDPOINT": "10.0.0.1:5000"}, True),
-        ({"S3_VERIFY_SSL": "0"}, True),  # Amazon's own certificates are always looked at
+        ({"S3_VERIFY_SSL": "0"}, True),  # Amazon's own certificates are always verified
     ],
 )
 def test_certificates_are_verified_except_of_a_private_endpoint(env: dict[str, str], verified: object) -> None:
@@ -201,11 +200,11 @@ def test_uploads_have_a_sha256() -> None:
         assert answers.headers["x-amz-checksum-sha256"] == digest
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 class Answers:
-    """A server that gives the same few answers in turn, the last one for ever: status, headers, body."""
+    """A server that gives these answers in turn, and the last one forever: status, headers, body."""
 
     def __init__(self, *answers: tuple[int, dict[str, str], bytes], reads: bool = True) -> None:
         self.answers = list(answers)
@@ -286,7 +285,7 @@ def test_a_refusal_before_the_end_of_the_body() -> None:
     with Answers((403, {"Connection": "close"}, refusal("AccessDenied")), reads=False) as answers:
         with pytest.raises(s3.StoreError) as caught:
             store_at(answers.url).put_bytes(b"x" * 30_000_000, "s3://results/a")
-        assert caught.value.code in {"AccessDenied", "Broken"}  # the kernel may throw an answer away that was not read
+        assert caught.value.code in {"AccessDenied", "Broken"}  # the kernel may discard an answer that was not read
 
 
 def test_the_server_is_not_s3() -> None:
@@ -325,4 +324,4 @@ def test_untrusted_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         authority.cert_pem.write_to_path(tmp_path / "ca.pem")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
         s3.Store({**KEYS, "S3_ENDPOINT": endpoint}).put_bytes(b"1", "s3://results/a")
-        assert len(answers.asked) == 2  # and nobody who was not trusted was told anything
+        assert len(answers.asked) == 2  # the untrusted server got no request

@@ -1,16 +1,18 @@
-"""Staging on a node: the real stage.py, against moto's S3 and the faults of networks."""
+"""Staging on a node: the real stage.py, against moto's S3 and with faults of networks."""
 
 import json
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from faulty_s3 import Faults, faulty_proxy
+from http_server import Asked, Refusal, judging_proxy
 from s3_server import S3Server, serve_s3_alone
 from stage_steps import Stage, find_held, find_left, staging
 from train.node.staging import cache, fetch
@@ -25,19 +27,38 @@ LARGE = random.Random(9).randbytes(fetch.RANGE_BYTES * 2 + 12)
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
     with serve_s3_alone() as server:
-        server.put(
-            "data",
-            {
-                **SHARDS,
-                "train/": b"",
-                "train/sub/x": b"no",
-                "large": LARGE,
-                "other/mid": MIDDLING,
-                "odd/a;b#c?": b"odd",
-            },
-        )
+        others = {"train/": b"", "train/sub/x": b"no", "large": LARGE, "other/mid": MIDDLING, "odd/a;b#c?": b"odd"}
+        server.put("data", SHARDS | others)
         yield server
-        server.reset()
+
+
+@dataclass(slots=True)
+class Faults:
+    """How many more answers to GETs of ranges a proxy refuses, cuts off or flips. asked: "METHOD PATH"."""
+
+    refuse: int = 0
+    cut: int = 0
+    flip: int = 0
+    pause_s: float = 0.0
+    asked: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, kind: str) -> bool:
+        with self.lock:
+            left: int = getattr(self, kind)
+            setattr(self, kind, max(left - 1, 0))
+            return left > 0
+
+    def judge(self, asked: Asked) -> Refusal | None:
+        self.asked.append(f"{asked.method} {asked.path}")
+        busy = Refusal(status=503, code="SlowDown", message="Please reduce your request rate.")
+        return busy if asked.of_range and self.take("refuse") else None
+
+    def change(self, asked: Asked, body: bytes) -> bytes:
+        time.sleep(self.pause_s)
+        if asked.of_range and self.take("cut"):
+            return body[: len(body) // 2]
+        return body[:-1] + bytes([body[-1] ^ 1]) if asked.of_range and self.take("flip") else body
 
 
 @pytest.fixture
@@ -47,8 +68,8 @@ def faults() -> Faults:
 
 @pytest.fixture
 def proxy(server: S3Server, faults: Faults) -> Iterator[str]:
-    with faulty_proxy(server.url, faults) as url:
-        yield url
+    with judging_proxy(server.url, faults.judge, faults.change) as proxy:
+        yield proxy.url
 
 
 def test_uris_as_mxnet_reads_them(server: S3Server, tmp_path: Path) -> None:
@@ -70,7 +91,7 @@ def test_only_the_shards_of_a_part_are_fetched(server: S3Server, tmp_path: Path)
         paths = stage.ask(FOLDER, (1, 3))["path"].split(";")
         assert [Path(path).stat().st_size for path in paths] == list(SIZES)
         assert Path(paths[2]).read_bytes() == SHARDS["train/s-2.rec"]
-        # The others only stand there: nobody is to read what they do not have.
+        # The others are placeholders, which nobody can read.
         assert [Path(path).stat().st_mode & 0o777 for path in paths] == [0, 0, 0o400, 0]
         assert sum(path.stat().st_blocks for path in (tmp_path / "users").rglob("*") if path.name != "keys") < 64
     assert find_held(tmp_path) == SIZES[2]
@@ -109,11 +130,11 @@ def test_damaged_data_is_an_error(proxy: str, faults: Faults, tmp_path: Path) ->
         assert error == "s3://data/train/s-0.rec arrived damaged 3 times: its checksum does not match"
         assert find_held(tmp_path) == 0
         faults.flip = 0
-        assert stage.read("s3://data/train/s-0.rec") == [SHARDS["train/s-0.rec"]]  # another try is another try
+        assert stage.read("s3://data/train/s-0.rec") == [SHARDS["train/s-0.rec"]]  # a later order tries again
 
 
 def test_objects_in_parts_are_verified(proxy: str, server: S3Server, faults: Faults, tmp_path: Path) -> None:
-    parts = [b"a" * (7 << 20), b"b" * (7 << 20), b"c"]  # of no usual size
+    parts = [b"a" * (7 << 20), b"b" * (7 << 20), b"c"]  # an unusual part size
     upload = server.client.create_multipart_upload(Bucket="data", Key="other/parts")["UploadId"]
     sent = [
         {"PartNumber": number, "ETag": server.client.upload_part(Bucket="data", Key="other/parts", UploadId=upload, PartNumber=number, Body=part)["ETag"]}  # noqa: E501
@@ -146,7 +167,7 @@ def test_the_cache_is_bounded_and_keeps_data_in_use(server: S3Server, tmp_path: 
             error = other.ask("s3://data/train/s-3.rec")["error"]
             assert "all of its data is in use" in error
         with staging(server.url, tmp_path, **room) as other:
-            other.read("s3://data/train/s-3.rec")  # in place of s-2, which nobody uses any more
+            other.read("s3://data/train/s-3.rec")  # instead of s-2, which nobody uses now
         assert find_held(tmp_path) == SIZES[0] + SIZES[3]
         assert one.read("s3://data/train/s-0.rec") == kept
         assert "have to be staged, and" in one.ask(FOLDER)["error"]
@@ -244,7 +265,7 @@ def test_a_full_disk_is_explained() -> None:
 
 
 def check_after_kill(stage: Stage, cache: Path, room: int) -> None:
-    """What the next run finds is right, and nothing is left of the killed one."""
+    """The next run finds the right data, and nothing is left of the killed one."""
     assert stage.read(FOLDER) == list(SHARDS.values())
     assert stage.read("s3://data/large") == [LARGE]
     assert [path.name for path in (cache / "incoming").iterdir()] == []

@@ -1,4 +1,4 @@
-"""Which disk of a node staged data goes to."""
+"""The disk of a node for staged data."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ proc /proc proc rw 0 0
 
 @pytest.fixture
 def mounts(tmp_path: Path) -> str:
-    """What is mounted: the root volume, another EBS volume, and a disk of the instance's own."""
+    """Mounts of the root volume, another EBS volume, and a disk of the instance's own."""
     for name in ("ebs", "own"):
         (tmp_path / name).mkdir()
     for name, model in (("nvme0n1", "Amazon Elastic Block Store"), ("nvme1n1", "Amazon Elastic Block Store")):
@@ -47,7 +47,7 @@ def test_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "open to others"])
 def test_unsafe_folders_are_not_used(tmp_path: Path, kind: str) -> None:
-    """What lies there is trained with, and it is deleted when there is no room."""
+    """Jobs train with what is there, and it is deleted when the disk is full."""
     elsewhere, objects = tmp_path / "elsewhere", tmp_path / "cache" / "objects"
     elsewhere.mkdir()
     objects.parent.mkdir()
@@ -71,9 +71,9 @@ def test_find_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1 << 30
     assert cache.find_limit({"CLUSTER_DATA_CACHE_GIB": "1.5"}, str(tmp_path), 0) == 3 * gib // 2
     for total, free, held, limit in (
-        (1000, 400, 100, 450),  # 5 % of the disk are left
-        (20, 10, 3, 11),  # 2 GiB
-        (20, 2, 0, 1),  # half of what is free
+        (1000, 400, 100, 450),  # a reserve of 5 % of the disk
+        (20, 10, 3, 11),  # of 2 GiB
+        (20, 2, 0, 1),  # of half of the free space
     ):
         usage = shutil._ntuple_diskusage(total * gib, (total - free) * gib, free * gib)  # type: ignore[attr-defined]
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)

@@ -1,4 +1,4 @@
-"""What stage_hook.py puts before MXNet's readers and writers; test_saving.py has the real MXNet."""
+"""hook.py's wrappers of MXNet's readers and writers; test_saving.py has the real MXNet."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ ASKED = list[tuple[str, Any, int]]
 
 
 class Library:
-    """MXNet's C library, as far as it reads and writes. code: what it answers when it writes."""
+    """The functions of MXNet's C library that read and write. code: what those that write return."""
 
     def __init__(self, code: int = 0) -> None:
         self.called: list[Any] = []
@@ -29,7 +29,7 @@ class Library:
         return self.code
 
     def MXRecordIOWriterCreate(self, uri: Any, handle: Any) -> int:  # noqa: N802 - its name
-        handle._obj.value = 77  # the same for each, as memory that was freed is used again
+        handle._obj.value = 77  # the same for each, because freed memory is reused
         Path(uri.value.decode()).write_text("records")
         return 0
 
@@ -38,7 +38,7 @@ class Library:
         return self.code
 
     def MXGetLastError(self) -> bytes:  # noqa: N802 - its name
-        return b"MXNet's own words"
+        return b"MXNet's own message"
 
     def MXRecordIOReaderCreate(self, uri: Any, *_: object) -> int:  # noqa: N802 - its name
         self.called.append(getattr(uri, "value", uri))
@@ -118,12 +118,12 @@ URL = "s3://b/net-symbol.json"
 
 
 class MXNetError(Exception):
-    """As mxnet.base has it."""
+    """Like that of mxnet.base."""
 
 
 @pytest.fixture
 def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What is uploaded, by URL; the files are written below tmp_path / "drafts"."""
+    """The uploaded contents by URL; files are written below tmp_path / "drafts"."""
     objects: dict[str, str] = {}
     drafts = tmp_path / "drafts"
     drafts.mkdir()
@@ -156,7 +156,7 @@ def test_a_written_file_is_uploaded(uploaded: dict[str, str], tmp_path: Path) ->
 def test_a_file_that_mxnet_cannot_write_is_not_uploaded(uploaded: dict[str, str], tmp_path: Path) -> None:
     library = Library(code=-1)
     hook.install(library)
-    with pytest.raises(MXNetError, match=f"{URL} was not saved: MXNet's own words"):
+    with pytest.raises(MXNetError, match=f"{URL} was not saved: MXNet's own message"):
         library.MXSymbolSaveToFile(None, ctypes.c_char_p(URL.encode()))
     assert (uploaded, left(tmp_path)) == ({}, [])
 
@@ -199,7 +199,7 @@ def test_unclosed_files_are_uploaded_at_the_end(uploaded: dict[str, str], monkey
     handle = write_records(library)
     monkeypatch.setattr(sys, "last_type", ValueError, raising=False)
     hook._finish()
-    assert uploaded == {}  # the program failed: its file is not complete
+    assert uploaded == {}  # the program failed: its file is incomplete
     monkeypatch.delattr(sys, "last_type")
     hook._finish()
     assert uploaded == {"s3://b/a.rec": "records"}
@@ -238,7 +238,7 @@ def test_covers(uri: str, covers: bool) -> None:  # noqa: FBT001 - a column of t
 
 @pytest.mark.parametrize("role", ["worker", None])
 def test_the_import_of_mxnet_loads_the_hook(tmp_path: Path, role: str | None) -> None:
-    """By bootstrap's _cluster_compat, in a worker of a distributed job and in one that has no others."""
+    """By bootstrap's _cluster_compat, in a worker of a distributed job and in the only worker of a job."""
     files = {
         "numpy.py": "",
         "mxnet/__init__.py": "print('mxnet'); from . import base, kvstore",

@@ -1,4 +1,4 @@
-"""What of a row of shards a worker reads: compared with dmlc's own rule, step by step, over real records."""
+"""The shards that a worker reads, compared with dmlc's own rule, step by step, on real records."""
 
 import random
 import struct
@@ -15,7 +15,7 @@ from train.node.staging.plan import Kept
 
 
 class DmlcReader:
-    """dmlc-core's InputSplitBase for RecordIO: ResetPartition and what it then reads, with the shards it opens."""
+    """dmlc-core's InputSplitBase for RecordIO: ResetPartition, the records it then reads, and the shards it opens."""
 
     def __init__(self, shards: list[bytes]) -> None:
         self.shards = shards
