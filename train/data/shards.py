@@ -111,8 +111,8 @@ def _move(files: Mapping[str, Path], folder: Path) -> None:
 @contextmanager
 def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Iterator[_Local]:
     local = _Local(folder)
-    beside = [folder / name for below in folders for name in (below, f"{below}{INDEX_FOLDER}")]
-    found = [path for below in beside if below.is_dir() for path in below.iterdir() if not path.is_dir()]
+    places = [folder / name for below in folders for name in (below, f"{below}{INDEX_FOLDER}")]
+    found = [path for place in places if place.is_dir() for path in place.iterdir() if not path.is_dir()]
     names = [path.relative_to(folder).as_posix() for path in found]
     old = _find_old(names, folders, where=str(folder), replace=replace or local.work.exists())
     folder.mkdir(parents=True, exist_ok=True)

@@ -69,7 +69,7 @@ def du(url: str, *, region: str) -> tuple[Usage, ...]:
 
 
 def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ...]:
-    """The names of the buckets that `rm` would delete as a whole. Raises UsageError if there are any, and bad URLs."""
+    """The buckets that `rm` would delete as a whole. Raises UsageError for a bad URL, or a bucket if not recursive."""
     targets = [parse_url(url) for url in urls]
     buckets = tuple(dict.fromkeys(target.bucket for target in targets if not target.key))
     if buckets and not recursive:
