@@ -166,7 +166,7 @@ def test_a_training_goes_on_from_its_newest_checkpoint(nodes: Project) -> None:
     output = train_with(nodes, [*options, "4"], script="train_cifar10.py")
     for rank in (0, 1):
         assert f"Node[{rank}] Loaded {prefix}-0002.params" in output
-        assert f"Node[{rank}] Epoch[2] is next, of 4; the optimizer goes on where it was" in output
+        assert f"Node[{rank}] Epoch[2] is next, of 4; the optimizer continues from its saved state" in output
     assert re.findall(r"Epoch\[(\d)\] Time cost", output).count("2") == 2
     assert "Epoch[1] Time cost" not in output
     listed = json.loads(nodes.run("data", "ls", "--json", f"{prefix.rpartition('/')[0]}/").stdout)
