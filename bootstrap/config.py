@@ -8,7 +8,7 @@ from bootstrap.environment.requirements import check_entry
 from foundation.settings import Settings, Shape
 
 # All to be matched in full.
-PYTHON_PATTERN = r"auto|3\.([89]|1[0-2])|/[A-Za-z0-9._/-]+"
+PYTHON_PATTERN = r"auto|3\.(9|1[0-2])|/[A-Za-z0-9._/-]+"
 # The version is required: otherwise nodes that are added later could get another one.
 MXNET_PATTERN = r"auto|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|source@[A-Za-z0-9][A-Za-z0-9._/-]*"
 # The value has no special characters of the shell or make.

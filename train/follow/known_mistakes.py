@@ -140,7 +140,7 @@ LIBRARIES = (
     NO_MODULE,
     Mistake(
         "has no attribute 'isAlive'",
-        'Python 3.9 has no Thread.isAlive: use is_alive, or set `[bootstrap] python = "3.8"`',
+        "Python 3.9 removed Thread.isAlive: call is_alive instead",
     ),
     Mistake(
         "' not found (required by",
