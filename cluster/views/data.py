@@ -147,6 +147,4 @@ def describe_unverified(unverified: Sequence[Download]) -> str:
     named = ", ".join(urls[:_MOST_NAMED])
     if len(urls) > _MOST_NAMED:
         named += f" and {len(urls) - _MOST_NAMED} more"
-    if len(urls) == 1:
-        return f"S3 has no checksum of 1 object that can be compared, its length alone was: {named}"
-    return f"S3 has no checksum of {len(urls)} objects that can be compared, their lengths alone were: {named}"
+    return f"S3 has no usable checksum for {count(len(urls), 'object')}; only the size was compared: {named}"

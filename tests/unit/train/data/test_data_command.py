@@ -204,11 +204,11 @@ def test_objects_without_a_checksum_are_named_once(project: Project, server: S3S
     warned = [line for line in said if "checksum" in line]
     assert len(warned) == 1
     assert warned[0].endswith(
-        "S3 has no checksum of 4 objects that can be compared, their lengths alone were: "
+        "S3 has no usable checksum for 4 objects; only the size was compared: "
         "s3://bucket/1.rec, s3://bucket/2.rec, s3://bucket/3.rec and 1 more"
     )
     said = project.run("data", "get", "s3://bucket/3.rec", "s3://bucket/0.rec", "again").stderr.splitlines()
-    assert "S3 has no checksum of 1 object that can be compared, its length alone was: s3://bucket/3.rec" in said[0]
+    assert "S3 has no usable checksum for 1 object; only the size was compared: s3://bucket/3.rec" in said[0]
     # No warning about objects with a checksum.
     assert "checksum" not in project.run("data", "get", "s3://bucket/0.rec", "third").stderr
 
