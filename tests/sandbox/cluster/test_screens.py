@@ -100,7 +100,7 @@ def test_a_screen_fits(with_data: Project, words: str, shown: str) -> None:
         ("data get s3://cluster-demo/nothing/ here/", 1, "s3://cluster-demo/nothing/"),
         ("resize many", 2, "many"),
         ("-c no.toml status", 2, "no.toml"),
-        ("sandbox fault nonsense", 1, "capacity"),
+        ("sandbox fault nonsense", 2, "capacity"),
     ],
 )
 def test_the_screen_of_a_mistake_fits(with_data: Project, words: str, code: int, shown: str) -> None:

@@ -123,6 +123,8 @@ TOML = 'name = "demo"\n'
         ),
         (TOML, ("train",), "the sandbox of this folder is not running, so there is no cluster", "cluster up"),
         (TOML, ("sandbox", "fault", "capacity"), "the sandbox of this folder is not running", "cluster sandbox start"),
+        (TOML, ("sandbox", "fault", "capcity"), 'did you mean "capacity"?', "cluster sandbox fault --help"),
+        (TOML, ("sandbox", "fault", "capacity", "place=x"), "capacity: ", "cluster sandbox fault --help"),
         (TOML, ("cp", "a", "b"), "neither SOURCE nor TARGET is on a node", "cluster cp node-0:PATH ."),
         (TOML, ("exec",), "there is no command to run", "cluster exec -- COMMAND"),
     ],
