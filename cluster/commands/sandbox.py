@@ -54,7 +54,7 @@ def stop(app: App, *, yes: bool) -> None:
     """Stop the sandbox and delete its instances and objects."""
     rootless.become_root(app.project_dir, report=app.report)
     if not yes and not _confirm_ending_jobs(app):
-        app.say("nothing was done")
+        app.say("cancelled: nothing was changed")
         return
     if not control.stop(app.project_dir, report=app.report):
         app.say("no sandbox is running in this folder")
@@ -67,7 +67,7 @@ def reset(app: App) -> None:
     """Remove the sandbox, whatever state it is in."""
     rootless.become_root(app.project_dir, report=app.report)
     if not control.reset(app.project_dir, report=app.report):
-        app.say("there is nothing of a sandbox of this folder on this machine")
+        app.say("this folder has no sandbox on this machine")
     _forget_clusters(app)
 
 
@@ -196,7 +196,7 @@ def render_fault(fault: Mapping[str, Any]) -> str:
     """A fault as one line. Pure."""
     words = " ".join([fault["kind"], *(f"{name}={value}" for name, value in fault["parameters"].items())])
     left = "until disarmed" if fault["left"] is None else f"{fault['left']} left"
-    return f"{fault['id']:<10} {words}  ({left}, struck {fault['struck']} times)"
+    return f"{fault['id']:<10} {words}  ({left}, took effect {fault['struck']} times)"
 
 
 def render_call(call: Mapping[str, Any]) -> str:
@@ -232,7 +232,7 @@ def render_status(status: SandboxStatus) -> str:
     if status.state == "stopped":
         return "the sandbox of this folder is not running"
     if status.state == "crashed":
-        return "the sandbox of this folder has crashed; cluster sandbox reset removes what is left of it"
+        return "the sandbox of this folder has crashed; to remove what is left of it, run: cluster sandbox reset"
     lines = [
         f"running  {status.endpoint_url}  region {status.region}  pid {status.pid}",
         f"private addresses {status.private_cidr}, public {status.public_cidr}, files {status.state_dir}",

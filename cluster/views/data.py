@@ -95,7 +95,7 @@ class TransferProgress(transfer.Progress):
 
 @contextmanager
 def transfer_progress(app: App) -> Iterator[TransferProgress]:
-    """A bar on the terminal, gone when the copy is done; lines where there is none."""
+    """A bar on the terminal, removed when the copy is done; lines without a terminal."""
     if not app.console.is_terminal:
         yield TransferProgress(None, app.say)
         return
@@ -143,5 +143,5 @@ def describe_unverified(unverified: Sequence[Download]) -> str:
     if len(urls) > _MOST_NAMED:
         named += f" and {len(urls) - _MOST_NAMED} more"
     if len(urls) == 1:
-        return f"S3 has no checksum of 1 object that can be compared, its length alone was: {named}"
-    return f"S3 has no checksum of {len(urls)} objects that can be compared, their lengths alone were: {named}"
+        return f"S3 has no usable checksum of 1 object, so only its length was compared: {named}"
+    return f"S3 has no usable checksum of {len(urls)} objects, so only their lengths were compared: {named}"

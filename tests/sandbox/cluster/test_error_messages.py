@@ -47,7 +47,7 @@ def test_a_region_where_the_sandbox_is_not(phantoms: Project) -> None:
     set_provision(phantoms, "region", "eu-west-1")
     assert refusal(phantoms, "status") == [
         'error: the sandbox of this folder runs in region us-east-1, and [provision] region = "eu-west-1"',
-        '  try: set region = "us-east-1", or cluster sandbox reset, which removes all that is in it',
+        '  try: set region = "us-east-1", or remove the sandbox and its content: cluster sandbox reset',
     ]
 
 

@@ -113,7 +113,7 @@ def test_a_prompt_explains_its_keys_and_what_enter_does(with_data: Project) -> N
     code, text = show(with_data, "data", "put", "--delete", "demo-data/train/", "s3://cluster-demo/digits/", typed="\n")
     assert code == 0
     assert "[y: yes; n or Enter: no]" in text
-    assert "nothing was done" in text
+    assert "nothing was changed" in text
 
 
 def test_a_new_folder(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_faults_from_the_file_and_from_the_command_line(project: Project) -> Non
     armed = project.run("sandbox", "fault", "throttle", "action=DescribeVpcs", "--count", "2").stdout.strip()
     listed = json.loads(project.run("sandbox", "faults", "--json").stdout)
     assert [(fault["kind"], fault["left"]) for fault in listed] == [("no-boot", 1), ("throttle", 2)]
-    assert "throttle action=DescribeVpcs  (2 left, struck 0 times)" in project.run("sandbox", "faults").stdout
+    assert "throttle action=DescribeVpcs  (2 left, took effect 0 times)" in project.run("sandbox", "faults").stdout
     assert armed in project.run("sandbox", "disarm", armed).stdout
     refused = project.run("sandbox", "fault", "throtle", code=1).stderr
     assert 'did you mean "throttle"?' in refused

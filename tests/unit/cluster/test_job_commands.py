@@ -214,9 +214,9 @@ def test_what_was_stopped() -> None:
     result = JobResult(state="stopped", exit_code=130, error=None, left={})
     assert render_stopped_job(one, Stopped(result=result)) == (
         "job 20261121-000000-abc (train_mnist) is stopped: scheduler on node-0, worker 0 on node-1\n"
-        "nothing of it is left on node-0, node-1"
+        "no process of it is left on node-0, node-1"
     )
-    assert render_stopped_job(one, Stopped(result=result, already=True)).endswith("had ended already: stopped")
+    assert render_stopped_job(one, Stopped(result=result, already=True)).endswith("had already ended: stopped")
 
 
 LEFT: dict[str, list[list[object]]] = {
@@ -288,12 +288,12 @@ def test_what_a_job_left_is_ended(
     shown = capsys.readouterr()
     none = "no job runs\n" if words is None else ""
     assert shown.out == (
-        f"{none}job 20261122-000000-abc (train_mnist) had ended already: failed\n"
+        f"{none}job 20261122-000000-abc (train_mnist) had already ended: failed\n"
         "ended now: node-0: process 7 (python x.py)\n"
-        "nothing of it is left any more on node-0, node-1\n"
+        "no process of it is left on node-0, node-1\n"
     )
     assert (
-        "of job 20261122-000000-abc (train_mnist) is not known to have ended: node-0: process 7 (python x.py); node-1 "
+        "processes of job 20261122-000000-abc (train_mnist) may still run: node-0: process 7 (python x.py); node-1 "
         "could not be searched: no route; searching its nodes again"
     ) in shown.err
 
@@ -302,7 +302,9 @@ def test_what_is_left_after_another_search_is_an_error(
     stop_of: Callable[..., FakeHead], capsys: pytest.CaptureFixture[str]
 ) -> None:
     still: dict[str, list[list[object]]] = {"node-0": [[7, "python x.py"]]}
-    with pytest.raises(ClusterError, match=r"had ended already, but not all .* node-0: process 7 \(python") as caught:
+    with pytest.raises(
+        ClusterError, match=r"had already ended, but processes of it may still run: node-0: process 7 \(python"
+    ) as caught:
         stop_of(StoppedJobs(document(2, left=LEFT, nodes=NODES), still=still), None)
     assert "cluster stop 20261122-000000-abc" in (caught.value.hint or "")
     assert caught.value.exit_code == 1
@@ -317,7 +319,7 @@ def test_without_anything_left_nothing_is_searched(
     assert stop_of(ended, None).asked == [["list"]]
     assert capsys.readouterr().out == "no job runs\n"
     stop_of(ended, "20261122")
-    assert capsys.readouterr().out == "job 20261122-000000-abc (train_mnist) had ended already: failed\n"
+    assert capsys.readouterr().out == "job 20261122-000000-abc (train_mnist) had already ended: failed\n"
 
 
 # -- logs ----------------------------------------------------------------------------------------------------------
@@ -438,7 +440,7 @@ def test_a_job_that_is_interrupted_before_it_is_known_to_run_is_taken_back(
     fake = FakeHead(interrupting(STARTED, number))
     assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == ["submit", "stop"]
-    assert "was not begun" in capsys.readouterr().err
+    assert "did not start" in capsys.readouterr().err
 
 
 class Slow:
@@ -470,7 +472,7 @@ def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.Captu
     assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == ["submit"]
     said = capsys.readouterr().err
-    assert "job j1 runs on: cluster logs -f j1 follows it, cluster stop j1 ends it" in said
+    assert "job j1 is still running: cluster logs -f j1 follows it, cluster stop j1 stops it" in said
 
 
 def test_a_job_that_waits_for_its_turn_is_taken_out_of_the_queue(app: App) -> None:
@@ -542,16 +544,16 @@ def test_what_is_wrong_with_the_head_stands_in_the_status(app: App, monkeypatch:
     ("job", "said"),
     [
         (HeadJob(), None),
-        (HeadJob(queued=2), "2 queued there would not run"),
+        (HeadJob(queued=2), "2 queued jobs would not run"),
         (
             HeadJob(record=record(1, state="running", ended_at=None)),
-            "job 20261121-000000-abc (train_mnist) runs there, for 5m00s now: it would be interrupted",
+            "this would interrupt job 20261121-000000-abc (train_mnist), which has run for 5m00s",
         ),
         (
             HeadJob(record=record(1, state="starting", started_at=None, ended_at=None), queued=1),
-            "job 20261121-000000-abc (train_mnist) runs there, and 1 queued: it would be interrupted",
+            "this would interrupt job 20261121-000000-abc (train_mnist); 1 queued job would not run",
         ),
-        (HeadJob(why="node-0 did not answer"), "whether a job runs there is not known: node-0 did not answer"),
+        (HeadJob(why="node-0 did not answer"), "cannot tell whether a job is running: node-0 did not answer"),
     ],
 )
 def test_what_the_end_of_the_nodes_would_interrupt(job: HeadJob, said: str | None) -> None:
@@ -587,14 +589,14 @@ def test_when_nodes_end_a_job_is_named_and_the_user_is_asked(
     else:
         assert confirm_ending(app, "Delete all of this?", lambda: job)
     said = capsys.readouterr().err
-    assert ("job 20261121-000000-abc (train_mnist) runs there" in said) is (job is RUNS)
+    assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in said) is (job is RUNS)
 
 
 @pytest.mark.parametrize("words", [None, "mine", "20261121-20"])
 def test_without_its_head_a_job_can_be_stopped_by_its_id_alone(app: App, words: str | None) -> None:
     with pytest.raises(ClusterError, match="node-0 is stopped") as caught:
         stop_without_head(app, words, ClusterError("node-0 is stopped"))
-    assert "whole id" in (caught.value.hint or "")
+    assert "full id" in (caught.value.hint or "")
 
 
 def test_without_its_head_a_job_is_ended_on_all_nodes(
@@ -604,8 +606,8 @@ def test_without_its_head_a_job_is_ended_on_all_nodes(
     monkeypatch.setattr(jobs, "end_from_here", lambda *_: left)
     stop_without_head(app, "20261121-200000-abcdef", ClusterError("node-0 is stopped"))
     shown = capsys.readouterr()
-    assert shown.out == "job 20261121-200000-abcdef: nothing of it is left on the nodes that run\n"
-    assert "from here" in shown.err
+    assert shown.out == "job 20261121-200000-abcdef: no process of it is left on the running nodes\n"
+    assert "from this machine" in shown.err
     left["node-1"] = [[7, "python"]]
     with pytest.raises(ClusterError, match=r"node-1: process 7 \(python\)"):
         stop_without_head(app, "20261121-200000-abcdef", ClusterError("node-0 is stopped"))

@@ -117,7 +117,7 @@ def test_what_would_be_done(project: Project, server: S3Server) -> None:
     words = ("data", "put", "--delete", "--exclude", "*.log", "in", "s3://bucket/")
     done = project.run(*words, "--dry-run")
     assert done.stdout == "copy    in/new -> s3://bucket/new\ndelete  s3://bucket/old\n"
-    assert "1 to copy, 1 unchanged, 1 to delete: nothing was done" in done.stderr
+    assert "1 to copy, 1 unchanged, 1 to delete (dry run)" in done.stderr
     assert "Without a terminal this needs --yes" in project.run(*words, code=2).stderr
     assert server.read("bucket") == {"old": b"", "same": b"s"}
     said = project.run(*words, "--yes").stderr
@@ -214,11 +214,11 @@ def test_objects_without_a_checksum_are_named_once(project: Project, server: S3S
     warned = [line for line in said if "checksum" in line]
     assert len(warned) == 1
     assert warned[0].endswith(
-        "S3 has no checksum of 4 objects that can be compared, their lengths alone were: "
+        "S3 has no usable checksum of 4 objects, so only their lengths were compared: "
         "s3://bucket/1.rec, s3://bucket/2.rec, s3://bucket/3.rec and 1 more"
     )
     said = project.run("data", "get", "s3://bucket/3.rec", "s3://bucket/0.rec", "again").stderr.splitlines()
-    assert "S3 has no checksum of 1 object that can be compared, its length alone was: s3://bucket/3.rec" in said[0]
+    assert "S3 has no usable checksum of 1 object, so only its length was compared: s3://bucket/3.rec" in said[0]
     # What can be compared is not spoken of.
     assert "checksum" not in project.run("data", "get", "s3://bucket/0.rec", "third").stderr
 
