@@ -32,7 +32,7 @@ def set_provision(project: Project, key: str, value: str) -> None:
     project.write("\n".join(kept) + "\n")
 
 
-def test_an_image_that_is_not_there(phantoms: Project) -> None:
+def test_a_missing_image(phantoms: Project) -> None:
     set_provision(phantoms, "ami", "ami-0fedcba9876543210")
     assert refusal(phantoms, "up", "--yes", code=2) == [
         (
@@ -43,7 +43,7 @@ def test_an_image_that_is_not_there(phantoms: Project) -> None:
     ]
 
 
-def test_a_region_where_the_sandbox_is_not(phantoms: Project) -> None:
+def test_a_region_other_than_the_sandboxs(phantoms: Project) -> None:
     set_provision(phantoms, "region", "eu-west-1")
     assert refusal(phantoms, "status") == [
         'error: the sandbox of this folder runs in region us-east-1, and [provision] region = "eu-west-1"',
@@ -64,7 +64,7 @@ def test_a_limit_of_the_account(phantoms: Project) -> None:
     assert "left     nothing" in phantoms.run("down", "--yes").stdout
 
 
-def test_no_room_anywhere(phantoms: Project) -> None:
+def test_no_capacity_anywhere(phantoms: Project) -> None:
     phantoms.run("sandbox", "fault", "capacity")
     said, *places, advice = refusal(phantoms, "up", "--yes")
     assert said == "error: no capacity for 2 nodes in any place that was tried, and nothing was launched:"
@@ -78,7 +78,7 @@ def test_no_room_anywhere(phantoms: Project) -> None:
     )
 
 
-def test_missing_permissions_are_told_before_anything_is_made(phantoms: Project) -> None:
+def test_missing_permissions_are_reported_before_anything_is_created(phantoms: Project) -> None:
     for action in ("CreatePlacementGroup", "TerminateInstances"):
         phantoms.run("sandbox", "fault", "unauthorized", f"action={action}")
     assert refusal(phantoms, "up", "--yes") == [

@@ -21,7 +21,7 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
         yield project
 
 
-def test_what_a_job_left_on_a_node_that_was_cut_off_is_ended_when_that_is_back(nodes: Project) -> None:
+def test_processes_on_a_disconnected_node_are_ended_when_it_is_back(nodes: Project) -> None:
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         ends = [f"{name}={job.hosts[node].instance_id}" for name, node in (("a", "node-0"), ("b", "node-1"))]
         job.fault("partition", *ends)

@@ -36,7 +36,7 @@ def fail(error: BaseException) -> None:
         (lambda: fail(PermissionError(13, "Permission denied", "there")), 1, "there: Permission denied"),
     ],
 )
-def test_an_error_is_said_in_a_line_and_has_its_code(
+def test_an_error_is_one_line_and_an_exit_code(
     does: Callable[[], None], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(main.cli, "resolve_command", lambda _, args: (*args, click.Command(*args, callback=does), []))

@@ -47,11 +47,11 @@ def shown(events: list[Event], *, terminal: bool) -> str:
     return stream.getvalue()
 
 
-def test_without_a_terminal_there_are_plain_lines_of_what_is_done() -> None:
+def test_without_a_terminal_finished_steps_are_plain_lines() -> None:
     events = [begin("launch"), done("launch"), Event(kind="warn", what="[bold]not markup[/]", where="node-0")]
     assert shown(events, terminal=False) == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
 
 
-def test_a_terminal_is_given_back_with_its_cursor() -> None:
+def test_the_cursor_is_restored() -> None:
     text = shown([begin("launch")], terminal=True)
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0

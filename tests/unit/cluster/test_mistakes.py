@@ -16,7 +16,7 @@ __all__ = ["server", "shared_server"]
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTER_CONFIG", raising=False)
-    monkeypatch.setattr("sandbox.control.start", None)  # each of these mistakes is told before a sandbox is started
+    monkeypatch.setattr("sandbox.control.start", None)  # all of these are reported before a sandbox starts
 
 
 TOML = 'name = "demo"\n'
@@ -163,7 +163,7 @@ def test_a_file_from_windows_is_read(text: str) -> None:
 
 
 @pytest.mark.usefixtures("empty_folder")
-def test_a_bucket_that_is_not_there_is_named(server: S3Server) -> None:
+def test_a_missing_bucket_is_named(server: S3Server) -> None:
     Path("cluster.toml").write_text(TOML + 'cloud = "aws"')
     done = CliRunner().invoke(cli, ("data", "ls", "s3://no-such-bucket/"))
     assert isinstance(done.exception, NotFoundError)
